@@ -1,0 +1,99 @@
+# Verbatim. `make` builds build/verbatim; `make demo` shows it; `make test` proves it. `make help` lists the rest.
+
+CC      ?= gcc
+BUILD   ?= build
+OPT     ?= -O2
+CFLAGS  ?= -g
+SANITIZE ?=
+ARCH    := $(shell $(CC) -dumpmachine | cut -d- -f1)
+
+# -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
+BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp -fvisibility=hidden \
+           -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
+LIBS    := -lsleef -lpcre2-8 -ljansson -lm
+
+# simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
+SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
+ifeq ($(ARCH),x86_64)
+SIMD    += $(wildcard simd/avx2*.c simd/avx512*.c)
+FLAGS_OF_ops    := -mfma
+FLAGS_OF_scalar := -mfma
+FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
+FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+endif
+ifeq ($(ARCH),aarch64)
+SIMD    += $(wildcard simd/neon*.c)
+endif
+
+LIB_SRC   := $(wildcard engine/*.c ops/*.c) $(SIMD)
+REF_SRC   := $(wildcard reference/*.c)
+TOOL_SRC  := $(wildcard tools/*.c)
+LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
+REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
+TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
+
+.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan tsan fuzz layers fmt install clean help deps
+all: $(BUILD)/verbatim $(BUILD)/sleef.ok
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make                 build/verbatim and build/libverbatim.a
+## make deps            install the Debian packages that are missing (asks for sudo only when not root)
+## make demo            build, then run the main job on the bundled model
+## make test            the tests, about ten minutes on two cores; make test-all: the full products as well
+## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
+## make asan|ubsan|tsan the named subset of the tests under a sanitizer
+## make fuzz            time-boxed fuzzing of what parses files
+## make layers          who may include whom
+## make golden          make the goldens again (needs Python; see golden/README.md)
+## make install         PREFIX=/usr/local
+
+flags = $(BASE) $(CFLAGS) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
+        $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops))
+
+$(BUILD)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(flags) -c -o $@ $<
+
+$(BUILD)/libverbatim.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libreference.a: $(REF_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+	$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS)
+
+# Another SLEEF with other bits is refused when the program is built, in one sentence.
+$(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
+	$(RUNNER) $< && touch $@
+
+include tests/tests.mk
+
+-include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d)
+
+deps:
+	tools/scripts/install-deps.sh
+
+demo: deps
+	$(MAKE) all
+	tools/scripts/demo.sh
+
+golden:
+	golden/scripts/make-all.sh
+
+PREFIX ?= /usr/local
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILD)/verbatim $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libverbatim.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 engine/verbatim.h $(DESTDIR)$(PREFIX)/include/
+
+fmt:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf $(BUILD) build-*

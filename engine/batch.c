@@ -1,0 +1,190 @@
+/* engine/batch.c -- the loop: rounds of passes that many sequences share. A sequence's bits do not depend on its
+ * neighbours, since a row's bits depend on its own timeline alone. */
+#include <string.h>
+#include <time.h>
+
+#include "../simd/fpenv.h"
+#include "decode.h"
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
+static void logits_of(struct workspace *w, struct run **runs, size_t count)
+{
+    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size, n = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct plan *p = &runs[i]->plan;
+        size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;
+        memcpy(w->normed + n * d, w->hidden + (p->first_row + p->committed - 1) * d, rows * d * sizeof *w->hidden);
+        p->logits = w->logits + n * V;
+        n += rows;
+    }
+    if (n)
+        forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
+}
+
+static void count_pass(struct run *run, double elapsed, int is_prompt)
+{
+    const struct plan *p = &run->plan;
+    vb_result *r = run->result;
+    if (is_prompt) {
+        r->prefill_tokens += p->committed;
+        r->prefill_seconds += elapsed;
+        return;
+    }
+    r->forwards++;
+    r->decode_seconds += elapsed;
+    r->drafted += (size_t)p->drafts;
+    for (int k = 0; k < p->drafts; k++)
+        r->drafted_by_depth[k]++;
+}
+
+#define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
+
+/* One pass for runs whose rows fit: plan, forward, choose, commit. */
+static int round_of(struct workspace *w, struct row *rows, struct run **runs, size_t count, size_t chunk, vb_error *err)
+{
+    size_t S = 0, d = (size_t)w->model->config.hidden_size;
+    int code = VB_OK;
+    double start = seconds();
+    for (size_t i = 0; i < count; i++) {
+        struct run *run = runs[i];
+        size_t most = run->options->max_tokens - run->result->tokens;
+        session_plan(run->session, &run->plan, chunk, most, &run->result->draft_failures);
+        run->plan.first_row = S;
+        S += session_rows(run->session, &run->plan, rows);
+    }
+    forward_target(w, rows, S);
+    logits_of(w, runs, count);
+    for (size_t i = 0; i < count; i++) {
+        struct run *run = runs[i];
+        int32_t chosen[VB_MAX_DRAFT + 1];
+        size_t n = 0;
+        int is_prompt = run->session->cached == 0 || run->plan.committed > 1 || !run->plan.chooses;
+        if (run->plan.chooses && !code)
+            code = decode_choose(run, w, chosen, &n, err);
+        session_commit(run->session, &run->plan, chosen, n, w->hidden + run->plan.first_row * d);
+        count_pass(run, seconds() - start, is_prompt);
+        if (is_prompt && run->session->options.progress)
+            run->session->options.progress(run->session->options.progress_context,
+                                           run->session->cached, run->session->count - n);
+    }
+    return code;
+}
+
+static int run_all(struct run *runs, size_t count, vb_error *err)
+{
+    struct vb_session *first = runs[0].session;
+    struct workspace *w = &first->work;
+    int code = VB_OK;
+    for (size_t active = 1; active && !code;) {
+        active = 0;
+        for (size_t i = 0; i < count && !code;) {
+            struct run *group[MOST_IN_A_PASS];
+            size_t n = 0, rows = 0, logit_rows = 0;
+            for (; i < count && n < MOST_IN_A_PASS; i++) {
+                if (runs[i].finished)
+                    continue;
+                size_t most = session_most_rows(runs[i].session, first->chunk);
+                size_t choosing = 1 + (size_t)runs[i].session->max_draft;
+                if (n && (rows + most > w->max_rows || logit_rows + choosing > w->max_logit_rows))
+                    break;
+                rows += most;
+                logit_rows += choosing;
+                group[n++] = &runs[i];
+            }
+            if (n)
+                code = round_of(w, first->rows, group, n, first->chunk, err);
+            for (size_t j = 0; j < n; j++)
+                active |= !group[j]->finished;
+        }
+    }
+    return code;
+}
+
+int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
+                      vb_error *err)
+{
+    if (!count)
+        return VB_OK;
+    const vb_allocator *a = sessions[0]->model->allocator;
+    struct run *runs = vb_alloc(a, count, sizeof *runs);
+    if (!runs)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for %zu sequences", count);
+    struct fpenv env = fpenv_enter();
+    int code = VB_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        struct vb_session *s = sessions[i];
+        result[i] = (vb_result){.fingerprint = VB_FINGERPRINT_START};
+        runs[i] = (struct run){.session = s, .options = &options[i], .result = &result[i],
+                               .finished = options[i].max_tokens == 0 || s->count == s->context};
+        for (size_t j = 0; j < i && !code; j++)
+            if (sessions[j] == s)
+                code = vb_fail(err, VB_BAD_ARGUMENT, "sequences %zu and %zu are the same session", j, i);
+        if (!code && s->model != sessions[0]->model)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu belongs to another model", i);
+        else if (!code && s->count == 0)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+    }
+    if (!code)
+        code = run_all(runs, count, err);
+    fpenv_leave(env);
+    vb_free(a, runs);
+    return code;
+}
+
+int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err)
+{
+    return vb_generate_batch(&session, 1, options, result, err);
+}
+
+int vb_evaluate(vb_session *s, int (*row)(void *context, size_t index, const float *logits, const float *hidden),
+                void *context, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    size_t d = (size_t)s->model->config.hidden_size, failed;
+    int code = VB_OK;
+    /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
+    for (size_t end = s->count; s->cached < end && !code;) {
+        struct plan p;
+        size_t index = s->cached;
+        session_plan(s, &p, s->chunk, 0, &failed);
+        size_t S = session_rows(s, &p, s->rows);
+        forward_target(&s->work, s->rows, S);
+        for (size_t i = 0; i < S && !code; i++) {
+            forward_head(&s->work, &s->model->lm_head, s->work.logits, s->work.hidden + i * d, 1);
+            if (row(context, index + i, s->work.logits, s->work.hidden + i * d))
+                code = vb_fail(err, VB_STOPPED, "stopped by the caller");
+        }
+        session_commit(s, &p, NULL, 0, s->work.hidden);
+        if (p.chooses)
+            break;
+    }
+    fpenv_leave(env);
+    return code;
+}
+
+int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
+{
+    vb_result result;
+    vb_generate_options one = {.max_tokens = 1, .ignore_eos = 1};
+    size_t failed = 0, room;
+    int code = vb_generate(s, &one, &result, err);
+    *count = 0;
+    if (code || result.tokens == 0)
+        return code ? code : vb_fail(err, VB_BAD_ARGUMENT, "the context of %zu tokens is full", s->context);
+    *next = s->tokens[s->count - 1];
+    room = s->context - s->count;
+    if (s->type && room) {
+        struct fpenv env = fpenv_enter();
+        *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
+                                  &failed);
+        fpenv_leave(env);
+    }
+    return VB_OK;
+}

@@ -1,0 +1,73 @@
+/* engine/decode.c -- which drafts stand; where a run ends. */
+#include "decode.h"
+
+#include <string.h>
+
+uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &logits[i], sizeof bits);
+        h = (h ^ bits) * 1099511628211u;
+    }
+    return h;
+}
+
+static int row_not_finite(const struct run *run, const struct workspace *w, size_t i, vb_error *err)
+{
+    const struct plan *p = &run->plan;
+    int32_t layer = w->first_bad_layer[p->first_row + p->committed - 1 + i];
+    size_t index = run->session->count + i;
+    if (layer < 0)
+        return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; every layer was, so it is lm_head",
+                       index);
+    return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; the first such layer is %d", index, layer);
+}
+
+/* Counts and tells; returns whether the run ends with this token. */
+static int emit(struct run *run, int32_t token, size_t i, const float *logits)
+{
+    const vb_generate_options *o = run->options;
+    struct vb_session *s = run->session;
+    vb_result *r = run->result;
+    size_t index = s->count + i, V = (size_t)s->model->config.vocab_size;
+    int depth = i < (size_t)run->plan.drafts && run->plan.draft[i] == token ? (int)i + 1 : 0;
+    vb_event event = {token, index, depth, logits};
+
+    s->tokens[index] = token; /* the next row's mask looks at it; it is committed later */
+    sampler_saw_output(s->sampler, token);
+    r->tokens++;
+    if (o->fingerprint)
+        r->fingerprint = vb_fingerprint(r->fingerprint, logits, V);
+    if (depth) {
+        r->accepted++;
+        r->accepted_by_depth[depth - 1]++;
+    }
+    if (!o->ignore_eos && vb_is_end_token(s->model, token))
+        run->finished = 1, r->finish = VB_FINISH_STOP;
+    else if (r->tokens == o->max_tokens || index + 1 == s->context)
+        run->finished = 1, r->finish = VB_FINISH_LENGTH;
+    if (o->callback && o->callback(o->context, &event) && !run->finished)
+        run->finished = 1, r->finish = VB_FINISH_STOPPED;
+    return run->finished;
+}
+
+int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err)
+{
+    const struct plan *p = &run->plan;
+    struct vb_session *s = run->session;
+    size_t V = (size_t)s->model->config.vocab_size;
+    for (*n = 0; *n <= (size_t)p->drafts;) {
+        const float *logits = p->logits + *n * V;
+        if (!all_finite(logits, V))
+            return row_not_finite(run, w, *n, err);
+        int32_t token = sampler_choose(s->sampler, logits, s->tokens, s->count + *n);
+        if (token < 0)
+            return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
+        size_t i = (*n)++;
+        chosen[i] = token;
+        if (emit(run, token, i, logits) || i == (size_t)p->drafts || p->draft[i] != token)
+            break;
+    }
+    return VB_OK;
+}

@@ -1,0 +1,4 @@
+/* engine/drafter.c -- the list of drafters. */
+#include "drafter.h"
+
+const struct drafter_type *const drafter_types[] = {&draft_mtp_vanilla, &draft_mtp_eagle, NULL};

@@ -1,0 +1,45 @@
+/* engine/drafter.h -- one interface for every way to draft; one file per method. A drafter has no say in the output.
+ *
+ * The cycle: propose, verify the drafts as rows of one pass, cut the cache to what stands, observe. */
+#ifndef VB_DRAFTER_H
+#define VB_DRAFTER_H
+
+#include "forward.h"
+
+struct drafter;
+
+struct drafter_options {
+    size_t context;          /* the most tokens of the timeline */
+    size_t most_observed;    /* the most tokens of one call of observe */
+    int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
+    int poison;              /* cut cache rows become NaN */
+};
+
+struct drafter_type {
+    const char *name;
+    int needs_mtp; /* refused on a model without MTP modules */
+
+    int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
+
+    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's hidden row (after model.norm)
+     * of index pos + j - 1; there is none for index -1, and hidden[0] is not read when pos is 0. The drafter first
+     * forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no function of its
+     * own. Rows are copied. w may be used as scratch, but for w->hidden and w->logits. */
+    void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                    size_t n);
+
+    /* Proposes at most max drafts after the tokens observed; returns how many. Changes nothing that observe would not
+     * undo. *failed counts rows that were not finite. */
+    int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+
+    /* How many tokens before a cut the target must hand over again, should the timeline be truncated: hidden rows from
+     * index cut - 1 - rewind on are observed anew. */
+    size_t (*rewind)(const struct drafter *d);
+
+    void (*close)(struct drafter *d);
+};
+
+extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle;
+extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
+
+#endif

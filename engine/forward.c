@@ -1,0 +1,163 @@
+/* engine/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
+#include "forward.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../ops/attention.h"
+#include "../ops/embed.h"
+#include "../ops/linear.h"
+#include "../ops/mlp.h"
+#include "../ops/rmsnorm.h"
+#include "../ops/router.h"
+
+static struct attention attention_of(const struct workspace *w, const struct mla *a)
+{
+    const struct config *c = &w->model->config;
+    return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
+                              .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
+                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &a->kv_b_proj, .scale = w->scale};
+}
+
+static struct router router_of(const struct config *c, const struct moe *moe)
+{
+    return (struct router){.experts = (size_t)c->n_routed_experts, .chosen = (size_t)c->num_experts_per_tok,
+                           .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
+                           .sigmoid = c->scoring_func == SCORING_SIGMOID,
+                           .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
+                           .grouped = c->topk_method != TOPK_GREEDY, .norm_topk_prob = c->norm_topk_prob,
+                           .routed_scaling_factor = (float)c->routed_scaling_factor,
+                           .bias = moe ? moe->e_score_correction_bias : NULL};
+}
+
+/* x -> self_attn(x); the rows' latents go to the cache first, so that rows of one pass see each other. */
+static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
+                           float *out, size_t S)
+{
+    const struct config *c = &w->model->config;
+    struct attention attention = attention_of(w, a);
+    size_t H = attention.heads, n = attention.nope, r = attention.rope, latent = attention.latent;
+
+    if (c->q_lora_rank) {
+        size_t q = (size_t)c->q_lora_rank;
+        op_linear(&w->cx, w->q_a, x, &a->q_a_proj, S);
+        op_rmsnorm(&w->cx, w->q_a, q, w->q_a, q, a->q_a_layernorm, S, q, (float)c->latent_eps);
+        op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
+    } else {
+        op_linear(&w->cx, w->q, x, &a->q_proj, S);
+    }
+    op_linear(&w->cx, w->kv_a, x, &a->kv_a_proj_with_mqa, S);
+    for (size_t s = 0; s < S; s++) {
+        const float *cos_sin = w->cos_sin + s * r, *kv_a = w->kv_a + s * (latent + r);
+        float *layer_rows = kvcache_layer(rows[s].cache, layer);
+        float *cache_row = layer_rows + (size_t)rows[s].slot * (latent + r);
+        op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
+        op_rmsnorm(&w->cx, cache_row, latent, kv_a, latent, a->kv_a_layernorm, 1, latent, (float)c->latent_eps);
+        memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
+        op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
+        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
+    }
+    op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
+    op_linear(&w->cx, out, w->heads, &a->o_proj, S);
+}
+
+static struct mlp_weights mlp_weights_of(const struct mlp *m)
+{
+    return (struct mlp_weights){&m->gate_proj, &m->up_proj, &m->down_proj};
+}
+
+static struct mlp_weights expert_weights(const void *moe, size_t e)
+{
+    return mlp_weights_of(&((const struct moe *)moe)->experts[e]);
+}
+
+static void feed_forward(struct workspace *w, const struct layer *l, const float *x, float *out, size_t S)
+{
+    const struct config *c = &w->model->config;
+    if (!l->is_moe) {
+        struct mlp_weights dense = mlp_weights_of(&l->mlp);
+        op_mlp(&w->cx, out, x, &dense, S);
+        return;
+    }
+    struct router router = router_of(c, &l->moe);
+    struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
+    struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
+                                  &l->moe, c->n_shared_experts ? &shared : NULL};
+    op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
+    op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
+    op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
+}
+
+static void add_to_residual(float *x, const float *delta, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] + delta[i];
+}
+
+/* Which layer broke first, should a token's logits turn out not to be finite. A sum with a term that is not finite, or
+ * that overflows, is not finite; adding |x| * 0 tells them apart from large numbers. */
+static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    for (size_t s = 0; s < S; s++) {
+        float zero = 0.0f;
+        for (size_t i = 0; i < d; i++)
+            zero += w->x[s * d + i] * 0.0f;
+        if (zero != 0.0f && w->first_bad_layer[s] < 0) /* 0 * inf and 0 * NaN are NaN, which differs from 0 */
+            w->first_bad_layer[s] = (int32_t)layer;
+    }
+}
+
+/* One decoder layer: x += attention(norm(x)); x += feed_forward(norm(x)). */
+static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    float eps = (float)w->model->config.rms_norm_eps;
+    op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
+    self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
+    add_to_residual(w->x, w->delta, S * d);
+    op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
+    feed_forward(w, l, w->normed, w->delta, S);
+    add_to_residual(w->x, w->delta, S * d);
+}
+
+static void begin_pass(struct workspace *w, const struct row *rows, size_t S)
+{
+    for (size_t s = 0; s < S; s++) {
+        w->ids[s] = rows[s].token;
+        w->first_bad_layer[s] = -1;
+        op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
+    }
+}
+
+void forward_target(struct workspace *w, const struct row *rows, size_t S)
+{
+    const struct model *m = w->model;
+    size_t d = (size_t)m->config.hidden_size;
+    begin_pass(w, rows, S);
+    op_embed(w->x, d, &m->embed_tokens, w->ids, S);
+    for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
+        decoder_layer(w, &m->layers[l], l, rows, S);
+        note_first_bad_layer(w, l, S);
+    }
+    op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
+}
+
+void forward_mtp(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, float *g,
+                 size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    float eps = (float)w->model->config.rms_norm_eps;
+    begin_pass(w, rows, S);
+    op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    op_rmsnorm(&w->cx, w->concat, 2 * d, w->x, d, module->enorm, S, d, eps); /* embedding first, */
+    op_rmsnorm(&w->cx, w->concat + d, 2 * d, h, d, module->hnorm, S, d, eps); /* then the hidden row */
+    op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
+    decoder_layer(w, &module->layer, 0, rows, S);
+    op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
+}
+
+void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+{
+    op_linear(&w->cx, logits, hidden, head, S);
+}

@@ -1,0 +1,57 @@
+/* engine/forward.h -- one pass of rows through the transformer.
+ *
+ * Prefill, decoding and verification are the same function: rows of any sequences, each knowing its token, its index
+ * in its timeline and the cache that its row goes to. What a row computes depends on its timeline alone. */
+#ifndef VB_FORWARD_H
+#define VB_FORWARD_H
+
+#include "../ops/op.h"
+#include "../ops/rope.h"
+#include "kvcache.h"
+#include "model.h"
+
+struct row {
+    struct kvcache *cache;
+    int32_t token;    /* its embedding is read */
+    int32_t slot;     /* where its cache row is written */
+    int32_t index;    /* it sees tokens 0..index of its timeline */
+    int32_t position; /* RoPE */
+};
+
+/* All memory of a pass, made once: a step allocates nothing. */
+struct workspace {
+    const struct model *model;
+    struct op_ctx cx;
+    struct rope rope;
+    float scale;
+    size_t max_rows, context, max_logit_rows;
+    float *x, *normed, *delta;     /* [rows, d]: residual stream, normalised, a sublayer's output */
+    float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv] */
+    float *cos_sin;                /* [rows, r] */
+    float *concat;                 /* [rows, 2d], MTP */
+    float *scores, *weights;       /* [rows, E], [rows, experts per token] */
+    int32_t *experts, *ids;        /* [rows, experts per token], [rows] */
+    struct timeline *seen;         /* [rows] */
+    float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone */
+    float *logits;                 /* [max_logit_rows, V] */
+    int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
+    void *blocks[32];
+    size_t block_count;
+};
+
+int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
+                   size_t max_logit_rows, size_t context, vb_error *err);
+void workspace_close(struct workspace *w);
+
+/* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */
+void forward_target(struct workspace *w, const struct row *rows, size_t S);
+
+/* Module k over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer, g = shared_head.norm(y).
+ * h [S, d], g [S, d], may be h. The cache has one layer. SEMANTICS "MTP module k". */
+void forward_mtp(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, float *g,
+                 size_t S);
+
+/* logits [S, V] = head(hidden rows), not normalised again. */
+void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+
+#endif

@@ -1,0 +1,55 @@
+/* engine/json.h -- JSON that comes from outside: keys unique, and messages that quote values only as escaped JSON, so
+ * that a hostile file cannot put a newline or a control character into a sentence of ours. */
+#ifndef VB_JSON_H
+#define VB_JSON_H
+
+#include "support.h"
+
+#include <jansson.h>
+
+#define JSON_SHOWN 64 /* characters of a value that a message quotes, the terminating 0 included */
+
+static inline const char *json_trouble(const json_error_t *e)
+{
+    switch (json_error_code(e)) {
+    case json_error_duplicate_key: return "a key is there twice";
+    case json_error_stack_overflow: return "it is nested too deeply";
+    case json_error_numeric_overflow: return "a number is out of range";
+    case json_error_invalid_utf8: return "it is not UTF-8";
+    case json_error_null_byte_in_key:
+    case json_error_null_character: return "a string holds a zero character";
+    case json_error_premature_end_of_input: return "it ends too early";
+    case json_error_out_of_memory: return "no memory";
+    default: return "it is not JSON";
+    }
+}
+
+/* The value, or NULL. The caller owns it (json_decref). Duplicate keys are refused: which of two would count? */
+static inline json_t *json_read(const char *text, size_t size, const char *file, vb_error *err)
+{
+    json_error_t e;
+    json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
+    if (!value)
+        vb_fail(err, json_error_code(&e) == json_error_out_of_memory ? VB_NO_MEMORY : VB_BAD_CHECKPOINT,
+                "%s: line %d, column %d: %s", file, e.line, e.column, json_trouble(&e));
+    return value;
+}
+
+/* How a value looks in a message. */
+static inline const char *json_show(const json_t *value, char shown[JSON_SHOWN])
+{
+    if (!value)
+        return "missing";
+    size_t n = json_dumpb(value, shown, JSON_SHOWN - 1, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (n >= JSON_SHOWN) {
+        n = JSON_SHOWN - 1;
+        shown[n - 1] = shown[n - 2] = shown[n - 3] = '.';
+    }
+    for (size_t i = 0; i < n; i++)
+        if (shown[i] == 0x7f) /* the one control character that JSON does not escape */
+            shown[i] = '?';
+    shown[n] = 0;
+    return shown;
+}
+
+#endif

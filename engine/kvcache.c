@@ -1,0 +1,43 @@
+/* engine/kvcache.c -- append and cut. */
+#include "kvcache.h"
+
+#include <assert.h>
+#include <string.h>
+
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
+{
+    *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width};
+    c->rows = vb_alloc(a, layers * width, capacity * sizeof *c->rows);
+    c->slots = vb_alloc(a, capacity, sizeof *c->slots);
+    if (!c->rows || !c->slots) {
+        kvcache_close(c, a);
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a cache of %zu layers, %zu tokens, %zu numbers each", layers,
+                       capacity, width);
+    }
+    for (size_t i = 0; i < capacity; i++)
+        c->slots[i] = (int32_t)i;
+    return VB_OK;
+}
+
+void kvcache_close(struct kvcache *c, const vb_allocator *a)
+{
+    vb_free(a, c->rows);
+    vb_free(a, c->slots);
+    c->rows = NULL;
+    c->slots = NULL;
+}
+
+int32_t kvcache_append(struct kvcache *c)
+{
+    assert(c->length < c->capacity);
+    return c->slots[c->length++];
+}
+
+void kvcache_truncate(struct kvcache *c, size_t n)
+{
+    for (size_t i = n; c->poison && i < c->length; i++)
+        for (size_t layer = 0; layer < c->layers; layer++)
+            memset(kvcache_layer(c, layer) + (size_t)c->slots[i] * c->width, 0xff, c->width * sizeof *c->rows);
+    if (n < c->length)
+        c->length = n;
+}

@@ -1,0 +1,28 @@
+/* engine/kvcache.h -- the latent cache: per layer and token one row [normalised latent c | rotated rope part r], f32.
+ *
+ * A timeline is a list of tokens by index; slots[index] says which row holds the token. Rows are appended and cut
+ * only at the end. */
+#ifndef VB_KVCACHE_H
+#define VB_KVCACHE_H
+
+#include "support.h"
+
+struct kvcache {
+    size_t layers, capacity, width; /* width = c + r */
+    size_t length;                  /* tokens whose rows are there */
+    float *rows;                    /* [layers, capacity, width] */
+    int32_t *slots;                 /* [capacity] */
+    int poison;                     /* rows beyond a cut become NaN */
+};
+
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
+void kvcache_close(struct kvcache *c, const vb_allocator *a);
+
+static inline float *kvcache_layer(const struct kvcache *c, size_t layer) { return c->rows + layer * c->capacity * c->width; }
+
+/* Makes room for token index `length`: returns its slot. */
+int32_t kvcache_append(struct kvcache *c);
+/* Keeps the first n tokens. n beyond the length changes nothing. */
+void kvcache_truncate(struct kvcache *c, size_t n);
+
+#endif

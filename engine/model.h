@@ -1,0 +1,92 @@
+/* engine/model.h -- a model: config and weights, every tensor bound by name to the place where it is used.
+ *
+ * Weights stay in the mapped file (struct weight_view points into it). Vectors (norms, the router's bias) are widened
+ * to f32 at open: a few kilobytes. A model is read-only once open and may be shared by threads. */
+#ifndef VB_MODEL_H
+#define VB_MODEL_H
+
+#include "checkpoint.h"
+#include "config.h"
+#include "../simd/kernels.h"
+
+struct mla {                                  /* multi-head latent attention, SEMANTICS "Attention (MLA)" */
+    struct weight_view q_proj;                /* [H(n+r), d], when q_lora_rank is 0 */
+    struct weight_view q_a_proj, q_b_proj;    /* [q, d], [H(n+r), q] else */
+    const float *q_a_layernorm;               /* [q] */
+    struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: latent first, rope part last */
+    const float *kv_a_layernorm;              /* [c] */
+    struct weight_view kv_b_proj;             /* [H(n+v), c]: per head n rows of K (W_uk), then v rows of V (W_uv) */
+    struct weight_view o_proj;                /* [d, Hv] */
+};
+
+struct mlp {
+    struct weight_view gate_proj, up_proj, down_proj; /* [i, d], [i, d], [d, i] */
+};
+
+struct moe {
+    struct weight_view gate;                  /* [E, d] */
+    const float *e_score_correction_bias;     /* [E], NULL unless topk_method is noaux_tc */
+    struct mlp *experts;                      /* E of them */
+    struct mlp shared_experts;                /* rows 0 when n_shared_experts is 0 */
+};
+
+struct layer {
+    const float *input_layernorm, *post_attention_layernorm; /* [d] */
+    struct mla self_attn;
+    int is_moe;
+    struct mlp mlp; /* dense layers */
+    struct moe moe; /* the others */
+};
+
+struct mtp_module {                           /* SEMANTICS "MTP module k" */
+    const float *enorm, *hnorm;               /* [d] */
+    struct weight_view eh_proj;               /* [d, 2d], columns: embedding, then hidden */
+    struct layer layer;
+    const float *shared_head_norm;            /* [d] */
+    struct weight_view embed_tokens, head;    /* the module's own when stored, else the main model's */
+};
+
+struct model {
+    struct config config;
+    struct checkpoint *checkpoint;
+    const vb_allocator *allocator;            /* a copy lives in allocator_copy */
+    vb_allocator allocator_copy;
+    struct weight_view embed_tokens;          /* [V, d] */
+    struct layer *layers;                     /* num_hidden_layers of them */
+    const float *norm;                        /* [d] */
+    struct weight_view lm_head;               /* [V, d]; embed_tokens when tied */
+    struct mtp_module *mtp;                   /* num_mtp of them: layers num_hidden_layers.. of the checkpoint */
+    int num_mtp;
+    size_t widened_bytes;                     /* memory of the vectors widened to f32, and of FP8 scales that a file
+                                                 with an unpadded header holds at an odd address: copied, for C's sake */
+    struct model_block *blocks;               /* every allocation that the pointers above lead to */
+};
+
+/* Opens the checkpoint of DIR and binds it. Every tensor is checked: name, shape, dtype, and that nothing is left over.
+ * Not used, and explained (checkpoint_ignore): rotary_emb.inv_freq, which config.json gives; lm_head when the embedding is
+ * tied to it; whole MTP layers beyond num_nextn_predict_layers. MTP layers that config.json promises and nothing stores
+ * (many copies drop them) leave num_mtp smaller than that; one stored in part is an error. */
+int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
+void model_close(struct model *m);
+
+/* Binds a checkpoint (taken over, also on failure) to a config. Works on a list without weights: data stays NULL. */
+int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
+               vb_error *err);
+
+/* For `inspect`: weights stored, scales not counted, MTP's byte-equal copies not counted (on a list without weights: copies
+ * of equal shape and dtype); and those that one token of the target touches: the embedding as one row, chosen experts
+ * only, MTP excluded. The first compares the copies, which reads both when they are equal. */
+int64_t model_parameters(const struct model *m);
+int64_t model_active_parameters(const struct model *m);
+
+/* Whether module k stores its own embed_tokens (head 0) or shared_head.head (head 1), and whether its bytes are those of
+ * the main one. Without weights: whether shape and dtype are. */
+enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
+enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
+
+/* `inspect --check`: reads every byte. FP8 codes that are NaN, BF16/F16/F32 weights and scales that are not finite are
+ * errors naming file, tensor and index. `progress` (may be NULL) is told the bytes done and the bytes in all. */
+int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
+                vb_error *err);
+
+#endif

@@ -1,0 +1,169 @@
+/* engine/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
+#include "mtp.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "sampler.h"
+
+#define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
+
+static size_t hidden_size(const struct mtp_state *s) { return (size_t)s->model->config.hidden_size; }
+static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+
+int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
+                   vb_error *err)
+{
+    const vb_allocator *a = m->allocator;
+    size_t d = (size_t)m->config.hidden_size, width = (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
+    *s = (struct mtp_state){.model = m, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
+    s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
+    s->h = vb_alloc(a, s->room * d, sizeof *s->h);
+    s->g = vb_alloc(a, s->room * d, sizeof *s->g);
+    s->logits = vb_alloc(a, (size_t)m->config.vocab_size, sizeof *s->logits);
+    s->rows = vb_alloc(a, s->room, sizeof *s->rows);
+    s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
+    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->logits || !s->rows || !s->depths, code = VB_OK;
+    for (int k = 0; !missing && !code && k < num_depths; k++) {
+        struct mtp_depth *depth = &s->depths[s->num_depths++];
+        depth->module = &m->mtp[k % m->num_mtp];
+        depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
+        missing = !depth->hidden_of_next;
+        code = kvcache_open(&depth->cache, 1, o->context + VB_MAX_DRAFT, width, a, err);
+        depth->cache.poison = o->poison;
+    }
+    if (missing)
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
+    if (code)
+        mtp_state_close(s);
+    return code;
+}
+
+void mtp_state_close(struct mtp_state *s)
+{
+    const vb_allocator *a = s->model->allocator;
+    for (int k = 0; k < s->num_depths; k++) {
+        vb_free(a, s->depths[k].hidden_of_next);
+        kvcache_close(&s->depths[k].cache, a);
+    }
+    void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->logits, s->rows, s->depths};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        vb_free(a, blocks[i]);
+    s->num_depths = 0;
+}
+
+/* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
+static void forget(struct mtp_state *s, size_t pos)
+{
+    size_t hidden = pos ? pos - 1 : 0;
+    s->count = pos;
+    for (int k = 0; k < s->num_depths; k++)
+        kvcache_truncate(&s->depths[k].cache, hidden);
+    if (s->first_pending + s->pending_count > hidden) {
+        s->pending_count = s->first_pending < hidden ? hidden - s->first_pending : 0;
+        s->first_pending = at_most(s->first_pending, hidden);
+    }
+}
+
+static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+{
+    size_t d = hidden_size(s), used = at_most(s->depths[0].cache.length - s->first_pending, s->pending_count);
+    memmove(s->pending, s->pending + used * d, (s->pending_count - used) * d * sizeof *s->pending);
+    s->first_pending += used;
+    s->pending_count -= used;
+
+    memcpy(s->tokens + pos, tokens, n * sizeof *tokens);
+    s->count = pos + n;
+    size_t none = pos == 0; /* there is no hidden row of index -1 */
+    assert(s->first_pending + s->pending_count == (none ? 0 : pos - 1) && s->pending_count + n <= s->room);
+    if (n > none)
+        memcpy(s->pending + s->pending_count * d, hidden + none * d, (n - none) * d * sizeof *hidden);
+    s->pending_count += n - none;
+}
+
+void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                 size_t n)
+{
+    size_t failed;
+    assert(pos <= s->count);
+    if (pos < s->count)
+        forget(s, pos);
+    keep(s, pos, tokens, hidden, n);
+    if (s->count - 1 - s->depths[0].cache.length > ROWS_WORTH_A_PASS)
+        mtp_round(s, w, NULL, 0, &failed);
+}
+
+void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const int32_t *draft)
+{
+    struct mtp_depth *depth = &s->depths[k];
+    size_t d = hidden_size(s), done = 0;
+    for (size_t j = 0; j < n; j++) {
+        size_t i = depth->cache.length, token = i + (size_t)k + 1;
+        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i, .position = (int32_t)i,
+                                  .token = token < s->count ? s->tokens[token] : draft[token - s->count],
+                                  .slot = kvcache_append(&depth->cache)};
+    }
+    while (done < n) {
+        size_t S = at_most(n - done, w->max_rows);
+        forward_mtp(w, depth->module, s->rows + done, s->h + done * d, s->g + done * d, S);
+        done += S;
+    }
+}
+
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g)
+{
+    size_t V = (size_t)s->model->config.vocab_size;
+    forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
+    return all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
+}
+
+/* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
+ * has just given (s->g, from its row first_before on), and before that at most one row that it gave in an earlier round. */
+static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t first_before)
+{
+    size_t d = hidden_size(s), kept = 0;
+    if (k == 0) {
+        memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
+        return;
+    }
+    if (n && first < first_before) {
+        assert(first + 1 == first_before);
+        memcpy(s->h, s->depths[k].hidden_of_next, d * sizeof *s->h);
+        kept = 1;
+    }
+    if (n > kept)
+        memcpy(s->h + kept * d, s->g + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
+}
+
+int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    size_t d = hidden_size(s), N = s->count ? s->count - 1 : 0, first_before = 0, rows_before = 0;
+    int drafts = 0;
+    if (N == 0)
+        return 0; /* no hidden row yet: nothing can be proposed */
+    if (max > 0 && s->depths[0].cache.length == N)
+        kvcache_truncate(&s->depths[0].cache, N - 1); /* the row that proposes is computed once more */
+    for (int k = 0; k < s->num_depths; k++) {
+        struct mtp_depth *depth = &s->depths[k];
+        size_t first = depth->cache.length, final = N > (size_t)k ? N - (size_t)k : 0;
+        size_t end = k < max ? N : final, n = end > first ? end - first : 0;
+        gather_hidden(s, k, first, n, first_before);
+        if (k > 0 && final >= first_before && final < first_before + rows_before)
+            memcpy(depth->hidden_of_next, s->g + (final - first_before) * d, d * sizeof *s->g);
+        mtp_rows(s, w, k, n, draft);
+        kvcache_truncate(&depth->cache, final);
+        if (k < max) {
+            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d);
+            if (chosen < 0) {
+                ++*failed;
+                max = k; /* the deeper ones still compute their final rows */
+            } else {
+                draft[drafts++] = chosen;
+            }
+        }
+        first_before = first;
+        rows_before = n;
+    }
+    return drafts;
+}

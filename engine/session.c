@@ -1,0 +1,239 @@
+/* engine/session.c -- opening, appending, cutting; one session's part of a pass. */
+#include "session.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <string.h>
+
+#include "../simd/fpenv.h"
+
+static const struct drafter_type *drafter_named(const char *name)
+{
+    for (const struct drafter_type *const *t = drafter_types; *t; t++)
+        if (!strcmp((*t)->name, name))
+            return *t;
+    return NULL;
+}
+
+static int choose_drafter(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    const char *name = o->draft ? o->draft : "none";
+    if (o->draft_tokens > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
+    if (!strcmp(name, "none"))
+        return VB_OK;
+    const struct drafter_type *type = drafter_named(name);
+    if (!type)
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle", name);
+    if (type->needs_mtp && !s->model->num_mtp)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(s->model->checkpoint),
+                       name);
+    int modules = s->model->num_mtp < VB_MAX_DRAFT ? s->model->num_mtp : VB_MAX_DRAFT;
+    s->max_draft = o->draft_tokens ? o->draft_tokens : type->needs_mtp ? modules : 3;
+    s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
+    s->max_draft = s->type ? s->max_draft : 0;
+    return VB_OK;
+}
+
+static int available_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static int choose_kernels(const struct vb_session *s, const struct kernels **k, vb_error *err)
+{
+    int known;
+    *k = kernels_select(s->options.isa, &known);
+    if (!known)
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon",
+                       s->options.isa);
+    if (!*k)
+        return vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", s->options.isa ? s->options.isa : "fused multiply-add");
+    return VB_OK;
+}
+
+static int check_options(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    int32_t most = s->model->config.max_position_embeddings;
+    if (o->context < 0 || o->context > most)
+        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context,
+                       most);
+    if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
+                       o->prefill_chunk, o->threads);
+    s->context = (size_t)(o->context ? o->context : most);
+    s->chunk = (size_t)(o->prefill_chunk ? o->prefill_chunk : 512);
+    s->chunk = s->chunk < s->context ? s->chunk : s->context;
+    return VB_OK;
+}
+
+static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *err)
+{
+    const struct config *c = &s->model->config;
+    const vb_allocator *a = s->model->allocator;
+    size_t round = VB_MAX_DRAFT + 1, max_rows = s->chunk > round ? s->chunk : round;
+    size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
+    int threads = s->options.threads ? s->options.threads : available_processors();
+    int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context + round, err);
+    if (!code)
+        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
+    s->cache.poison = s->options.poison_cut_rows;
+    if (!code)
+        code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+    if (!code && s->type) {
+        struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
+                                    .poison = s->options.poison_cut_rows};
+        code = s->type->open(&s->drafter, s->model, &o, err);
+    }
+    s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
+    s->rows = vb_alloc(a, max_rows, sizeof *s->rows);
+    if (!code && (!s->tokens || !s->rows))
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", s->context);
+    return code;
+}
+
+int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    const struct kernels *k;
+    vb_session *s = vb_alloc(model->allocator, 1, sizeof *s);
+    int code = VB_OK;
+    *out = NULL;
+    if (!s) {
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for a session");
+        goto done;
+    }
+    s->model = model;
+    if (options)
+        s->options = *options;
+    code = check_options(s, err);
+    if (!code)
+        code = choose_drafter(s, err);
+    if (!code)
+        code = choose_kernels(s, &k, err);
+    if (!code)
+        code = open_parts(s, k, err);
+    if (code)
+        vb_session_close(s);
+    else
+        *out = s;
+done:
+    fpenv_leave(env);
+    return code;
+}
+
+void vb_session_close(vb_session *s)
+{
+    if (!s)
+        return;
+    const vb_allocator *a = s->model->allocator;
+    if (s->drafter)
+        s->type->close(s->drafter);
+    sampler_close(s->sampler, a);
+    kvcache_close(&s->cache, a);
+    workspace_close(&s->work);
+    vb_free(a, s->tokens);
+    vb_free(a, s->rows);
+    vb_free(a, s);
+}
+
+int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
+{
+    if (count > s->context - s->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens after %zu do not fit into a context of %zu", count, s->count,
+                       s->context);
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= s->model->config.vocab_size)
+            return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, tokens[i],
+                           s->model->config.vocab_size);
+    memcpy(s->tokens + s->count, tokens, count * sizeof *tokens);
+    for (size_t i = 0; i < count; i++)
+        sampler_saw_prompt(s->sampler, tokens[i]);
+    s->count += count;
+    return VB_OK;
+}
+
+/* The rows that the next round needs again: the last token's, and those whose hidden rows the drafter has let go. */
+int vb_truncate(vb_session *s, size_t count, vb_error *err)
+{
+    if (count > s->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "cannot cut to %zu tokens, there are %zu", count, s->count);
+    size_t rewind = s->type ? s->type->rewind(s->drafter) : 0;
+    size_t rows = count > 1 + rewind ? count - 1 - rewind : 0;
+    if (s->cached >= count) {
+        s->cached = rows;
+        kvcache_truncate(&s->cache, rows);
+        s->observed = rows ? rows + 1 : 0;
+    }
+    s->count = count;
+    sampler_restart(s->sampler); /* what is left counts as the prompt */
+    for (size_t i = 0; i < count; i++)
+        sampler_saw_prompt(s->sampler, s->tokens[i]);
+    return VB_OK;
+}
+
+const int32_t *vb_tokens(const vb_session *s, size_t *count)
+{
+    *count = s->count;
+    return s->tokens;
+}
+
+size_t session_most_rows(const struct vb_session *s, size_t chunk)
+{
+    size_t left = s->count - s->cached;
+    chunk = s->chunk < chunk ? s->chunk : chunk;
+    if (left == 1)
+        return 1 + (size_t)s->max_draft;
+    return left < chunk ? left : chunk;
+}
+
+void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed)
+{
+    size_t left = s->count - s->cached;
+    assert(left > 0);
+    chunk = s->chunk < chunk ? s->chunk : chunk;
+    *p = (struct plan){.committed = left < chunk ? left : chunk};
+    p->chooses = p->committed == left;
+    if (!s->type || left > 1)
+        return;
+    size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
+    most = most < room ? most : room;
+    most = most ? most - 1 : 0;
+    if (most > (size_t)s->max_draft)
+        most = (size_t)s->max_draft;
+    if (most)
+        p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
+}
+
+size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows)
+{
+    size_t n = p->committed + (size_t)p->drafts;
+    for (size_t i = 0; i < n; i++) {
+        size_t index = s->cached + i;
+        rows[p->first_row + i] = (struct row){
+            .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index,
+            .token = i < p->committed ? s->tokens[index] : p->draft[i - p->committed],
+            .slot = kvcache_append(&s->cache)};
+    }
+    return n;
+}
+
+void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
+{
+    size_t first = s->cached;
+    memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
+    s->count += n;
+    /* A part of a prompt leaves all its rows; else the last token chosen has no row yet. */
+    s->cached = p->chooses ? (n ? s->count - 1 : first + p->committed - 1) : first + p->committed;
+    kvcache_truncate(&s->cache, s->cached);
+    if (!s->type)
+        return;
+    if (s->observed == 0)
+        s->type->observe(s->drafter, &s->work, 0, s->tokens, NULL, 1);
+    if (s->cached > first)
+        s->type->observe(s->drafter, &s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
+    s->observed = s->cached + 1;
+}

@@ -1,0 +1,29 @@
+/* engine/support.h -- what every file of engine/ needs: errors, memory, whole files. No global state. */
+#ifndef VB_SUPPORT_H
+#define VB_SUPPORT_H
+
+#include "verbatim.h"
+
+#include <stdarg.h>
+
+/* Fills *err (may be NULL) and returns `code`, so that a failing function can say `return vb_fail(err, ...)`.
+ * An error already set is overwritten. The sentence is cut at the size of vb_error.message. */
+int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Memory of `a` (NULL, or with NULL functions: malloc). vb_alloc returns 64-byte aligned memory, zeroed, or NULL;
+ * count * size that overflows returns NULL. vb_free accepts NULL. */
+void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
+void vb_free(const vb_allocator *a, void *block);
+char *vb_strdup(const vb_allocator *a, const char *s);
+
+/* The bytes of a whole file, with a 0 byte appended that *size does not count. The caller frees *data with vb_free.
+ * A directory, a missing file or a short read is VB_IO, naming the path. */
+int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
+
+/* "DIR/NAME" in memory of `a`, or NULL. */
+char *vb_path(const vb_allocator *a, const char *dir, const char *name);
+
+/* 0 when there is no such file, 1 when there is. */
+int vb_file_exists(const char *path);
+
+#endif

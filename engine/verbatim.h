@@ -1,0 +1,169 @@
+/* engine/verbatim.h -- the public C interface of Verbatim. The only header that outsiders include.
+ *
+ * Two nouns. A *model* is read-only once it is open and may be shared by threads. A *session* is one timeline of tokens
+ * with its caches: append, truncate, generate. Functions that can fail return VB_OK (0) or a negative code and, when
+ * `err` is not NULL, fill it with one sentence. Options that are all zero mean the defaults.
+ *
+ * The promise: for the same checkpoint, prompt, precision, sampling options and seed, the logits that chose each token
+ * have the same bits whatever the draft method, draft length, number of sequences in a pass, prefill chunk, thread
+ * count and instruction set. */
+#ifndef VERBATIM_H
+#define VERBATIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VB_MAX_DRAFT 15 /* the longest draft, K */
+
+enum vb_code {
+    VB_OK = 0,
+    VB_BAD_ARGUMENT = -1,   /* the caller's mistake: an option, a token id, a length (the command exits with 2) */
+    VB_IO = -2,             /* a file is missing or cannot be read */
+    VB_BAD_CHECKPOINT = -3, /* a file is there and is wrong */
+    VB_UNSUPPORTED = -4,    /* a file is right and asks for what this program does not do */
+    VB_NO_MEMORY = -5,
+    VB_NOT_FINITE = -6,     /* a logit that had to choose a token is NaN or infinite */
+    VB_STOPPED = -7         /* a callback asked to stop */
+};
+
+typedef struct vb_error {
+    int code;
+    char message[512]; /* one sentence, UTF-8, no newline */
+} vb_error;
+
+/* Every allocation of a model and its sessions goes through one of these; NULL functions mean malloc and free. PCRE2
+ * is given the same functions; jansson takes only process-wide ones, which a library must not set, so it uses malloc. */
+typedef struct vb_allocator {
+    void *(*alloc)(void *context, size_t size); /* at least 64-byte aligned memory is not required */
+    void (*free)(void *context, void *block);
+    void *context;
+} vb_allocator;
+
+/* ---- a model ---------------------------------------------------------------------------------------------------- */
+
+typedef struct model vb_model;
+
+typedef struct vb_model_options {
+    vb_allocator allocator; /* must outlive the model and its sessions */
+    const char *precision;  /* NULL or "f32": weights as stored, f32 activations */
+} vb_model_options;
+
+/* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index). Weights are
+ * mapped, not read. options may be NULL. Close it after its last session. */
+int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
+void vb_model_close(vb_model *model);
+
+int32_t vb_vocab_size(const vb_model *model);
+int32_t vb_hidden_size(const vb_model *model);
+int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored; 0: the mtp methods are refused */
+int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
+int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
+
+/* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
+
+typedef struct vb_session vb_session;
+
+/* How the target's token is chosen from its row of logits, in this order: bias, penalties, mask, temperature, top-k,
+ * top-p, min-p, then one random number of Philox4x32-10 that depends on (seed, index of the token) alone. */
+typedef struct vb_sampling {
+    float temperature;        /* 0: argmax, lowest index; else at least 1e-5 */
+    int32_t top_k;            /* 0: off */
+    float top_p;              /* 0 or 1: off */
+    float min_p;              /* 0: off */
+    uint64_t seed;
+    float repetition_penalty; /* over prompt and output: z > 0 ? z/r : z*r; 0 or 1: off */
+    float presence_penalty, frequency_penalty; /* over the output */
+    const int32_t *bias_tokens;                /* logit bias, bias_count pairs, copied */
+    const float *bias_values;
+    int32_t bias_count;
+    /* Sets mask[t] to 0 for tokens that may not be chosen at this index; NULL: none. Must depend on its arguments alone. */
+    void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
+    void *mask_context;
+} vb_sampling;
+
+typedef struct vb_session_options {
+    int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
+    int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
+    int32_t threads;       /* 0: the processors of the affinity mask */
+    const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
+    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle" */
+    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules; negative: none */
+    vb_sampling sampling;
+    void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
+    void *progress_context;
+    int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
+} vb_session_options;
+
+int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
+void vb_session_close(vb_session *session);
+
+/* Appends tokens to the timeline; nothing is computed yet. Ids outside the vocabulary and more tokens than the context
+ * holds are refused, and nothing is appended. */
+int vb_append(vb_session *session, const int32_t *tokens, size_t count, vb_error *err);
+/* Cuts the timeline to its first `count` tokens; the caches are cut with it. More than there are is refused. */
+int vb_truncate(vb_session *session, size_t count, vb_error *err);
+/* The timeline: prompt and output. The memory belongs to the session and is valid until it changes. */
+const int32_t *vb_tokens(const vb_session *session, size_t *count);
+
+/* Told about each token as it is chosen. Non-zero ends the run after this token (VB_STOPPED is not an error then:
+ * finish is VB_FINISH_STOPPED). */
+typedef struct vb_event {
+    int32_t token;
+    size_t index;        /* in the timeline */
+    int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
+    const float *logits; /* the row that chose it [V], as the model gave it */
+} vb_event;
+typedef int (*vb_callback)(void *context, const vb_event *event);
+
+enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
+
+typedef struct vb_result {
+    size_t tokens;              /* how many were chosen, the end token included */
+    enum vb_finish finish;      /* length (n or the context), stop (an end token), stopped (the callback) */
+    uint64_t fingerprint;       /* of the rows that chose the tokens, when asked for; see vb_fingerprint */
+    size_t forwards;            /* target passes after prefill */
+    size_t drafted, accepted;   /* drafts verified; those emitted */
+    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT];
+    size_t draft_failures;      /* drafts that ended at a row that was not finite */
+    size_t prefill_tokens;
+    double prefill_seconds, decode_seconds;
+} vb_result;
+
+typedef struct vb_generate_options {
+    size_t max_tokens;
+    int ignore_eos;
+    int fingerprint;      /* compute it */
+    vb_callback callback; /* NULL: none */
+    void *context;
+} vb_generate_options;
+
+/* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */
+int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
+
+/* The same for several sessions of one model, in shared passes: row by row the same bits. options[i] and result[i]
+ * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0]. An error ends all of them. */
+int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
+                      vb_error *err);
+
+/* Runs the tokens not yet computed and tells `row` about each one: logits [V] and hidden [d] (after model.norm). */
+int vb_evaluate(vb_session *session,
+                int (*row)(void *context, size_t index, const float *logits, const float *hidden), void *context,
+                vb_error *err);
+
+/* What would be proposed: *next is the target's token after the timeline, drafts [at most VB_MAX_DRAFT] those of the
+ * session's method after it. *next is appended to the timeline. */
+int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
+
+/* FNV-1a over 32-bit words: start with VB_FINGERPRINT_START; one call per row, in order. */
+#define VB_FINGERPRINT_START 14695981039346656037u
+uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

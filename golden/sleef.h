@@ -1,0 +1,2 @@
+/* golden/sleef.h -- kernels_sleef_hash() with SLEEF 3.5.1, on every instruction set. Another value means other bits. */
+#define SLEEF_HASH 0x57db3dff4f15f5b8u

@@ -1,0 +1,11 @@
+/* ops/embed.h -- token embedding: row tok[s] of the matrix, widened exactly.
+ *
+ *     y[s,d] = W[tok[s], d]                  W [V,D] as stored   tok [S], each in [0, V)   y [S,D], rows ldy apart */
+#ifndef VB_EMBED_H
+#define VB_EMBED_H
+
+#include "op.h"
+
+void op_embed(float *y, size_t ldy, const struct weight_view *w, const int32_t *tok, size_t S);
+
+#endif

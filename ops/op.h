@@ -1,0 +1,35 @@
+/* ops/op.h -- what every operator is given: the kernels, the threads, and memory to work in.
+ *
+ * An operator returns void and allocates nothing: whoever opened the model and the session has checked every shape and
+ * sized the scratch with the op_*_scratch functions. Work is split over output rows only, so that the bits of a row
+ * depend on that row alone: not on how many others are in the pass, nor on the number of threads. */
+#ifndef VB_OP_H
+#define VB_OP_H
+
+#include "../simd/kernels.h"
+
+struct op_ctx {
+    const struct kernels *k;
+    int threads;
+    char *scratch;               /* 64-byte aligned */
+    size_t scratch_size, scratch_used;
+};
+
+/* Memory for the time of one operator: a stack. take returns 64-byte aligned floats; give returns to an earlier mark.
+ * Asking for more than was sized is our own mistake (assert). */
+static inline size_t op_scratch_bytes(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
+float *op_take(struct op_ctx *cx, size_t floats);
+static inline size_t op_mark(const struct op_ctx *cx) { return cx->scratch_used; }
+static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = mark; }
+
+/* Calls work(arg, task, thread) for every task in [0, tasks), on at most cx->threads threads (thread < cx->threads),
+ * each in the default floating-point environment. `cost` is about how many multiplications all tasks make together:
+ * what is not worth waking a thread for runs on the caller's. Tasks must write to different places. */
+void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
+                 void *arg);
+
+/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole 16-row groups. */
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
+
+#endif

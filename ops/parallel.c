@@ -1,0 +1,57 @@
+/* ops/parallel.c -- the only file that knows OpenMP. */
+#include "op.h"
+
+#include "../simd/fpenv.h"
+
+#include <assert.h>
+#include <omp.h>
+
+/* Below this many multiplications a second thread costs more than it brings (a barrier is a few microseconds). */
+#define WORTH_A_THREAD 32768.0
+
+float *op_take(struct op_ctx *cx, size_t floats)
+{
+    float *p = (float *)(void *)(cx->scratch + cx->scratch_used);
+    cx->scratch_used += op_scratch_bytes(floats);
+    assert(cx->scratch_used <= cx->scratch_size);
+    return p;
+}
+
+void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
+                 void *arg)
+{
+    int threads = cx->threads;
+    if ((double)threads > cost / WORTH_A_THREAD)
+        threads = (int)(cost / WORTH_A_THREAD);
+    if ((size_t)threads > tasks)
+        threads = (int)tasks;
+    if (threads <= 1) {
+        for (size_t task = 0; task < tasks; task++)
+            work(arg, task, 0);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        struct fpenv env = fpenv_enter();
+#pragma omp for schedule(dynamic, 1) nowait
+        for (size_t task = 0; task < tasks; task++)
+            work(arg, task, omp_get_thread_num());
+        fpenv_leave(env);
+    }
+}
+
+/* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
+{
+    size_t groups = (rows + 15) / 16, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
+    return groups < tasks ? groups : tasks;
+}
+
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end)
+{
+    size_t groups = (rows + 15) / 16, tasks = op_row_tasks(cx, rows);
+    *begin = groups * task / tasks * 16;
+    *end = groups * (task + 1) / tasks * 16;
+    if (*end > rows)
+        *end = rows;
+}

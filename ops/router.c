@@ -1,0 +1,121 @@
+#include "router.h"
+
+#include <math.h>
+
+#define SOFTMAX_BLOCK 256
+
+size_t op_router_scratch(const struct router *r)
+{
+    return 3 * op_scratch_bytes(r->experts) + op_scratch_bytes(r->groups + r->experts / SOFTMAX_BLOCK + 1) +
+           op_scratch_bytes(r->groups);
+}
+
+/* the order of rule 7: does a at index i come before b at index j? */
+static int before(float a, size_t i, float b, size_t j)
+{
+    if (isnan(a) || isnan(b))
+        return isnan(a) == isnan(b) ? i < j : isnan(b);
+    return a > b || (a == b && i < j);
+}
+
+static void sigmoid(const struct op_ctx *cx, float *s, const float *logits, size_t n)
+{
+    for (size_t e = 0; e < n; e++)
+        s[e] = -logits[e];
+    cx->k->exp(s, s, n);
+    for (size_t e = 0; e < n; e++)
+        s[e] = 1.0f / (1.0f + s[e]);
+}
+
+/* m [blocks] is scratch */
+static void softmax(const struct op_ctx *cx, float *s, const float *logits, size_t n, float *m)
+{
+    float M = logits[0], L = 0.0f, l, e;
+    for (size_t j = 1; j < n; j++)
+        M = logits[j] > M ? logits[j] : M;
+    for (size_t j = 0, b = 0; j < n; j += SOFTMAX_BLOCK, b++) {
+        m[b] = cx->k->softmax_block(s + j, logits + j, n - j < SOFTMAX_BLOCK ? n - j : SOFTMAX_BLOCK, &l);
+        e = kernel_expf(m[b] - M);
+        L = fmaf(e, l, L);
+    }
+    for (size_t j = 0; j < n; j++) {
+        e = kernel_expf(m[j / SOFTMAX_BLOCK] - M);
+        s[j] = s[j] * e / L;
+    }
+}
+
+#define NONE ((size_t)-1)
+enum { CLOSED, OPEN, ELECTED }; /* what may still happen to an expert or a group */
+
+/* the best of those that are open, by the order above; it becomes elected */
+static size_t elect(const float *scores, int32_t *state, size_t n)
+{
+    size_t best = NONE;
+    for (size_t e = 0; e < n; e++)
+        if (state[e] == OPEN && (best == NONE || before(scores[e], e, scores[best], best)))
+            best = e;
+    state[best] = ELECTED;
+    return best;
+}
+
+static float group_score(const float *choice, size_t n, int sum_of_two)
+{
+    size_t best = 0, second = NONE;
+    for (size_t e = 1; e < n; e++)
+        if (before(choice[e], e, choice[best], best))
+            second = best, best = e;
+        else if (second == NONE || before(choice[e], e, choice[second], second))
+            second = e;
+    return sum_of_two ? choice[best] + choice[second] : choice[best];
+}
+
+/* Experts outside the chosen_groups best groups are closed: they are out, whatever they score. */
+static void close_groups(const struct router *r, const float *choice, int32_t *state, float *scores, int32_t *group)
+{
+    size_t size = r->experts / r->groups;
+    for (size_t g = 0; g < r->groups; g++) {
+        scores[g] = group_score(choice + g * size, size, r->group_sum_of_two);
+        group[g] = OPEN;
+    }
+    for (size_t i = 0; i < r->chosen_groups; i++)
+        elect(scores, group, r->groups);
+    for (size_t e = 0; e < r->experts; e++)
+        state[e] = group[e / size] == ELECTED ? OPEN : CLOSED;
+}
+
+static void weigh(float *weight, const int32_t *expert, const float *s, const struct router *r)
+{
+    float sum = 0.0f;
+    for (size_t i = 0; i < r->chosen; i++)
+        sum = sum + s[expert[i]];
+    for (size_t i = 0; i < r->chosen; i++) {
+        float w = r->norm_topk_prob ? s[expert[i]] / sum : s[expert[i]];
+        weight[i] = r->sigmoid || !r->norm_topk_prob ? w * r->routed_scaling_factor : w;
+    }
+}
+
+void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
+{
+    size_t mark = op_mark(cx), E = r->experts, blocks = E / SOFTMAX_BLOCK + 1;
+    float *s = op_take(cx, E), *choice = op_take(cx, E), *few = op_take(cx, r->groups + blocks);
+    int32_t *state = (int32_t *)op_take(cx, E), *group = (int32_t *)op_take(cx, r->groups);
+    for (size_t row = 0; row < S; row++, logits += E, expert += r->chosen, weight += r->chosen) {
+        if (r->sigmoid)
+            sigmoid(cx, s, logits, E);
+        else
+            softmax(cx, s, logits, E, few);
+        for (size_t e = 0; e < E; e++) {
+            choice[e] = r->bias ? s[e] + r->bias[e] : s[e]; /* the bias elects experts; weights stay unbiased */
+            state[e] = OPEN;
+        }
+        if (r->grouped && r->chosen_groups < r->groups)
+            close_groups(r, choice, state, few, group);
+        for (size_t i = 0; i < r->chosen; i++)
+            elect(choice, state, E);
+        for (size_t e = 0, i = 0; e < E; e++)
+            if (state[e] == ELECTED)
+                expert[i++] = (int32_t)e;
+        weigh(weight, expert, s, r);
+    }
+    op_give(cx, mark);
+}

@@ -1,0 +1,274 @@
+/* reference/layers.c -- RMSNorm, linear, RoPE, multi-head latent attention, and the decoder layer around them.
+ * Equation numbers are those of the DeepSeek-V3 report (arXiv 2412.19437); YaRN is arXiv 2309.00071. */
+#include "layers.h"
+
+#include <math.h>
+#include <string.h>
+
+static double uniform(uint64_t *state) /* in [-1, 1): SplitMix64 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1.0;
+}
+
+void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data)
+{
+    struct reference_value value = {name, run->layer, index, rows, cols, data};
+    if (run->options.hook)
+        run->options.hook(run->options.hook_context, &value);
+}
+
+void ref_value(struct run *run, const char *name, int index, int rows, int cols, double *data)
+{
+    if (run->options.perturb)
+        for (size_t i = 0; i < (size_t)rows * cols; i++)
+            data[i] *= 1.0 + uniform(&run->random) * 0x1p-24;
+    ref_show(run, name, index, rows, cols, data);
+}
+
+/* x[s] = Emb(tok[s]) */
+void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S)
+{
+    for (int s = 0; s < S; s++)
+        ref_row(embed, tokens[s], x + (size_t)s * embed->cols);
+    ref_show(run, "embed", -1, S, embed->cols, x);
+}
+
+/* y[s,d] = x[s,d] / sqrt(mean_d(x[s,d]^2) + eps) * w[d];  y may be x */
+void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps)
+{
+    int D = w->cols;
+    ref_row(w, 0, run->row);
+    for (int s = 0; s < S; s++, x += D, y += D) {
+        double squares = 0;
+        for (int d = 0; d < D; d++)
+            squares += x[d] * x[d];
+        double r = 1 / sqrt(squares / D + eps);
+        for (int d = 0; d < D; d++)
+            y[d] = x[d] * r * run->row[d];
+    }
+}
+
+/* y[s,i] = sum_j w[i,j] x[s,j] */
+void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+{
+    size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
+    for (size_t i = 0; i < rows; i++) {
+        ref_row(w, (int)i, run->row);
+        for (size_t s = 0; s < (size_t)S; s++) {
+            double sum = 0;
+            for (size_t j = 0; j < cols; j++)
+                sum += run->row[j] * x[s * cols + j];
+            y[s * rows + i] = sum;
+        }
+    }
+}
+
+/* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
+static void split(double *a, int A, double *b, int B, const double *x, size_t rows)
+{
+    for (size_t i = 0; i < rows; i++, x += A + B) {
+        memcpy(a + i * A, x, sizeof *a * A);
+        memcpy(b + i * B, x + A, sizeof *b * B);
+    }
+}
+
+/* -- RoPE --------------------------------------------------------------------------------------------------------- */
+
+static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+/* convention rope-angle: what the official code and transformers hold in f32 */
+static double round_angle(const struct run *run, double x) { return run->options.rope_angle_f32 ? (float)x : x; }
+
+/* YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, and 1 where nothing is stretched */
+static double yarn_m(const struct config *c, double mscale)
+{
+    return c->rope_factor <= 1 ? 1 : 0.1 * mscale * log(c->rope_factor) + 1;
+}
+
+/* the pair index i whose wave turns `rotations` times over the original context: theta^(-2i/R) L = 2 pi rotations */
+static double yarn_correction_dim(const struct config *c, double rotations)
+{
+    double length = c->rope_original_max_position_embeddings;
+    return c->qk_rope_head_dim * log(length / (rotations * 2 * M_PI)) / (2 * log(c->rope_theta));
+}
+
+/* f_i = theta^(-2i/R). YaRN: pairs that turn often (i below `low`) keep f_i, slow ones (above `high`) get f_i / factor,
+ *     f_i (1 - ramp) + f_i / factor ramp,    ramp = (i - low) / (high - low), within [0, 1]. */
+static double rope_frequency(const struct run *run, int i)
+{
+    const struct config *c = run->c;
+    int R = c->qk_rope_head_dim;
+    double wave = round_angle(run, pow(c->rope_theta, round_angle(run, 2.0 * i / R)));
+    double f = round_angle(run, 1 / wave);
+    if (!c->rope_yarn)
+        return f;
+    double low = fmax(floor(yarn_correction_dim(c, c->rope_beta_fast)), 0);
+    double high = fmin(ceil(yarn_correction_dim(c, c->rope_beta_slow)), R - 1);
+    if (low == high)
+        high += 0.001;
+    double keep = round_angle(run, 1 - round_angle(run, clamp((i - low) / (high - low), 0, 1)));
+    double slow = round_angle(run, 1 / round_angle(run, c->rope_factor * wave));
+    return round_angle(run, round_angle(run, slow * round_angle(run, 1 - keep)) + round_angle(run, f * keep));
+}
+
+void ref_rope_tables(struct run *run, int S)
+{
+    const struct config *c = run->c;
+    double m = c->rope_yarn ? yarn_m(c, c->rope_mscale) / yarn_m(c, c->rope_mscale_all_dim) : 1;
+    int half = c->qk_rope_head_dim / 2;
+    for (int i = 0; i < half; i++) {
+        double f = rope_frequency(run, i);
+        for (int s = 0; s < S; s++) {
+            double angle = round_angle(run, s * f);
+            run->cosine[(size_t)s * half + i] = round_angle(run, round_angle(run, cos(angle)) * m);
+            run->sine[(size_t)s * half + i] = round_angle(run, round_angle(run, sin(angle)) * m);
+        }
+    }
+}
+
+/* The pair (x0, x1) number i at position s turns by the angle s f_i:
+ *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
+ * Pairs are (2i, 2i+1), or (i, i + R/2) when config.json has rope_interleave false. x [S, vectors, R], in place. */
+static void rope(struct run *run, double *x, int S, int vectors)
+{
+    int R = run->c->qk_rope_head_dim, half = R / 2, interleave = run->c->rope_interleave;
+    for (int s = 0; s < S; s++)
+        for (int h = 0; h < vectors; h++, x += R)
+            for (int i = 0; i < half; i++) {
+                double *x0 = x + (interleave ? 2 * i : i), *x1 = x + (interleave ? 2 * i + 1 : i + half);
+                double cosine = run->cosine[(size_t)s * half + i], sine = run->sine[(size_t)s * half + i];
+                double y0 = *x0 * cosine - *x1 * sine;
+                *x1 = *x1 * cosine + *x0 * sine;
+                *x0 = y0;
+            }
+}
+
+/* -- attention ---------------------------------------------------------------------------------------------------- */
+
+/* softmax scale: (N+R)^-1/2, times m^2 under YaRN */
+static double attention_scale(const struct config *c)
+{
+    double m = c->rope_yarn ? yarn_m(c, c->rope_mscale_all_dim) : 1;
+    return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
+}
+
+static double dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
+ *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
+static void attend(struct run *run, int h, int S)
+{
+    const struct config *c = run->c;
+    int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
+    double *p = run->scores, scale = attention_scale(c);
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (size_t t = 0; t < (size_t)S; t++)
+            p[s * S + t] = t > s ? -INFINITY
+                                 : (dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N) +
+                                    dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+    ref_value(run, "scores", h, S, S, p);
+
+    for (size_t s = 0; s < (size_t)S; s++) {
+        double max = -INFINITY, sum = 0;
+        for (size_t t = 0; t <= s; t++)
+            max = fmax(max, p[s * S + t]); /* exp(x - max): the same quotients, no overflow */
+        for (size_t t = 0; t <= s; t++)
+            sum += exp(p[s * S + t] - max);
+        for (size_t t = 0; t < (size_t)S; t++)
+            p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
+    }
+    ref_value(run, "probabilities", h, S, S, p);
+
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (int v = 0; v < V; v++) {
+            double sum = 0;
+            for (size_t t = 0; t <= s; t++)
+                sum += p[s * S + t] * run->v[(t * H + h) * V + v];
+            run->heads[(s * H + h) * V + v] = sum;
+        }
+}
+
+/* Multi-head latent attention, section 2.1.1. Keys and values of all heads come from one latent per token; the rotated
+ * part of the key is one vector for all heads. The published models put an RMSNorm on both latents.
+ *     latent = RMSNorm(W_DKV x)      k_rope = RoPE(W_KR x)                   eq. 1, 3: both in kv_a_proj
+ *     k_nope[h] = W_UK[h] latent     v[h] = W_UV[h] latent                   eq. 2, 5: both in kv_b_proj
+ *     q_latent = RMSNorm(W_DQ x)                                             eq. 6: q_a_proj
+ *     q_nope[h] = W_UQ[h] q_latent   q_rope[h] = RoPE(W_QR[h] q_latent)      eq. 7, 8: both in q_b_proj
+ *     out = W_O [heads]                                                      eq. 11, after eq. 10 above
+ * x, out [S, D] */
+static void attention(struct run *run, double *out, const struct attention *w, const double *x, int S)
+{
+    const struct config *c = run->c;
+    int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
+    int C = c->kv_lora_rank, Q = c->q_lora_rank;
+
+    if (Q) {
+        ref_linear(run, run->q_a, &w->q_a_proj, x, S);
+        ref_value(run, "q_a", -1, S, Q, run->q_a);
+        ref_norm(run, run->q_a, &w->q_a_norm, run->q_a, S, c->latent_eps);
+        ref_value(run, "q_a_norm", -1, S, Q, run->q_a);
+        ref_linear(run, run->q, &w->q_b_proj, run->q_a, S);
+    } else {
+        ref_linear(run, run->q, &w->q_proj, x, S);
+    }
+    ref_value(run, "q", -1, S, H * (N + R), run->q);
+    split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
+
+    ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
+    ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
+    split(run->latent, C, run->k_rope, R, run->kv_a, (size_t)S);
+    ref_norm(run, run->latent, &w->kv_a_norm, run->latent, S, c->latent_eps);
+    ref_value(run, "latent", -1, S, C, run->latent);
+
+    rope(run, run->q_rope, S, H);
+    ref_value(run, "q_rope", -1, S * H, R, run->q_rope);
+    rope(run, run->k_rope, S, 1);
+    ref_value(run, "k_rope", -1, S, R, run->k_rope);
+
+    ref_linear(run, run->kv, &w->kv_b_proj, run->latent, S);
+    ref_value(run, "kv", -1, S, H * (N + V), run->kv);
+    split(run->k_nope, N, run->v, V, run->kv, (size_t)S * H);
+
+    for (int h = 0; h < H; h++)
+        attend(run, h, S);
+    ref_value(run, "heads", -1, S, H * V, run->heads);
+    ref_linear(run, out, &w->o_proj, run->heads, S);
+    ref_value(run, "attention", -1, S, c->hidden_size, out);
+}
+
+/* -- the layer ---------------------------------------------------------------------------------------------------- */
+
+static void add(struct run *run, double *x, const double *delta, int S)
+{
+    int D = run->c->hidden_size;
+    for (size_t i = 0; i < (size_t)S * D; i++)
+        x[i] += delta[i];
+    ref_value(run, "residual", -1, S, D, x);
+}
+
+/* x += attention(RMSNorm(x));  x += mlp(RMSNorm(x)) */
+void ref_decoder_layer(struct run *run, const struct layer *w, double *x, int S)
+{
+    int D = run->c->hidden_size;
+    ref_norm(run, run->normed, &w->input_norm, x, S, run->c->rms_norm_eps);
+    ref_value(run, "input_layernorm", -1, S, D, run->normed);
+    attention(run, run->delta, &w->attention, run->normed, S);
+    add(run, x, run->delta, S);
+
+    ref_norm(run, run->normed, &w->post_attention_norm, x, S, run->c->rms_norm_eps);
+    ref_value(run, "post_attention_layernorm", -1, S, D, run->normed);
+    if (w->is_moe)
+        ref_moe(run, run->delta, w, run->normed, S);
+    else
+        ref_mlp(run, run->delta, &w->mlp, -1, run->normed, S);
+    add(run, x, run->delta, S);
+}

@@ -1,0 +1,56 @@
+/* reference/layers.h -- one computation, and the operators it is made of. */
+#ifndef VB_REFERENCE_LAYERS_H
+#define VB_REFERENCE_LAYERS_H
+
+#include "reference.h"
+#include "weights.h"
+
+/* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: SEMANTICS; capitals are
+ * extents, W the widest MLP, X experts per token, G groups. */
+struct run {
+    const struct reference *r;
+    const struct config *c;
+    struct reference_options options;
+    uint64_t random;  /* state of the perturbation's generator */
+    int layer;        /* of the values computed now, -1 outside the layers */
+    void *memory;     /* all of the following */
+
+    double *row;                        /* one row of a matrix, decoded */
+    double *cosine, *sine;              /* [S, R/2] */
+    double *normed, *delta;             /* [S, D]: a block's input, and what it adds to the residual stream */
+    double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
+    double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
+    double *kv_a, *latent, *k_rope;     /* [S, C+R], [S, C], [S, R] */
+    double *kv, *k_nope, *v;            /* [S, H, N+V], [S, H, N], [S, H, V] */
+    double *scores;                     /* [S, S], of one head */
+    double *heads;                      /* [S, H, V] */
+    double *gate, *up;                  /* [S, W] */
+    double *router, *choice, *groups;   /* [S, E], [S, E], [S, G] */
+    double *experts, *weights;          /* [S, X]: the chosen experts, ascending, and their weights */
+    double *expert_in, *expert_out;     /* [S, D]: the tokens of one expert, gathered */
+    double *routed;                     /* [S, X, D]: the output of each chosen expert */
+    double *embed, *concat;             /* [S, D], [S, 2D]: MTP */
+    char *chosen;                       /* [max(E, G)] */
+};
+
+/* Every value that has been computed passes through here: perturbed, if that is asked for, and shown to the hook. */
+void ref_value(struct run *run, const char *name, int index, int rows, int cols, double *data);
+/* shown only: values that are no result of arithmetic */
+void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data);
+
+void ref_rope_tables(struct run *run, int S);
+void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
+void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
+void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S);
+
+/* The two kinds of feed-forward block, x, out [S,D]: moe.c. */
+void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S);
+void ref_moe(struct run *run, double *out, const struct layer *w, const double *x, int S);
+
+/* x [S,D] += attention, then += MLP or experts; x is the residual stream. */
+void ref_decoder_layer(struct run *run, const struct layer *w, double *x, int S);
+
+/* Marks the k largest of x[0..n) in chosen: value descending, then index ascending; a NaN ranks below everything. */
+void ref_choose(char *chosen, const double *x, int n, int k);
+
+#endif

@@ -1,0 +1,268 @@
+/* reference/model.c -- the target, its MTP modules, autoregressive decoding. */
+#include "layers.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+/* -- a run -------------------------------------------------------------------------------------------------------- */
+
+static size_t max(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Room for S tokens. */
+static int run_open(struct run *run, const struct reference *r, const struct reference_options *options, int S,
+                    vb_error *err)
+{
+    const struct config *c = &r->config;
+    size_t s = (size_t)S, D = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, Q = (size_t)c->q_lora_rank;
+    size_t N = (size_t)c->qk_nope_head_dim, R = (size_t)c->qk_rope_head_dim, V = (size_t)c->v_head_dim;
+    size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
+    size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
+    size_t W = max((size_t)c->intermediate_size, max(1, (size_t)c->n_shared_experts) * moe);
+    struct { double **at; size_t count; } part[] = {
+        {&run->row, max(max(2 * D, W), max(max(Q, C), max(H * V, E)))},
+        {&run->cosine, s * R / 2}, {&run->sine, s * R / 2},
+        {&run->normed, s * D}, {&run->delta, s * D},
+        {&run->q_a, s * Q}, {&run->q, s * H * (N + R)}, {&run->q_nope, s * H * N}, {&run->q_rope, s * H * R},
+        {&run->kv_a, s * (C + R)}, {&run->latent, s * C}, {&run->k_rope, s * R},
+        {&run->kv, s * H * (N + V)}, {&run->k_nope, s * H * N}, {&run->v, s * H * V},
+        {&run->scores, s * s}, {&run->heads, s * H * V},
+        {&run->gate, s * W}, {&run->up, s * W},
+        {&run->router, s * E}, {&run->choice, s * E}, {&run->groups, s * G},
+        {&run->experts, s * X}, {&run->weights, s * X},
+        {&run->expert_in, s * D}, {&run->expert_out, s * D}, {&run->routed, s * X * D},
+        {&run->embed, s * D}, {&run->concat, s * 2 * D},
+    };
+    size_t parts = sizeof part / sizeof *part, total = 0;
+
+    *run = (struct run){.r = r, .c = c, .layer = -1};
+    if (options)
+        run->options = *options;
+    run->random = run->options.perturb;
+    for (size_t i = 0; i < parts; i++)
+        total += part[i].count;
+    double *next = run->memory = vb_alloc(&r->allocator, total + max(E, G) / sizeof(double) + 1, sizeof(double));
+    if (!next)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the intermediate values of %d tokens", S);
+    for (size_t i = 0; i < parts; next += part[i++].count)
+        *part[i].at = next;
+    run->chosen = (char *)next;
+    ref_rope_tables(run, S);
+    return VB_OK;
+}
+
+static void run_close(struct run *run) { vb_free(&run->r->allocator, run->memory); }
+
+static int check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err)
+{
+    if (S < 1)
+        return vb_fail(err, VB_BAD_ARGUMENT, "there are no tokens to read");
+    for (int s = 0; s < S; s++)
+        if (tokens[s] < 0 || tokens[s] >= r->config.vocab_size)
+            return vb_fail(err, VB_BAD_ARGUMENT, "token %d is %d, the vocabulary has %d", s, (int)tokens[s],
+                           r->config.vocab_size);
+    return VB_OK;
+}
+
+/* the largest logit, lowest index among equals; -1 when one is not finite */
+static int argmax(const double *logits, int V)
+{
+    int best = 0;
+    for (int v = 0; v < V; v++) {
+        if (!isfinite(logits[v]))
+            return -1;
+        if (logits[v] > logits[best])
+            best = v;
+    }
+    return best;
+}
+
+/* -- the target --------------------------------------------------------------------------------------------------- */
+
+/* hidden [S,D] = RMSNorm(the layers, one after the other, on Emb(tokens)) */
+static void target(struct run *run, double *hidden, const int32_t *tokens, int S)
+{
+    const struct reference *r = run->r;
+    ref_embed(run, hidden, &r->embed, tokens, S);
+    for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++)
+        ref_decoder_layer(run, &r->layers[run->layer], hidden, S);
+    run->layer = -1;
+    ref_norm(run, hidden, &r->norm, hidden, S, run->c->rms_norm_eps);
+    ref_value(run, "norm", -1, S, run->c->hidden_size, hidden);
+}
+
+/* logits [S,V] = W_head hidden */
+static void head(struct run *run, double *logits, const struct matrix *w, const double *hidden, int S)
+{
+    ref_linear(run, logits, w, hidden, S);
+    ref_value(run, "logits", -1, S, run->c->vocab_size, logits);
+}
+
+int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
+                      double *hidden, double *logits, vb_error *err)
+{
+    struct run run;
+    size_t D = (size_t)r->config.hidden_size;
+    int rc = check_tokens(r, tokens, S, err);
+    if (rc || (rc = run_open(&run, r, options, S, err)))
+        return rc;
+    double *h = hidden ? hidden : vb_alloc(&r->allocator, (size_t)S * D, sizeof *h);
+    if (!h) {
+        rc = vb_fail(err, VB_NO_MEMORY, "no memory for the hidden states of %d tokens", S);
+    } else {
+        target(&run, h, tokens, S);
+        if (logits)
+            head(&run, logits, &r->head, h, S);
+    }
+    if (h != hidden)
+        vb_free(&r->allocator, h);
+    run_close(&run);
+    return rc;
+}
+
+/* -- multi-token prediction --------------------------------------------------------------------------------------- */
+
+/* Module k on rows 0..S-1 (section 2.2; eq. 21 has the hidden state first, every checkpoint has it second):
+ *     x_i = eh_proj [ RMSNorm_e(Emb(tok_i)) ; RMSNorm_h(h_i) ],    g = RMSNorm_shared_head(decoder_layer(x))
+ * tok_i is tok[i+k+1], the last token that the row may know. h, g [S,D]; g may be h.
+ * `depth` is k for the hook, also where module k mod D stands in. */
+static void mtp(struct run *run, double *g, const struct mtp_module *w, int depth, const int32_t *tok, const double *h,
+                int S)
+{
+    size_t D = (size_t)run->c->hidden_size;
+    double eps = run->c->rms_norm_eps;
+    run->layer = run->c->num_hidden_layers + depth;
+    ref_embed(run, run->embed, &w->embed, tok, S);
+    ref_norm(run, run->embed, &w->enorm, run->embed, S, eps);
+    ref_value(run, "enorm", -1, S, (int)D, run->embed);
+    ref_norm(run, run->normed, &w->hnorm, h, S, eps);
+    ref_value(run, "hnorm", -1, S, (int)D, run->normed);
+    for (size_t i = 0; i < (size_t)S; i++) {
+        memcpy(run->concat + i * 2 * D, run->embed + i * D, D * sizeof(double));
+        memcpy(run->concat + i * 2 * D + D, run->normed + i * D, D * sizeof(double));
+    }
+    ref_show(run, "concat", -1, S, (int)(2 * D), run->concat);
+    ref_linear(run, g, &w->eh_proj, run->concat, S);
+    ref_value(run, "eh_proj", -1, S, (int)D, g);
+    ref_decoder_layer(run, &w->layer, g, S);
+    ref_norm(run, g, &w->norm, g, S, eps);
+    ref_value(run, "shared_head_norm", -1, S, (int)D, g);
+}
+
+/* token = argmax(W_head g);  logits [V] */
+static int propose(struct run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
+                   vb_error *err)
+{
+    head(run, logits, w, g, 1);
+    if ((*token = argmax(logits, run->c->vocab_size)) < 0)
+        return vb_fail(err, VB_NOT_FINITE, "the logits of draft %d have a value that is not finite", k + 1);
+    return VB_OK;
+}
+
+/* mtp-vanilla: module k runs on rows 0..N-1; row i takes tok[i+k+1] and h^k_i, the output of module k-1 (h^0 is the
+ * target's); row N-1 proposes tok[N+k+1]. A model with fewer modules than K uses module k mod D again.
+ * tok[0..N] is given, tok[N+1..N+K] is written; h [N,D] is overwritten, g [N,D] is room, logits [K,V]. */
+static int draft_vanilla(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
+{
+    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
+    int rc = VB_OK;
+    for (int k = 0; k < K && !rc; k++) {
+        const struct mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
+        mtp(run, g, w, k, tok + k + 1, h, N);
+        rc = propose(run, &tok[N + k + 1], logits + (size_t)k * V, &w->head, g + (size_t)(N - 1) * D, k, err);
+        memcpy(h, g, (size_t)N * D * sizeof *h);
+    }
+    return rc;
+}
+
+/* mtp-eagle: module 0 again and again. Row i takes tok[i+1] and, up to row N-1, the target's h_i; row N-1+j takes the
+ * draft d_j = tok[N+j] and what row N-2+j gave, and proposes tok[N+j+1]. h [N+K,D], of which N rows are given. */
+static int draft_eagle(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
+{
+    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
+    const struct mtp_module *w = &run->r->mtp[0];
+    int rc = VB_OK;
+    for (int j = 0; j < K && !rc; j++) {
+        double *last = g + (size_t)(N - 1 + j) * D;
+        mtp(run, g, w, 0, tok + 1, h, N + j);
+        rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, last, j, err);
+        memcpy(h + (size_t)(N + j) * D, last, D * sizeof *h);
+    }
+    return rc;
+}
+
+int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,
+                    int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
+                    vb_error *err)
+{
+    struct run run;
+    int rc = check_tokens(r, tokens, N, err);
+    if (rc || (rc = check_tokens(r, &next, 1, err)))
+        return rc;
+    if (K < 0 || K > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a draft of %d tokens; 0 to %d are possible", K, VB_MAX_DRAFT);
+    if (!r->config.num_nextn_predict_layers)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules", checkpoint_dir(r->checkpoint));
+    if ((rc = run_open(&run, r, options, N + K, err)))
+        return rc;
+
+    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, S = (size_t)N + (size_t)K;
+    double *h = vb_alloc(&r->allocator, S * D, sizeof *h), *g = vb_alloc(&r->allocator, S * D, sizeof *g);
+    double *logits = draft_logits ? draft_logits : vb_alloc(&r->allocator, (size_t)K * V, sizeof *logits);
+    int32_t *tok = vb_alloc(&r->allocator, S + 1, sizeof *tok);
+    if (h && g && logits && tok) {
+        memcpy(tok, tokens, (size_t)N * sizeof *tok);
+        tok[N] = next;
+        target(&run, h, tokens, N);
+        rc = (method == REFERENCE_MTP_EAGLE ? draft_eagle : draft_vanilla)(&run, N, K, tok, h, g, logits, err);
+        if (!rc)
+            memcpy(drafts, tok + N + 1, (size_t)K * sizeof *drafts);
+    } else {
+        rc = vb_fail(err, VB_NO_MEMORY, "no memory for a draft after %d tokens", N);
+    }
+    vb_free(&r->allocator, h);
+    vb_free(&r->allocator, g);
+    if (logits != draft_logits)
+        vb_free(&r->allocator, logits);
+    vb_free(&r->allocator, tok);
+    run_close(&run);
+    return rc;
+}
+
+/* -- decoding ----------------------------------------------------------------------------------------------------- */
+
+int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
+                       int count, int32_t *out, vb_error *err)
+{
+    struct run run;
+    int rc = check_tokens(r, prompt, S, err);
+    if (rc)
+        return rc;
+    if (count < 0 || count > INT_MAX - S)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d tokens are wanted after %d", count, S);
+    if ((rc = run_open(&run, r, options, S + count, err)))
+        return rc;
+
+    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, end = (size_t)S + (size_t)count;
+    double *hidden = vb_alloc(&r->allocator, end * D, sizeof *hidden);
+    double *logits = vb_alloc(&r->allocator, V, sizeof *logits);
+    int32_t *tok = vb_alloc(&r->allocator, end, sizeof *tok);
+    if (hidden && logits && tok) {
+        memcpy(tok, prompt, (size_t)S * sizeof *tok);
+        for (int n = S; n < S + count && !rc; n++) {
+            target(&run, hidden, tok, n);
+            head(&run, logits, &r->head, hidden + (size_t)(n - 1) * D, 1);
+            if ((tok[n] = argmax(logits, (int)V)) < 0)
+                rc = vb_fail(err, VB_NOT_FINITE, "the logits that choose token %d have a value that is not finite", n);
+        }
+        if (!rc)
+            memcpy(out, tok + S, (size_t)count * sizeof *out);
+    } else {
+        rc = vb_fail(err, VB_NO_MEMORY, "no memory to continue %d tokens by %d", S, count);
+    }
+    vb_free(&r->allocator, hidden);
+    vb_free(&r->allocator, logits);
+    vb_free(&r->allocator, tok);
+    run_close(&run);
+    return rc;
+}

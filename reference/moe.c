@@ -1,0 +1,174 @@
+/* reference/moe.c -- the MLP, the router, the mixture of experts (DeepSeek-V3 report, section 2.1.2). */
+#include "layers.h"
+
+#include <math.h>
+#include <string.h>
+
+/* out = W_down (SiLU(W_gate x) * (W_up x)),   SiLU(g) = g / (1 + exp(-g));   index: for the hook */
+void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S)
+{
+    int W = w->gate_proj.rows;
+    double *gate = run->gate, *up = run->up;
+    ref_linear(run, gate, &w->gate_proj, x, S);
+    ref_value(run, "gate", index, S, W, gate);
+    ref_linear(run, up, &w->up_proj, x, S);
+    ref_value(run, "up", index, S, W, up);
+    for (size_t i = 0; i < (size_t)S * W; i++)
+        gate[i] = gate[i] / (1 + exp(-gate[i]));
+    ref_value(run, "silu", index, S, W, gate);
+    for (size_t i = 0; i < (size_t)S * W; i++)
+        gate[i] *= up[i];
+    ref_value(run, "product", index, S, W, gate);
+    ref_linear(run, out, &w->down_proj, gate, S);
+    ref_value(run, "down", index, S, run->c->hidden_size, out);
+}
+
+void ref_choose(char *chosen, const double *x, int n, int k)
+{
+    memset(chosen, 0, (size_t)n);
+    for (; k > 0; k--) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!chosen[i] && (best < 0 || x[i] > x[best] || (isnan(x[best]) && !isnan(x[i]))))
+                best = i;
+        if (best >= 0)
+            chosen[best] = 1;
+    }
+}
+
+/* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
+static void score(const struct config *c, double *x)
+{
+    int E = c->n_routed_experts;
+    double max = -INFINITY, sum = 0;
+    if (c->scoring_func == SCORING_SIGMOID) {
+        for (int e = 0; e < E; e++)
+            x[e] = 1 / (1 + exp(-x[e]));
+        return;
+    }
+    for (int e = 0; e < E; e++)
+        max = fmax(max, x[e]);
+    for (int e = 0; e < E; e++)
+        sum += exp(x[e] - max);
+    for (int e = 0; e < E; e++)
+        x[e] = exp(x[e] - max) / sum;
+}
+
+/* What a group is worth: V3 (noaux_tc) the sum of its two best choices, V2 (group_limited_greedy) its best one. */
+static double group_score(const struct config *c, const double *choice, int size)
+{
+    double best = -INFINITY, second = -INFINITY;
+    for (int e = 0; e < size; e++)
+        if (choice[e] > best) {
+            second = best;
+            best = choice[e];
+        } else if (choice[e] > second) {
+            second = choice[e];
+        }
+    return c->topk_method == TOPK_NOAUX_TC ? best + second : best;
+}
+
+/* The weights of the chosen experts come from their scores s: the bias has elected them and has no other say.
+ *     sigmoid:  g = s / sum s * factor   with norm_topk_prob (eq. 13), else g = s * factor
+ *     softmax:  g = s / sum s            with norm_topk_prob, not scaled, else g = s * factor */
+static void expert_weights(const struct config *c, double *weights, const double *experts, const double *scores)
+{
+    int X = c->num_experts_per_tok;
+    double sum = 0;
+    for (int j = 0; j < X; j++)
+        sum += scores[(int)experts[j]];
+    for (int j = 0; j < X; j++) {
+        double s = scores[(int)experts[j]], factor = c->routed_scaling_factor;
+        if (c->norm_topk_prob)
+            weights[j] = c->scoring_func == SCORING_SIGMOID ? s / sum * factor : s / sum;
+        else
+            weights[j] = s * factor;
+    }
+}
+
+/* Which experts, with which weights: run->experts, run->weights [S, X], from x [S, D].
+ *     scores = sigmoid or softmax of W x;  choice = scores + bias (eq. 16; only noaux_tc has a bias)
+ *     the topk_group best groups stay, the choices of all others become -inf; of the rest the X best are chosen */
+static void route(struct run *run, const struct layer *w, const double *x, int S)
+{
+    const struct config *c = run->c;
+    int E = c->n_routed_experts, X = c->num_experts_per_tok, grouped = c->topk_method != TOPK_GREEDY;
+    int G = c->n_group, size = grouped ? E / G : E;
+
+    ref_linear(run, run->router, &w->router, x, S);
+    ref_value(run, "router_logits", -1, S, E, run->router);
+    for (int s = 0; s < S; s++)
+        score(c, run->router + (size_t)s * E);
+    ref_value(run, "router_scores", -1, S, E, run->router);
+
+    memcpy(run->choice, run->router, sizeof *run->choice * (size_t)S * E);
+    if (c->topk_method == TOPK_NOAUX_TC) {
+        ref_row(&w->bias, 0, run->row);
+        for (int s = 0; s < S; s++)
+            for (int e = 0; e < E; e++)
+                run->choice[(size_t)s * E + e] += run->row[e];
+        ref_value(run, "router_choice", -1, S, E, run->choice);
+    }
+    if (grouped) {
+        for (int s = 0; s < S; s++)
+            for (int g = 0; g < G; g++)
+                run->groups[s * G + g] = group_score(c, run->choice + (size_t)s * E + g * size, size);
+        ref_value(run, "router_groups", -1, S, G, run->groups);
+    }
+
+    for (int s = 0; s < S; s++) {
+        double *choice = run->choice + (size_t)s * E, *experts = run->experts + (size_t)s * X;
+        if (grouped) {
+            ref_choose(run->chosen, run->groups + (size_t)s * G, G, c->topk_group);
+            for (int e = 0; e < E; e++)
+                if (!run->chosen[e / size])
+                    choice[e] = -INFINITY;
+        }
+        ref_choose(run->chosen, choice, E, X);
+        for (int e = 0; e < E; e++)
+            if (run->chosen[e])
+                *experts++ = e;
+        expert_weights(c, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
+    }
+    ref_show(run, "router_experts", -1, S, X, run->experts);
+    ref_value(run, "router_weights", -1, S, X, run->weights);
+}
+
+/* out[s] = sum_e g[s,e] expert_e(x[s]) + shared(x[s])     (eq. 12 without its residual term) */
+void ref_moe(struct run *run, double *out, const struct layer *w, const double *x, int S)
+{
+    const struct config *c = run->c;
+    size_t D = (size_t)c->hidden_size, row = sizeof(double) * D;
+    int X = c->num_experts_per_tok;
+
+    route(run, w, x, S);
+    for (int e = 0; e < c->n_routed_experts; e++) { /* each expert on the tokens that chose it */
+        int rows = 0;
+        for (int i = 0; i < S * X; i++)
+            if (run->experts[i] == e)
+                memcpy(run->expert_in + rows++ * D, x + i / X * D, row);
+        if (!rows)
+            continue;
+        ref_mlp(run, run->expert_out, &w->experts[e], e, run->expert_in, rows);
+        rows = 0;
+        for (int i = 0; i < S * X; i++)
+            if (run->experts[i] == e)
+                memcpy(run->routed + i * D, run->expert_out + rows++ * D, row);
+    }
+    ref_show(run, "experts", -1, S * X, (int)D, run->routed);
+
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (size_t d = 0; d < D; d++) {
+            double sum = 0;
+            for (size_t j = 0; j < (size_t)X; j++) /* ascending expert index */
+                sum += run->weights[s * X + j] * run->routed[(s * X + j) * D + d];
+            out[s * D + d] = sum;
+        }
+    ref_value(run, "experts_sum", -1, S, (int)D, out);
+    if (!c->n_shared_experts)
+        return;
+    ref_mlp(run, run->expert_out, &w->shared, -1, x, S);
+    for (size_t i = 0; i < (size_t)S * D; i++)
+        out[i] += run->expert_out[i];
+    ref_value(run, "moe", -1, S, (int)D, out);
+}

@@ -1,0 +1,76 @@
+/* reference/reference.h -- the executable specification: the formulas of the DeepSeek-V3 report in plain double loops.
+ *
+ * Read it with the report open. No cache, no threads, no vector code, nothing shared with the engine but the reading of
+ * config.json and of the files' headers: every call computes every row of every layer from the tokens. Attention is the
+ * naive form (keys and values expanded per head), where the engine uses the absorbed one. The conventions are the
+ * default ones of SEMANTICS: hidden states are taken after the norm, embedding before hidden in the MTP concatenation,
+ * row i of a module at position i.
+ *
+ * A reference is read-only once open. Arrays are row-major; S tokens, D = hidden_size, V = vocab_size. */
+#ifndef VB_REFERENCE_H
+#define VB_REFERENCE_H
+
+#include "../engine/config.h"
+
+/* One named intermediate value, as it is computed. X experts per token, W the width of an MLP; [S, .] is left out.
+ *   a layer     input_layernorm [D]; attention; residual [D]; post_attention_layernorm [D]; MLP or experts; residual
+ *   attention   q_a, q_a_norm [Q] (with q_lora_rank), q [H(N+R)], kv_a [C+R], latent [C] (after its norm),
+ *               q_rope [S*H, R], k_rope [R] (rotated in place: pairs stay where the checkpoint has them),
+ *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S]; heads [HV], attention [D]
+ *   an MLP      gate, up, silu, product [W], down [D]; index: the expert, and its rows are those tokens that chose it;
+ *               -1 for a dense layer and the shared expert
+ *   experts     router_logits, router_scores [E], router_choice [E] (with a bias; not masked), router_groups [n_group],
+ *               router_experts [X] (ascending), router_weights [X]; the MLP of each expert; experts [S*X, D] in the
+ *               order of router_experts, experts_sum [D]; the MLP of the shared expert, moe [D] (with it)
+ *   layer -1    embed [D], norm [D], logits [V] (of the rows asked for)
+ *   MTP         depth k is layer num_hidden_layers + k, also when module k mod D stands in: embed, enorm, hnorm [D],
+ *               concat [2D], eh_proj [D]; a layer; shared_head_norm [D], logits [V]. A draft runs a module on all its
+ *               rows at every step. */
+struct reference_value {
+    const char *name;
+    int layer; /* -1 outside the layers */
+    int index; /* head or expert, or -1 */
+    int rows, cols;
+    const double *data; /* [rows, cols], valid during the call */
+};
+
+struct reference_options { /* all zero: the specification itself */
+    /* A seed other than 0 multiplies every intermediate value by 1 + u 2^-24, u uniform in [-1, 1) and drawn in the
+     * order of computation: "perturbed by half an f32 ulp". The spread of such runs measures how far an f32 program may
+     * be from this one on the same input: a bound can be a multiple of it instead of a number out of the air. The same
+     * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too. */
+    uint64_t perturb;
+    /* RoPE frequencies, angles, cosines and sines rounded to f32 at each step, as the official code and transformers
+     * have them (SEMANTICS, convention rope-angle), for outside numbers. Their pow may differ by an ulp. */
+    int rope_angle_f32;
+    void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
+    void *hook_context;
+};
+
+enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
+
+struct reference;
+
+/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 are VB_BAD_CHECKPOINT. */
+int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
+void reference_close(struct reference *r);
+const struct config *reference_config(const struct reference *r);
+
+/* The target. hidden [S,D] after model.norm and logits [S,V], either may be NULL; options NULL: all zero. A token
+ * outside the vocabulary or S < 1 is VB_BAD_ARGUMENT. */
+int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
+                      double *hidden, double *logits, vb_error *err);
+
+/* What is proposed after tok[0..N-1] = tokens and tok[N] = next (SEMANTICS, "MTP module k" and "State"): drafts [K]
+ * predict tok[N+1..N+K]; draft_logits [K,V], row k the one that chose drafts[k], may be NULL. K is 0..VB_MAX_DRAFT.
+ * A model without MTP modules is VB_BAD_ARGUMENT, a draft logit that is not finite VB_NOT_FINITE. */
+int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,
+                    int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
+                    vb_error *err);
+
+/* Greedy autoregressive decoding: out [count] continues the prompt; the end token does not stop it. Everything is
+ * recomputed for every token. A logit that is not finite in a row that chooses is VB_NOT_FINITE. */
+int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
+                       int count, int32_t *out, vb_error *err);
+
+#endif

@@ -1,0 +1,276 @@
+/* reference/weights.c -- decoding, and the binding of names to places: the table of SEMANTICS, "Checkpoint". */
+#include "weights.h"
+#include "reference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* -- decoding ----------------------------------------------------------------------------------------------------- */
+
+/* (-1)^sign (1 + fraction/2^f) 2^(exponent - bias); exponent 0: (-1)^sign (fraction/2^f) 2^(1 - bias) */
+static double small_float(int sign, int exponent, int fraction, int fraction_bits, int bias)
+{
+    double value = exponent ? ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits)
+                            : ldexp(fraction, 1 - bias - fraction_bits);
+    return sign ? -value : value;
+}
+
+double ref_f16(uint16_t code)
+{
+    int sign = code >> 15, exponent = code >> 10 & 31, fraction = code & 1023;
+    if (exponent == 31)
+        return fraction ? NAN : sign ? -INFINITY : INFINITY;
+    return small_float(sign, exponent, fraction, 10, 15);
+}
+
+double ref_bf16(uint16_t code)
+{
+    int sign = code >> 15, exponent = code >> 7 & 255, fraction = code & 127;
+    if (exponent == 255)
+        return fraction ? NAN : sign ? -INFINITY : INFINITY;
+    return small_float(sign, exponent, fraction, 7, 127);
+}
+
+double ref_e4m3(uint8_t code)
+{
+    int sign = code >> 7, exponent = code >> 3 & 15, fraction = code & 7;
+    if (exponent == 15 && fraction == 7)
+        return NAN;
+    return small_float(sign, exponent, fraction, 3, 7);
+}
+
+/* element `at` of a tensor; a mapped file promises no alignment */
+static double element(const struct tensor *t, size_t at)
+{
+    const uint8_t *bytes = t->data;
+    uint16_t half;
+    float single;
+    switch (t->dtype) {
+    case DTYPE_F32:
+        memcpy(&single, bytes + 4 * at, sizeof single);
+        return single;
+    case DTYPE_F16:
+        memcpy(&half, bytes + 2 * at, sizeof half);
+        return ref_f16(half);
+    case DTYPE_BF16:
+        memcpy(&half, bytes + 2 * at, sizeof half);
+        return ref_bf16(half);
+    default:
+        return ref_e4m3(bytes[at]);
+    }
+}
+
+void ref_row(const struct matrix *w, int i, double *out)
+{
+    for (int j = 0; j < w->cols; j++)
+        out[j] = element(w->tensor, (size_t)i * w->cols + j);
+    if (!w->scale)
+        return;
+    int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
+    for (int j = 0; j < w->cols; j++) /* the product of 4 and 24 bits is exact in double: one rounding, to f32 */
+        out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
+}
+
+/* -- binding ------------------------------------------------------------------------------------------------------ */
+
+struct binder { /* after the first failure nothing more is done */
+    struct reference *r;
+    vb_error *err;
+    int rc;
+};
+
+/* the tensor, when it has the shape wanted; one dimension is one row */
+static const struct tensor *find(struct binder *b, const char *name, int rows, int cols)
+{
+    const struct tensor *t = checkpoint_find(b->r->checkpoint, name);
+    if (!t) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(b->r->checkpoint), name);
+        return NULL;
+    }
+    if (t->ndim != 1 && t->ndim != 2) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has %d dimensions, wanted 1 or 2", t->file, name, t->ndim);
+        return NULL;
+    }
+    int64_t have_rows = t->ndim == 1 ? 1 : t->shape[0], have_cols = t->shape[t->ndim - 1];
+    if (have_rows != rows || have_cols != cols) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is [%lld,%lld], config.json says [%d,%d]", t->file, name,
+                        (long long)have_rows, (long long)have_cols, rows, cols);
+        return NULL;
+    }
+    return t;
+}
+
+static void bind_name(struct binder *b, struct matrix *w, int rows, int cols, const char *name)
+{
+    const struct config *c = &b->r->config;
+    char scale_name[272];
+    const struct tensor *t = b->rc ? NULL : find(b, name, rows, cols);
+    if (!t)
+        return;
+    *w = (struct matrix){.tensor = t, .rows = rows, .cols = cols};
+    if (t->dtype == DTYPE_OTHER) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, name,
+                        t->dtype_name);
+    } else if (t->dtype == DTYPE_F8_E4M3 && !c->fp8) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
+                        t->file, name);
+    } else if (t->dtype == DTYPE_F8_E4M3) {
+        w->block_rows = c->fp8_block_rows;
+        w->block_cols = c->fp8_block_cols;
+        snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
+        w->scale = find(b, scale_name, (rows + w->block_rows - 1) / w->block_rows,
+                        (cols + w->block_cols - 1) / w->block_cols);
+        if (w->scale && w->scale->dtype != DTYPE_F32)
+            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->scale->file, scale_name,
+                            w->scale->dtype_name);
+    }
+}
+
+/* the matrix PREFIX + NAME */
+static void bind(struct binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    bind_name(b, w, rows, cols, full);
+}
+
+/* a copy that MTP modules may store: the module's own, else the target's */
+static void bind_copy(struct binder *b, struct matrix *w, const struct matrix *main, const char *prefix,
+                      const char *name)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    *w = *main;
+    if (checkpoint_find(b->r->checkpoint, full))
+        bind_name(b, w, main->rows, main->cols, full);
+}
+
+static void bind_attention(struct binder *b, struct attention *w, const char *layer)
+{
+    const struct config *c = &b->r->config;
+    int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
+    int V = c->v_head_dim, C = c->kv_lora_rank, Q = c->q_lora_rank;
+    if (Q) {
+        bind(b, &w->q_a_proj, Q, D, layer, "self_attn.q_a_proj.weight");
+        bind(b, &w->q_a_norm, 1, Q, layer, "self_attn.q_a_layernorm.weight");
+        bind(b, &w->q_b_proj, H * (N + R), Q, layer, "self_attn.q_b_proj.weight");
+    } else {
+        bind(b, &w->q_proj, H * (N + R), D, layer, "self_attn.q_proj.weight");
+    }
+    bind(b, &w->kv_a_proj, C + R, D, layer, "self_attn.kv_a_proj_with_mqa.weight");
+    bind(b, &w->kv_a_norm, 1, C, layer, "self_attn.kv_a_layernorm.weight");
+    bind(b, &w->kv_b_proj, H * (N + V), C, layer, "self_attn.kv_b_proj.weight");
+    bind(b, &w->o_proj, D, H * V, layer, "self_attn.o_proj.weight");
+}
+
+static void bind_mlp(struct binder *b, struct mlp *w, int W, const char *prefix)
+{
+    int D = b->r->config.hidden_size;
+    bind(b, &w->gate_proj, W, D, prefix, "gate_proj.weight");
+    bind(b, &w->up_proj, W, D, prefix, "up_proj.weight");
+    bind(b, &w->down_proj, D, W, prefix, "down_proj.weight");
+}
+
+static void bind_layer(struct binder *b, struct layer *w, int l)
+{
+    const struct config *c = &b->r->config;
+    int D = c->hidden_size, E = c->n_routed_experts;
+    char layer[64], prefix[128];
+    snprintf(layer, sizeof layer, "model.layers.%d.", l);
+    bind(b, &w->input_norm, 1, D, layer, "input_layernorm.weight");
+    bind_attention(b, &w->attention, layer);
+    bind(b, &w->post_attention_norm, 1, D, layer, "post_attention_layernorm.weight");
+
+    w->is_moe = config_layer_is_moe(c, l);
+    if (!w->is_moe) {
+        snprintf(prefix, sizeof prefix, "%smlp.", layer);
+        bind_mlp(b, &w->mlp, c->intermediate_size, prefix);
+        return;
+    }
+    bind(b, &w->router, E, D, layer, "mlp.gate.weight");
+    if (c->topk_method == TOPK_NOAUX_TC)
+        bind(b, &w->bias, 1, E, layer, "mlp.gate.e_score_correction_bias");
+    if (!b->rc && !(w->experts = vb_alloc(&b->r->allocator, (size_t)E, sizeof *w->experts)))
+        b->rc = vb_fail(b->err, VB_NO_MEMORY, "no memory for the list of %d experts", E);
+    for (int e = 0; e < E && !b->rc; e++) {
+        snprintf(prefix, sizeof prefix, "%smlp.experts.%d.", layer, e);
+        bind_mlp(b, &w->experts[e], c->moe_intermediate_size, prefix);
+    }
+    snprintf(prefix, sizeof prefix, "%smlp.shared_experts.", layer);
+    if (c->n_shared_experts)
+        bind_mlp(b, &w->shared, c->moe_intermediate_size * c->n_shared_experts, prefix);
+}
+
+static void bind_mtp(struct binder *b, struct mtp_module *w, int l)
+{
+    int D = b->r->config.hidden_size;
+    char layer[64];
+    snprintf(layer, sizeof layer, "model.layers.%d.", l);
+    bind_copy(b, &w->embed, &b->r->embed, layer, "embed_tokens.weight");
+    bind(b, &w->enorm, 1, D, layer, "enorm.weight");
+    bind(b, &w->hnorm, 1, D, layer, "hnorm.weight");
+    bind(b, &w->eh_proj, D, 2 * D, layer, "eh_proj.weight");
+    bind_layer(b, &w->layer, l);
+    bind(b, &w->norm, 1, D, layer, "shared_head.norm.weight");
+    bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
+}
+
+/* -- open and close ----------------------------------------------------------------------------------------------- */
+
+int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    *out = NULL;
+    struct reference *r = vb_alloc(a, 1, sizeof *r);
+    struct binder b = {.r = r, .err = err};
+    if (!r)
+        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the reference", dir);
+    if (a)
+        r->allocator = *a;
+
+    struct config *c = &r->config;
+    if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
+        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
+        goto fail;
+    r->layers = vb_alloc(&r->allocator, (size_t)c->num_hidden_layers, sizeof *r->layers);
+    r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);
+    if (!r->layers || !r->mtp) {
+        b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of layers", dir);
+        goto fail;
+    }
+    bind(&b, &r->embed, c->vocab_size, c->hidden_size, "model.", "embed_tokens.weight");
+    for (int l = 0; l < c->num_hidden_layers; l++)
+        bind_layer(&b, &r->layers[l], l);
+    bind(&b, &r->norm, 1, c->hidden_size, "model.", "norm.weight");
+    if (c->tie_word_embeddings)
+        r->head = r->embed;
+    else
+        bind(&b, &r->head, c->vocab_size, c->hidden_size, "", "lm_head.weight");
+    for (int k = 0; k < c->num_nextn_predict_layers; k++)
+        bind_mtp(&b, &r->mtp[k], c->num_hidden_layers + k);
+    if (b.rc)
+        goto fail;
+    *out = r;
+    return VB_OK;
+
+fail:
+    reference_close(r);
+    return b.rc;
+}
+
+void reference_close(struct reference *r)
+{
+    if (!r)
+        return;
+    vb_allocator a = r->allocator;
+    for (int l = 0; r->layers && l < r->config.num_hidden_layers; l++)
+        vb_free(&a, r->layers[l].experts);
+    for (int k = 0; r->mtp && k < r->config.num_nextn_predict_layers; k++)
+        vb_free(&a, r->mtp[k].layer.experts);
+    vb_free(&a, r->layers);
+    vb_free(&a, r->mtp);
+    checkpoint_close(r->checkpoint);
+    vb_free(&a, r);
+}
+
+const struct config *reference_config(const struct reference *r) { return &r->config; }

@@ -1,0 +1,62 @@
+/* reference/weights.h -- what stored numbers are worth, and where each tensor is used.
+ *
+ * Decoding is this directory's own, by the definition of each format; the engine has another. Nothing is copied: a row
+ * is decoded when it is needed. */
+#ifndef VB_REFERENCE_WEIGHTS_H
+#define VB_REFERENCE_WEIGHTS_H
+
+#include "../engine/checkpoint.h"
+#include "../engine/config.h"
+
+double ref_f16(uint16_t code);  /* IEEE binary16 */
+double ref_bf16(uint16_t code); /* the upper half of an IEEE binary32 */
+double ref_e4m3(uint8_t code);  /* FP8 E4M3FN: bias 7, no infinities, 0x7f and 0xff are NaN */
+
+/* A stored matrix [rows, cols]; a vector is one row. */
+struct matrix {
+    const struct tensor *tensor;
+    const struct tensor *scale; /* F8_E4M3: [ceil(rows/block_rows), ceil(cols/block_cols)] F32, else NULL */
+    int rows, cols, block_rows, block_cols;
+};
+
+/* out[j] = w[i,j], j < cols. For F8_E4M3 the weight is e4m3 * scale, rounded once to f32. */
+void ref_row(const struct matrix *w, int i, double *out);
+
+struct attention {
+    struct matrix q_proj;                         /* [H(N+R), D], when q_lora_rank is 0; else */
+    struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q] */
+    struct matrix kv_a_proj, kv_a_norm, kv_b_proj; /* [C+R, D], [C], [H(N+V), C] */
+    struct matrix o_proj;                         /* [D, HV] */
+};
+
+struct mlp {
+    struct matrix gate_proj, up_proj, down_proj; /* [W, D], [W, D], [D, W] */
+};
+
+struct layer {
+    struct matrix input_norm, post_attention_norm; /* [D] */
+    struct attention attention;
+    int is_moe;
+    struct mlp mlp;             /* a dense layer; else */
+    struct matrix router, bias; /* [E, D]; [E] with noaux_tc */
+    struct mlp *experts;        /* E of them */
+    struct mlp shared;          /* when n_shared_experts > 0 */
+};
+
+struct mtp_module {
+    struct matrix enorm, hnorm, eh_proj; /* [D], [D], [D, 2D] */
+    struct layer layer;
+    struct matrix norm;        /* shared_head.norm [D] */
+    struct matrix embed, head; /* [V, D], the module's own when stored, else the target's */
+};
+
+struct reference {
+    vb_allocator allocator;
+    struct config config;
+    struct checkpoint *checkpoint;
+    struct matrix embed, norm, head; /* [V, D], [D], [V, D] */
+    struct layer *layers;            /* num_hidden_layers */
+    struct mtp_module *mtp;          /* num_nextn_predict_layers */
+};
+
+#endif

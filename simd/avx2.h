@@ -1,0 +1,66 @@
+/* simd/avx2.h -- weights to f32 and the shuffle from natural to packed order, for the avx2*.c files.
+ *
+ * A register holds eight lanes, so the sixteen sums of rule 1 are a low and a high half: sixteen numbers in natural
+ * order give eight odd ones and eight even ones of the same half. */
+#ifndef VB_AVX2_H
+#define VB_AVX2_H
+
+#include "tiles.h"
+
+#include <immintrin.h>
+
+ALWAYS_INLINE __m256 odd_bf16(const void *p)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p), _mm256_set1_epi32((int)0xffff0000)));
+}
+
+ALWAYS_INLINE __m256 even_bf16(const void *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(p), 16));
+}
+
+/* eight BF16 in natural order */
+ALWAYS_INLINE __m256 widen_bf16(__m128i words)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+}
+
+/* p[0..3] with p[8..11], for shuffles that work inside 128 bits */
+ALWAYS_INLINE __m256 load_0_8(const float *p)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 8), 1);
+}
+
+/* p[1], p[3], .. p[15] and p[0], p[2], .. p[14] */
+ALWAYS_INLINE __m256 odd_f32(const float *p) { return _mm256_shuffle_ps(load_0_8(p), load_0_8(p + 4), 0xdd); }
+
+ALWAYS_INLINE __m256 even_f32(const float *p) { return _mm256_shuffle_ps(load_0_8(p), load_0_8(p + 4), 0x88); }
+
+/* 16 codes s.eeee.mmm to BF16 s.(eeee+120).mmm0000; the magnitudes with e = 0 (m * 2^-9) come from a table of their high
+ * bytes and one of their low bytes, both indexed by m. */
+ALWAYS_INLINE __m256i e4m3_to_bf16(__m128i codes)
+{
+    const __m256i high = _mm256_setr_epi32(0x3b3b3b00, 0x3c3c3c3c, 0, 0, 0x3b3b3b00, 0x3c3c3c3c, 0, 0);
+    const __m256i low = _mm256_setr_epi32((int)0xc0800000, 0x60402000, 0, 0, (int)0xc0800000, 0x60402000, 0, 0);
+    __m256i code = _mm256_cvtepu8_epi16(codes);
+    __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+    __m256i normal = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16(120 << 7));
+    __m256i small = _mm256_or_si256(_mm256_slli_epi16(_mm256_shuffle_epi8(high, magnitude), 8),
+                                    _mm256_shuffle_epi8(low, magnitude));
+    __m256i words = _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
+    words = _mm256_or_si256(words, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))); /* all ones is a NaN */
+    return _mm256_or_si256(words, _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16((short)0x8000)));
+}
+
+/* The fold of rule 1 for one vector in two halves: h = 8, 4, 2, 1. */
+ALWAYS_INLINE float fold16(__m256 low, __m256 high)
+{
+    __m256 b = _mm256_add_ps(low, high);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+extern const struct vector_loops loops_avx2;
+
+#endif

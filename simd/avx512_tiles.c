@@ -1,0 +1,248 @@
+/* simd/avx512_tiles.c -- the tile of four rows by up to six tokens, the strip of 64 columns, and the decoders.
+ *
+ * One register holds the sixteen sums of a (row, token) pair: 24 of the 32 registers for the largest tile. Two things
+ * cost a third of the speed when they are missing: the fixed array that UNROLL turns into registers, and in_register,
+ * which stops the compiler from loading x again for every row. */
+#include "avx512.h"
+
+#define in_register(v) __asm__("" : "+v"(v))
+
+ALWAYS_INLINE __m512 odd_weights(enum tile_source source, const char *w)
+{
+    const float *f = (const float *)(const void *)w;
+    if (source == FROM_BF16)
+        return odd_bf16(w);
+    return source == FROM_F32 ? odd_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f);
+}
+
+ALWAYS_INLINE __m512 even_weights(enum tile_source source, const char *w)
+{
+    const float *f = (const float *)(const void *)w;
+    if (source == FROM_BF16)
+        return even_bf16(w);
+    return source == FROM_F32 ? even_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f + 16);
+}
+
+/* Folding one sum at a time would take a tenth of a tile's time, so each addition folds several: halves of 128-bit
+ * quarters first (lanes l and l+8, then l and l+4), then inside the quarters (l+2, l+1). */
+ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+ALWAYS_INLINE __m512 fold_4(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+ALWAYS_INLINE __m512 fold_2(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+
+ALWAYS_INLINE __m512 fold_1(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+
+/* sums[0..3] = the folds of four rows' sums for four tokens (for fewer: a token is repeated) */
+ALWAYS_INLINE void fold_four_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
+{
+    int t1 = t + 1 < last ? t + 1 : last, t2 = t + 2 < last ? t + 2 : last, t3 = t + 3 < last ? t + 3 : last;
+    __m512 row[TILE_ROWS]; /* each: four numbers per token */
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++)
+        row[r] = fold_4(fold_8(a[r][t], a[r][t1]), fold_8(a[r][t2], a[r][t3]));
+    _mm512_storeu_ps(sums[0], fold_1(fold_2(row[0], row[1]), fold_2(row[2], row[3])));
+}
+
+/* the same for two tokens: rows 0 and 1 share a register, rows 2 and 3 another */
+ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
+{
+    int t1 = t + 1 < last ? t + 1 : last;
+    __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
+    __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
+    __m512 both = fold_2(rows_01, rows_23);
+    both = fold_1(both, both); /* quarters: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
+    const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
+}
+
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p)
+{
+    const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+    const float *x = p->x;
+    size_t ldx = p->ldx, prefetch = p->prefetch;
+    __m512 a[TILE_ROWS][TILE_TOKENS], h[TILE_ROWS];
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++)
+        UNROLL
+        for (int t = 0; t < T; t++)
+            a[r][t] = _mm512_setzero_ps();
+
+    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++) {
+            h[r] = odd_weights(source, w[r]);
+            if (source != FROM_PACKED)
+                _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
+            if (source == FROM_F32)
+                _mm_prefetch(w[r] + prefetch + 64, _MM_HINT_T0);
+        }
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            __m512 u = _mm512_loadu_ps(x + (size_t)t * ldx);
+            in_register(u);
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r++)
+                a[r][t] = _mm512_fmadd_ps(h[r], u, a[r][t]);
+        }
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++) {
+            h[r] = even_weights(source, w[r]);
+            w[r] += source == FROM_BF16 ? 64 : 128;
+        }
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            __m512 u = _mm512_loadu_ps(x + (size_t)t * ldx + 16);
+            in_register(u);
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r++)
+                a[r][t] = _mm512_fmadd_ps(h[r], u, a[r][t]);
+        }
+    }
+
+    if (T > 2)
+        fold_four_tokens(sums, a, 0, T - 1);
+    else
+        fold_two_tokens(sums, a, 0, T - 1);
+    if (T > 4)
+        fold_two_tokens(sums + 4, a, 4, T - 1);
+}
+
+ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)
+{
+    switch (T) {
+    case 1: tile_of(source, 1, sums, p); break;
+    case 2: tile_of(source, 2, sums, p); break;
+    case 3: tile_of(source, 3, sums, p); break;
+    case 4: tile_of(source, 4, sums, p); break;
+    case 5: tile_of(source, 5, sums, p); break;
+    default: tile_of(source, 6, sums, p);
+    }
+}
+
+static void tile(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+{
+    switch (p->source) {
+    case FROM_BF16: tile_from(FROM_BF16, sums, T, p); break;
+    case FROM_F32: tile_from(FROM_F32, sums, T, p); break;
+    default: tile_from(FROM_PACKED, sums, T, p);
+    }
+}
+
+ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, const char *w, size_t pitch,
+                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+{
+    __m512 a[TILE_TOKENS][STRIP / 16];
+    UNROLL
+    for (int t = 0; t < T; t++)
+        UNROLL
+        for (int i = 0; i < STRIP / 16; i++)
+            a[t][i] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(y + (size_t)t * ldy + i * 16);
+    for (size_t n = 0; n < rows; n++, w += pitch) {
+        __m512 h[STRIP / 16];
+        UNROLL
+        for (int i = 0; i < STRIP / 16; i++) {
+            h[i] = source == FROM_BF16 ? widen_bf16(_mm256_loadu_si256((const void *)(w + i * 32)))
+                                       : _mm512_loadu_ps((const float *)(const void *)(w + i * 64));
+            if (prefetch && (source != FROM_BF16 || i % 2 == 0))
+                _mm_prefetch(w + prefetch + i * (source == FROM_BF16 ? 32 : 64), _MM_HINT_T0);
+        }
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            __m512 u = _mm512_set1_ps(x[(size_t)t * ldx + n]);
+            in_register(u);
+            UNROLL
+            for (int i = 0; i < STRIP / 16; i++)
+                a[t][i] = _mm512_fmadd_ps(u, h[i], a[t][i]);
+        }
+    }
+    UNROLL
+    for (int t = 0; t < T; t++)
+        UNROLL
+        for (int i = 0; i < STRIP / 16; i++)
+            _mm512_storeu_ps(y + (size_t)t * ldy + i * 16, a[t][i]);
+}
+
+ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, const void *w, size_t pitch,
+                              size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+{
+    switch (T) {
+    case 1: strip_of(source, 1, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 2: strip_of(source, 2, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 3: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 4: strip_of(source, 4, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 5: strip_of(source, 5, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    default: strip_of(source, 6, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    }
+}
+
+static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
+                  const float *x, size_t ldx, int first, size_t prefetch)
+{
+    if (source == FROM_BF16)
+        strip_from(FROM_BF16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+    else
+        strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+}
+
+/* 32 weights in natural order */
+ALWAYS_INLINE void decode_chunk(float *out, enum weight_type type, const void *codes, __m512 scale)
+{
+    const __m256i *half = codes;
+    __m512 low, high;
+    if (type == WEIGHT_F8_E4M3) {
+        __m512i words = e4m3_to_bf16(_mm256_loadu_si256(half));
+        low = _mm512_mul_ps(widen_bf16(_mm512_castsi512_si256(words)), scale);
+        high = _mm512_mul_ps(widen_bf16(_mm512_extracti64x4_epi64(words, 1)), scale);
+    } else if (type == WEIGHT_F16) {
+        low = _mm512_cvtph_ps(_mm256_loadu_si256(half));
+        high = _mm512_cvtph_ps(_mm256_loadu_si256(half + 1));
+    } else {
+        low = widen_bf16(_mm256_loadu_si256(half));
+        high = widen_bf16(_mm256_loadu_si256(half + 1));
+    }
+    _mm512_storeu_ps(out, low);
+    _mm512_storeu_ps(out + 16, high);
+}
+
+ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale)
+{
+    const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
+    const __m512 s = _mm512_set1_ps(scale);
+    for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size)
+        decode_chunk(out, type, codes, s);
+}
+
+static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale)
+{
+    switch (type) {
+    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale); break;
+    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale); break;
+    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale);
+    }
+}
+
+static void pack(float *packed, const float *x, size_t K)
+{
+    for (size_t k = 0; k < K; k += DOT_CHUNK) {
+        size_t left = K - k;
+        __m512 low = _mm512_maskz_loadu_ps(below(left), x + k);
+        __m512 high = left > 16 ? _mm512_maskz_loadu_ps(below(left - 16), x + k + 16) : _mm512_setzero_ps();
+        _mm512_storeu_ps(packed + k, odd_f32(low, high));
+        _mm512_storeu_ps(packed + k + 16, even_f32(low, high));
+    }
+}
+
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip = strip, .decode = decode, .pack = pack};

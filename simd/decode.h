@@ -1,0 +1,73 @@
+/* simd/decode.h -- one stored weight to f32, exactly. For the scalar table and for tails; vector files have their own. */
+#ifndef VB_DECODE_H
+#define VB_DECODE_H
+
+#include "kernels.h"
+
+#include <string.h>
+
+static inline float bits_to_f32(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline float bf16_to_f32(uint16_t bits) { return bits_to_f32((uint32_t)bits << 16); }
+
+/* IEEE binary16: exact in f32. A NaN keeps its payload and becomes quiet, as the hardware's conversion does. */
+static inline float f16_to_f32(uint16_t bits)
+{
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    if (exponent == 31)
+        return bits_to_f32(sign | 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0));
+    if (exponent == 0) /* zero or subnormal: fraction * 2^-24, an exact product */
+        return bits_to_f32(sign | 0x3f800000) * ((float)fraction * 0x1p-24f);
+    return bits_to_f32(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+/* E4M3 as the OCP names it (E4M3FN): bias 7, no infinities, codes 0x7f and 0xff are NaN. */
+static inline float e4m3_to_f32(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80) << 24, exponent = code >> 3 & 15, fraction = code & 7;
+    if ((code & 0x7f) == 0x7f)
+        return bits_to_f32(sign | 0x7fc00000);
+    if (exponent == 0)
+        return bits_to_f32(sign | 0x3f800000) * ((float)fraction * 0x1p-9f);
+    return bits_to_f32(sign | (exponent + 120) << 23 | fraction << 20);
+}
+
+/* The scale of weight (i, j) of an F8_E4M3 view. */
+static inline float weight_scale(const struct weight_view *w, size_t i, size_t j)
+{
+    return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
+}
+
+/* weights (i, j..j+count) as f32 */
+static inline void decode_weights(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
+{
+    size_t at = i * w->stride + j;
+    uint16_t half;
+    switch (w->type) {
+    case WEIGHT_F32:
+        memcpy(out, (const char *)w->data + at * sizeof *out, count * sizeof *out);
+        break;
+    case WEIGHT_F16:
+        for (size_t k = 0; k < count; k++) {
+            memcpy(&half, (const char *)w->data + (at + k) * sizeof half, sizeof half);
+            out[k] = f16_to_f32(half);
+        }
+        break;
+    case WEIGHT_BF16:
+        for (size_t k = 0; k < count; k++) {
+            memcpy(&half, (const char *)w->data + (at + k) * sizeof half, sizeof half);
+            out[k] = bf16_to_f32(half);
+        }
+        break;
+    default:
+        for (size_t k = 0; k < count; k++)
+            out[k] = e4m3_to_f32(((const uint8_t *)w->data)[at + k]) * weight_scale(w, i, j + k);
+    }
+}
+
+#endif

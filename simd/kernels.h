@@ -1,0 +1,99 @@
+/* simd/kernels.h -- the list of kernels, and the order of every sum. This file is the arithmetic contract.
+ *
+ * Every table (scalar, avx2, avx512, neon) returns the same bits for the same input; simd/scalar.c says in plain C
+ * what they compute, tests/checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,
+ * subnormals kept; fma rounds once; everything is compiled with -ffp-contract=off. The caller has set the default
+ * floating-point environment (ops/parallel.h does, in every worker).
+ *
+ * Rule 1, dot(w, x) over K. K is cut at multiples of 1024. In a block sixteen sums a[0..15] start at +0; for each
+ * chunk of 32 at k, ascending, and each lane l:
+ *
+ *     a[l] = fma(w[k+2l+1], x[k+2l+1], a[l])        odd element first,
+ *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one,
+ *
+ * then the fold, h = 8, 4, 2, 1:  a[l] = a[l] + a[l+h] for l < h.  The dot is the sum of the blocks' a[0], ascending;
+ * the first is not added to 0; a dot of length 0 is +0. A chunk cut short by K is computed with both operands +0
+ * beyond K: it is not skipped (an accumulator of -0 becomes +0), and nothing is read beyond w's row or trusted of x
+ * beyond K.
+ *
+ * Rule 4, fma_rows: y[c] = fma(x[n], w[n,c], y[c]), n ascending, y from +0: every c is a sum of its own.
+ *
+ * Weights are decoded exactly: F32 as is, F16 and BF16 widened, F8_E4M3 as fl32(e4m3(code) * scale), one rounding. */
+#ifndef VB_KERNELS_H
+#define VB_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DOT_BLOCK 1024 /* numbers in a block of a sum */
+#define DOT_CHUNK 32   /* numbers in a chunk: 16 lanes of an odd and an even one */
+
+enum weight_type { WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_TYPES };
+
+/* A matrix [rows, cols] as the checkpoint stores it, row-major, at any address (a mapped file promises no alignment:
+ * kernels load unaligned). For F8_E4M3 the weight at (i, j) is
+ * data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]: scale_row and
+ * scale_col are where this view begins inside the stored tensor. block_cols and scale_col are multiples of 32. */
+struct weight_view {
+    enum weight_type type;
+    const void *data;
+    size_t rows, cols, stride; /* stride: elements from one row to the next */
+    const float *scale;        /* F8_E4M3 only, else NULL */
+    size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
+};
+
+/* x [K] in natural order -> [16 odd][16 even] per chunk of 32, padded with +0 to packed_length(K) numbers. */
+static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
+
+struct kernels {
+    const char *name; /* scalar, avx2, avx512, neon */
+
+    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
+     * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n). */
+    void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                                 const float *x, size_t ldx, size_t T);
+
+    /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
+     * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
+    void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
+                                   const float *x, size_t ldx, size_t T);
+
+    /* dot of two natural vectors (rule 1). */
+    float (*dot)(const float *a, const float *b, size_t K);
+
+    /* Packing, see packed_length. Nothing but moves. */
+    void (*pack)(float *packed, const float *x, size_t K);
+
+    /* One block of attention or softmax, n <= 256 numbers (rule 4c): p[j] = exp(s[j] - m), m = max s[j] + 0 (so that a
+     * maximum of -0 is +0; a NaN is never the larger one, it stays m only as s[0], but always reaches *sum); returns m;
+     * *sum = lanes j mod 16 from +0, ascending, then the fold. p may be s. n >= 1. */
+    float (*softmax_block)(float *p, const float *s, size_t n, float *sum);
+
+    /* y[i] = exp(x[i]), SLEEF's bit-identical finz_expf u10. y may be x. */
+    void (*exp)(float *y, const float *x, size_t n);
+
+    /* y[i] = (g[i] / (1 + exp(-g[i]))) * u[i]: SiLU by IEEE division, then one product. y may be g or u. */
+    void (*silu_mul)(float *y, const float *g, const float *u, size_t n);
+};
+
+/* The tables that this program was built with, best first; NULL ends the list. */
+extern const struct kernels *const kernel_tables[];
+
+/* The best table this CPU can run, or the one of this name ("best" or NULL: the best). NULL: no table has the name,
+ * or the CPU lacks it (*known then says whether the name is one of scalar, avx2, avx512, neon). */
+const struct kernels *kernels_select(const char *name, int *known);
+/* Whether this CPU can run that table. */
+int kernels_runs_here(const struct kernels *k);
+
+/* The functions of SLEEF that are called directly, in double (rule 6), the same on every instruction set. */
+double kernel_sin(double x);
+double kernel_cos(double x);
+double kernel_log(double x);
+double kernel_pow(double x, double y);
+/* exp of one float and of one double (the sampler's weights are (double)exp(float)). */
+float kernel_expf(float x);
+
+/* FNV-1a over the bits of 65,536 outputs of each SLEEF function used: another library is refused (golden/sleef.h). */
+uint64_t kernels_sleef_hash(void);
+
+#endif

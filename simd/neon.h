@@ -1,0 +1,58 @@
+/* simd/neon.h -- weights to f32 and the shuffle from natural to packed order, for the neon*.c files.
+ *
+ * A register holds four lanes, so the sixteen sums of rule 1 are four quads: eight numbers in natural order give the
+ * four odd and the four even ones of a quad. Loads go through bytes: a mapped file promises no alignment. */
+#ifndef VB_NEON_H
+#define VB_NEON_H
+
+#include "tiles.h"
+
+#include <arm_neon.h>
+
+ALWAYS_INLINE float32x4_t load_f32(const void *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
+
+ALWAYS_INLINE float32x4_t odd_bf16(const void *p)
+{
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(vld1q_u8(p)), vdupq_n_u32(0xffff0000)));
+}
+
+ALWAYS_INLINE float32x4_t even_bf16(const void *p)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(vld1q_u8(p)), 16));
+}
+
+/* four BF16 in natural order */
+ALWAYS_INLINE float32x4_t widen_bf16(uint16x4_t words) { return vreinterpretq_f32_u32(vshll_n_u16(words, 16)); }
+
+/* f[1], f[3], f[5], f[7] and f[0], f[2], f[4], f[6] */
+ALWAYS_INLINE float32x4_t odd_f32(const float *f) { return vuzp2q_f32(load_f32(f), load_f32(f + 4)); }
+
+ALWAYS_INLINE float32x4_t even_f32(const float *f) { return vuzp1q_f32(load_f32(f), load_f32(f + 4)); }
+
+/* 8 codes s.eeee.mmm to BF16 s.(eeee+120).mmm0000; the magnitudes with e = 0 (m * 2^-9) come from a table of their high
+ * bytes and one of their low bytes, both indexed by m. */
+ALWAYS_INLINE uint16x8_t e4m3_to_bf16(uint8x8_t codes)
+{
+    static const uint8_t high[8] = {0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
+    static const uint8_t low[8] = {0, 0, 0x80, 0xc0, 0, 0x20, 0x40, 0x60};
+    uint8x8_t magnitude = vand_u8(codes, vdup_n_u8(0x7f));
+    uint16x8_t wide = vmovl_u8(magnitude);
+    uint16x8_t normal = vaddq_u16(vshlq_n_u16(wide, 4), vdupq_n_u16(120 << 7));
+    uint16x8_t small = vorrq_u16(vshll_n_u8(vtbl1_u8(vld1_u8(high), magnitude), 8),
+                                 vmovl_u8(vtbl1_u8(vld1_u8(low), magnitude)));
+    uint16x8_t words = vbslq_u16(vcltq_u16(wide, vdupq_n_u16(8)), small, normal);
+    words = vorrq_u16(words, vceqq_u16(wide, vdupq_n_u16(0x7f))); /* all ones is a NaN */
+    return vorrq_u16(words, vshll_n_u8(vand_u8(codes, vdup_n_u8(0x80)), 8));
+}
+
+/* The fold of rule 1 for one vector in four quads: h = 8, 4, 2, 1. */
+ALWAYS_INLINE float fold16(const float32x4_t a[4])
+{
+    float32x4_t b = vaddq_f32(vaddq_f32(a[0], a[2]), vaddq_f32(a[1], a[3]));
+    float32x2_t c = vadd_f32(vget_low_f32(b), vget_high_f32(b));
+    return vget_lane_f32(c, 0) + vget_lane_f32(c, 1);
+}
+
+extern const struct vector_loops loops_neon;
+
+#endif

@@ -1,0 +1,232 @@
+/* simd/neon_tiles.c -- the tile of four rows by up to six tokens, the strip of 64 columns, and the decoders.
+ *
+ * 32 registers hold 16 to 24 accumulators: all four quads of one token's sums, two quads of two or three tokens, one
+ * quad of four to six; then the block again (from L1) for the other quads. Lanes never meet before the fold, so the
+ * order of the quads is free. Checked under an emulator; its speed has not been measured on hardware. */
+#include "neon.h"
+
+ALWAYS_INLINE float32x4_t odd_weights(enum tile_source source, const char *w, size_t quad)
+{
+    const float *f = (const float *)(const void *)w;
+    if (source == FROM_BF16)
+        return odd_bf16(w + 16 * quad);
+    return source == FROM_F32 ? odd_f32(f + 8 * quad) : vld1q_f32(f + 4 * quad);
+}
+
+ALWAYS_INLINE float32x4_t even_weights(enum tile_source source, const char *w, size_t quad)
+{
+    const float *f = (const float *)(const void *)w;
+    if (source == FROM_BF16)
+        return even_bf16(w + 16 * quad);
+    return source == FROM_F32 ? even_f32(f + 8 * quad) : vld1q_f32(f + 16 + 4 * quad);
+}
+
+/* four rows' quads (lanes l, l+8, l+4, l+12 added already) to four numbers */
+ALWAYS_INLINE float32x4_t fold_rows(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d)
+{
+    float32x4_t ab = vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)),
+                               vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
+    float32x4_t cd = vaddq_f32(vcombine_f32(vget_low_f32(c), vget_low_f32(d)),
+                               vcombine_f32(vget_high_f32(c), vget_high_f32(d)));
+    return vpaddq_f32(ab, cd);
+}
+
+/* T tokens, `quads` quads at once: a[r][t * quads + quad] */
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*sums)[TILE_ROWS], const struct tile *p)
+{
+    float32x4_t all[4][TILE_ROWS][TILE_TOKENS], a[TILE_ROWS][TILE_TOKENS];
+    size_t ldx = p->ldx, prefetch = p->prefetch;
+
+    for (size_t quad = 0; quad < 4; quad += (size_t)quads) {
+        const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+        const float *x = p->x + 4 * quad;
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            UNROLL
+            for (int i = 0; i < T * quads; i++)
+                a[r][i] = vdupq_n_f32(0.0f);
+        for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+            UNROLL
+            for (int i = 0; i < quads; i++) {
+                float32x4_t h[TILE_ROWS];
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; r++)
+                    h[r] = odd_weights(source, w[r], quad + (size_t)i);
+                UNROLL
+                for (int t = 0; t < T; t++) {
+                    float32x4_t u = vld1q_f32(x + (size_t)t * ldx + 4 * i);
+                    UNROLL
+                    for (int r = 0; r < TILE_ROWS; r++)
+                        a[r][t * quads + i] = vfmaq_f32(a[r][t * quads + i], h[r], u);
+                }
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; r++)
+                    h[r] = even_weights(source, w[r], quad + (size_t)i);
+                UNROLL
+                for (int t = 0; t < T; t++) {
+                    float32x4_t u = vld1q_f32(x + (size_t)t * ldx + 16 + 4 * i);
+                    UNROLL
+                    for (int r = 0; r < TILE_ROWS; r++)
+                        a[r][t * quads + i] = vfmaq_f32(a[r][t * quads + i], h[r], u);
+                }
+            }
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r++) {
+                if (source != FROM_PACKED)
+                    __builtin_prefetch(w[r] + prefetch);
+                if (source == FROM_F32)
+                    __builtin_prefetch(w[r] + prefetch + 64);
+                w[r] += source == FROM_BF16 ? 64 : 128;
+            }
+        }
+        UNROLL
+        for (int i = 0; i < quads; i++)
+            UNROLL
+            for (int t = 0; t < T; t++)
+                UNROLL
+                for (int r = 0; r < TILE_ROWS; r++)
+                    all[quad + (size_t)i][r][t] = a[r][t * quads + i];
+    }
+
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        float32x4_t b[TILE_ROWS];
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            b[r] = vaddq_f32(vaddq_f32(all[0][r][t], all[2][r][t]), vaddq_f32(all[1][r][t], all[3][r][t]));
+        vst1q_f32(sums[t], fold_rows(b[0], b[1], b[2], b[3]));
+    }
+}
+
+ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)
+{
+    switch (T) {
+    case 1: tile_of(source, 1, 4, sums, p); break;
+    case 2: tile_of(source, 2, 2, sums, p); break;
+    case 3: tile_of(source, 3, 2, sums, p); break;
+    case 4: tile_of(source, 4, 1, sums, p); break;
+    case 5: tile_of(source, 5, 1, sums, p); break;
+    default: tile_of(source, 6, 1, sums, p);
+    }
+}
+
+static void tile(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+{
+    switch (p->source) {
+    case FROM_BF16: tile_from(FROM_BF16, sums, T, p); break;
+    case FROM_F32: tile_from(FROM_F32, sums, T, p); break;
+    default: tile_from(FROM_PACKED, sums, T, p);
+    }
+}
+
+/* STRIP columns, sixteen at a time */
+ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, const char *w, size_t pitch,
+                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+{
+    enum { VECTORS = 4 };
+    const int size = source == FROM_BF16 ? 2 : 4;
+    for (int c = 0; c < STRIP; c += 4 * VECTORS) {
+        float32x4_t a[TILE_TOKENS][VECTORS];
+        UNROLL
+        for (int t = 0; t < T; t++)
+            UNROLL
+            for (int i = 0; i < VECTORS; i++)
+                a[t][i] = first ? vdupq_n_f32(0.0f) : vld1q_f32(y + (size_t)t * ldy + c + i * 4);
+        const char *row = w + c * size;
+        for (size_t n = 0; n < rows; n++, row += pitch) {
+            float32x4_t h[VECTORS];
+            UNROLL
+            for (int i = 0; i < VECTORS; i++)
+                h[i] = source == FROM_BF16 ? widen_bf16(vreinterpret_u16_u8(vld1_u8((const void *)(row + i * 8))))
+                                           : load_f32(row + i * 16);
+            if (prefetch)
+                __builtin_prefetch(row + prefetch);
+            UNROLL
+            for (int t = 0; t < T; t++) {
+                float32x4_t u = vdupq_n_f32(x[(size_t)t * ldx + n]);
+                UNROLL
+                for (int i = 0; i < VECTORS; i++)
+                    a[t][i] = vfmaq_f32(a[t][i], u, h[i]);
+            }
+        }
+        UNROLL
+        for (int t = 0; t < T; t++)
+            UNROLL
+            for (int i = 0; i < VECTORS; i++)
+                vst1q_f32(y + (size_t)t * ldy + c + i * 4, a[t][i]);
+    }
+}
+
+ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, const void *w, size_t pitch,
+                              size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+{
+    switch (T) {
+    case 1: strip_of(source, 1, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 2: strip_of(source, 2, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 3: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 4: strip_of(source, 4, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 5: strip_of(source, 5, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    default: strip_of(source, 6, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    }
+}
+
+static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
+                  const float *x, size_t ldx, int first, size_t prefetch)
+{
+    if (source == FROM_BF16)
+        strip_from(FROM_BF16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+    else
+        strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+}
+
+/* 8 weights in natural order */
+ALWAYS_INLINE void decode_8(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale)
+{
+    float32x4_t low, high;
+    if (type == WEIGHT_F16) {
+        uint16x8_t words = vreinterpretq_u16_u8(vld1q_u8(codes));
+        low = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(words)));
+        high = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(words)));
+    } else {
+        uint16x8_t words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(vld1_u8(codes)) : vreinterpretq_u16_u8(vld1q_u8(codes));
+        low = widen_bf16(vget_low_u16(words));
+        high = widen_bf16(vget_high_u16(words));
+    }
+    if (type == WEIGHT_F8_E4M3) {
+        low = vmulq_f32(low, scale);
+        high = vmulq_f32(high, scale);
+    }
+    vst1q_f32(out, low);
+    vst1q_f32(out + 4, high);
+}
+
+ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const uint8_t *codes, size_t chunks, float scale)
+{
+    const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
+    const float32x4_t s = vdupq_n_f32(scale);
+    for (size_t k = 0; k < chunks * DOT_CHUNK; k += 8)
+        decode_8(out + k, type, codes + k * size, s);
+}
+
+static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale)
+{
+    switch (type) {
+    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale); break;
+    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale); break;
+    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale);
+    }
+}
+
+static void pack(float *packed, const float *x, size_t K)
+{
+    for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK) {
+        float cut[DOT_CHUNK];
+        const float *chunk = K - k < DOT_CHUNK ? copy_cut(cut, x + k, K - k) : x + k;
+        for (size_t quad = 0; quad < 4; quad++) {
+            vst1q_f32(packed + 4 * quad, odd_f32(chunk + 8 * quad));
+            vst1q_f32(packed + 16 + 4 * quad, even_f32(chunk + 8 * quad));
+        }
+    }
+}
+
+const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip = strip, .decode = decode, .pack = pack};

@@ -1,0 +1,133 @@
+/* simd/scalar.c -- the kernels in plain C: the bits that every vector file must return. Clear, not fast. */
+#include "decode.h"
+
+#include <math.h>
+
+float Sleef_finz_expf1_u10purecfma(float);
+
+static float fold16(float a[16])
+{
+    for (size_t h = 8; h; h >>= 1)
+        for (size_t l = 0; l < h; l++)
+            a[l] = a[l] + a[l + h];
+    return a[0];
+}
+
+/* a[l] += one chunk of 32; w natural, x packed; elements at and beyond n (the numbers left, if fewer than 32) are +0 */
+static void dot_chunk(float a[16], const float w[32], const float x[32], size_t n)
+{
+    for (size_t l = 0; l < 16; l++) {
+        float w_odd = 2 * l + 1 < n ? w[2 * l + 1] : 0.0f, x_odd = 2 * l + 1 < n ? x[l] : 0.0f;
+        float w_even = 2 * l < n ? w[2 * l] : 0.0f, x_even = 2 * l < n ? x[16 + l] : 0.0f;
+        a[l] = fmaf(w_odd, x_odd, a[l]);
+        a[l] = fmaf(w_even, x_even, a[l]);
+    }
+}
+
+/* dot of row i of w with a packed x */
+static float dot_row(const struct weight_view *w, size_t i, const float *x)
+{
+    float total = 0.0f;
+    for (size_t block = 0; block < w->cols; block += DOT_BLOCK) {
+        size_t end = w->cols - block < DOT_BLOCK ? w->cols : block + DOT_BLOCK;
+        float a[16] = {0};
+        for (size_t k = block; k < end; k += DOT_CHUNK) {
+            float chunk[DOT_CHUNK];
+            size_t n = end - k < DOT_CHUNK ? end - k : DOT_CHUNK;
+            decode_weights(chunk, w, i, k, n);
+            dot_chunk(a, chunk, x + k, n);
+        }
+        float sum = fold16(a);
+        total = block ? total + sum : sum;
+    }
+    return total;
+}
+
+static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
+                   size_t T)
+{
+    for (size_t t = 0; t < T; t++)
+        for (size_t n = n0; n < n1; n++)
+            y[t * ldy + n] = dot_row(w, n, x + t * ldx);
+}
+
+static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                     size_t ldx, size_t T)
+{
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = c0; c < c1; c++)
+            y[t * ldy + c] = 0.0f;
+    for (size_t n = 0; n < w->rows; n++)
+        for (size_t c = c0; c < c1; c += DOT_CHUNK) {
+            float chunk[DOT_CHUNK];
+            size_t count = c1 - c < DOT_CHUNK ? c1 - c : DOT_CHUNK;
+            decode_weights(chunk, w, n, c, count);
+            for (size_t t = 0; t < T; t++)
+                for (size_t l = 0; l < count; l++)
+                    y[t * ldy + c + l] = fmaf(x[t * ldx + n], chunk[l], y[t * ldy + c + l]);
+        }
+}
+
+static void pack(float *packed, const float *x, size_t K)
+{
+    for (size_t k = 0; k < packed_length(K); k += DOT_CHUNK)
+        for (size_t l = 0; l < 16; l++) {
+            packed[k + l] = k + 2 * l + 1 < K ? x[k + 2 * l + 1] : 0.0f;
+            packed[k + 16 + l] = k + 2 * l < K ? x[k + 2 * l] : 0.0f;
+        }
+}
+
+static float dot(const float *a, const float *b, size_t K)
+{
+    float total = 0.0f;
+    for (size_t block = 0; block < K; block += DOT_BLOCK) {
+        size_t end = K - block < DOT_BLOCK ? K : block + DOT_BLOCK;
+        float s[16] = {0};
+        for (size_t k = block; k < end; k += DOT_CHUNK) {
+            size_t n = end - k < DOT_CHUNK ? end - k : DOT_CHUNK;
+            float packed[DOT_CHUNK];
+            pack(packed, b + k, n);
+            dot_chunk(s, a + k, packed, n);
+        }
+        float sum = fold16(s);
+        total = block ? total + sum : sum;
+    }
+    return total;
+}
+
+static float softmax_block(float *p, const float *s, size_t n, float *sum)
+{
+    float m = s[0], lanes[16] = {0};
+    for (size_t j = 1; j < n; j++)
+        m = s[j] > m ? s[j] : m;
+    m = m + 0.0f; /* a maximum of -0 becomes +0: which zero came first is no matter of width */
+    for (size_t j = 0; j < n; j++) {
+        p[j] = Sleef_finz_expf1_u10purecfma(s[j] - m);
+        lanes[j % 16] = lanes[j % 16] + p[j];
+    }
+    *sum = fold16(lanes);
+    return m;
+}
+
+static void exp_f32(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = Sleef_finz_expf1_u10purecfma(x[i]);
+}
+
+static void silu_mul(float *y, const float *g, const float *u, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = g[i] / (1.0f + Sleef_finz_expf1_u10purecfma(-g[i])) * u[i];
+}
+
+const struct kernels kernels_scalar = {
+    .name = "scalar",
+    .matmul = {matmul, matmul, matmul, matmul},
+    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
+    .dot = dot,
+    .pack = pack,
+    .softmax_block = softmax_block,
+    .exp = exp_f32,
+    .silu_mul = silu_mul,
+};

@@ -1,0 +1,96 @@
+/* simd/select.c -- which tables this program has and this CPU can run; the scalar functions of SLEEF. */
+#include "kernels.h"
+
+#include <string.h>
+
+extern const struct kernels kernels_scalar;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512;
+const struct kernels *const kernel_tables[] = {&kernels_avx512, &kernels_avx2, &kernels_scalar, NULL};
+#elif defined(__aarch64__)
+extern const struct kernels kernels_neon;
+const struct kernels *const kernel_tables[] = {&kernels_neon, &kernels_scalar, NULL};
+#else
+const struct kernels *const kernel_tables[] = {&kernels_scalar, NULL};
+#endif
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* clang 14's __builtin_cpu_supports does not know the name */
+static int cpu_has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
+/* SLEEF's functions want hardware fma on x86, so the scalar table does too. */
+int kernels_runs_here(const struct kernels *k)
+{
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("fma"))
+        return 0;
+    if (!strcmp(k->name, "avx2"))
+        return __builtin_cpu_supports("avx2") && cpu_has_f16c();
+    if (!strcmp(k->name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    (void)k;
+    return 1;
+}
+
+const struct kernels *kernels_select(const char *name, int *known)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512", "neon", "best"};
+    int dummy;
+    if (!known)
+        known = &dummy;
+    *known = !name;
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        *known |= !strcmp(name, names[i]);
+    int best = !name || !strcmp(name, "best");
+    for (const struct kernels *const *k = kernel_tables; *k; k++)
+        if ((best || !strcmp((*k)->name, name)) && kernels_runs_here(*k))
+            return *k;
+    return NULL;
+}
+
+double Sleef_finz_sind1_u10purecfma(double);
+double Sleef_finz_cosd1_u10purecfma(double);
+double Sleef_finz_logd1_u10purecfma(double);
+double Sleef_finz_powd1_u10purecfma(double, double);
+float Sleef_finz_expf1_u10purecfma(float);
+
+double kernel_sin(double x) { return Sleef_finz_sind1_u10purecfma(x); }
+double kernel_cos(double x) { return Sleef_finz_cosd1_u10purecfma(x); }
+double kernel_log(double x) { return Sleef_finz_logd1_u10purecfma(x); }
+double kernel_pow(double x, double y) { return Sleef_finz_powd1_u10purecfma(x, y); }
+float kernel_expf(float x) { return Sleef_finz_expf1_u10purecfma(x); }
+
+static uint64_t fnv1a(uint64_t h, const void *data, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        h = (h ^ ((const unsigned char *)data)[i]) * 1099511628211u;
+    return h;
+}
+
+/* Arguments as the engine uses them: exp over all exponents, angles to a few hundred thousand, log of ratios, powers
+ * with negative exponents between 0 and 1. NaN is written as one value: its payload is not part of the contract. */
+uint64_t kernels_sleef_hash(void)
+{
+    uint64_t h = 14695981039346656037u;
+    for (uint32_t i = 0; i < 65536; i++) {
+        uint32_t bits = i << 16 | i;
+        float f, e;
+        memcpy(&f, &bits, sizeof f);
+        e = kernel_expf(f);
+        if (e != e)
+            memcpy(&e, &(uint32_t){0x7fc00000}, sizeof e);
+        double x = (double)i * 3.0517578125, u = ((double)i + 1.0) / 65536.0;
+        double d[4] = {kernel_sin(x), kernel_cos(x), kernel_log(u * 128.0), kernel_pow(10000.0, -u)};
+        h = fnv1a(fnv1a(h, &e, sizeof e), d, sizeof d);
+    }
+    return h;
+}

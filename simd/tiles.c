@@ -1,0 +1,191 @@
+/* simd/tiles.c -- how a matrix is cut into tiles and strips, once for all vector instruction sets.
+ *
+ * No choice made here can reach the bits: a sum is never split differently, only computed earlier or later. Measured
+ * (prototypes, BF16): few tokens want the four rows of a tile to be four streams that are each read front to back;
+ * many tokens want a block of rows to stay in L2 while tiles of tokens, each in L1, pass over it. */
+#include "tiles.h"
+
+#include <string.h>
+
+#define FEW_TOKENS 12   /* up to here a tile's weights stay in L1 while all tokens pass */
+#define L2_ROWS 128     /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
+#define PANEL_ROWS 16   /* rows of decoded weights: 64 KB of stack */
+#define PANEL_TOKENS 126 /* tokens that share one decoded panel: a multiple of TILE_TOKENS */
+#define PREFETCH 1024   /* bytes ahead in a stream of weights */
+
+static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t weight_size(enum weight_type type)
+{
+    return type == WEIGHT_F32 ? 4 : type == WEIGHT_F8_E4M3 ? 1 : 2;
+}
+
+static const unsigned char *weight_at(const struct weight_view *w, size_t i, size_t j)
+{
+    return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
+}
+
+/* n stored weights in natural order; a chunk that is cut short is decoded from a copy */
+static void decode_codes(const struct vector_loops *v, float *out, enum weight_type type, const unsigned char *codes,
+                         size_t n, float scale)
+{
+    size_t size = weight_size(type), tail = n % DOT_CHUNK, whole = n - tail;
+    if (type == WEIGHT_F32) {
+        memcpy(out, codes, n * size);
+        return;
+    }
+    v->decode(out, type, codes, whole / DOT_CHUNK, scale);
+    if (tail) {
+        unsigned char cut[DOT_CHUNK * sizeof(uint16_t)] = {0};
+        float decoded[DOT_CHUNK];
+        memcpy(cut, codes + whole * size, tail * size);
+        v->decode(decoded, type, cut, 1, scale);
+        memcpy(out + whole, decoded, tail * sizeof *out);
+    }
+}
+
+/* weights (i, j .. j+n) in natural order; a run of F8 weights shares one scale */
+static void decode_run(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j,
+                       size_t n)
+{
+    if (w->type != WEIGHT_F8_E4M3) {
+        decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f);
+        return;
+    }
+    const float *scale = w->scale + (i + w->scale_row) / w->block_rows * w->scale_stride;
+    for (size_t run, end = j + n; j < end; j += run, out += run) {
+        size_t block = (j + w->scale_col) / w->block_cols;
+        run = min_size((block + 1) * w->block_cols - w->scale_col, end) - j;
+        decode_codes(v, out, w->type, weight_at(w, i, j), run, scale[block]);
+    }
+}
+
+/* --- matmul --- */
+
+struct product {
+    const struct vector_loops *v;
+    const struct weight_view *w;
+    const float *x;
+    float *y;
+    size_t ldx, ldy;
+    int decoded; /* weights go through a panel of f32 */
+};
+
+/* x's tail in a block cut short: what the caller left beyond K is not trusted */
+static void copy_tokens(float copy[TILE_TOKENS][DOT_BLOCK], const float *x, size_t ldx, size_t T, size_t n)
+{
+    size_t whole = n / DOT_CHUNK * DOT_CHUNK, tail = n - whole;
+    for (size_t t = 0; t < T; t++, x += ldx) {
+        memcpy(copy[t], x, whole * sizeof *x);
+        memset(copy[t] + whole, 0, DOT_CHUNK * sizeof *x);
+        memcpy(copy[t] + whole, x + whole, tail / 2 * sizeof *x);
+        memcpy(copy[t] + whole + 16, x + whole + 16, (tail + 1) / 2 * sizeof *x);
+    }
+}
+
+/* Rows n, n+step, ... (`rows` of them) times tokens t0..t1, over the whole of K. A panel holds the rows decoded. */
+static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t step, size_t t0, size_t t1,
+                          float (*panel)[DOT_BLOCK])
+{
+    const struct weight_view *w = p->w;
+    float natural[DOT_BLOCK], tail[TILE_TOKENS][DOT_BLOCK];
+    struct tile tile = {.source = p->decoded ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
+    tile.prefetch = p->decoded ? 0 : step > 1 || rows <= TILE_ROWS ? PREFETCH : TILE_ROWS * w->stride * weight_size(w->type);
+
+    for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
+        size_t length = min_size(w->cols - k, DOT_BLOCK);
+        tile.chunks = packed_length(length) / DOT_CHUNK;
+        for (size_t r = 0; p->decoded && r < rows; r++) {
+            decode_run(p->v, natural, w, n + r * step, k, length);
+            p->v->pack(panel[r], natural, length);
+        }
+        for (size_t t = t0, T; t < t1; t += T) {
+            size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
+            T = (t1 - t + tiles_left - 1) / tiles_left;
+            tile.x = p->x + t * p->ldx + k;
+            tile.ldx = p->ldx;
+            if (length % DOT_CHUNK) {
+                copy_tokens(tail, tile.x, p->ldx, T, length);
+                tile.x = tail[0];
+                tile.ldx = DOT_BLOCK;
+            }
+            for (size_t first = 0; first < rows; first += TILE_ROWS) {
+                float sums[8][TILE_ROWS];
+                size_t count = min_size(rows - first, TILE_ROWS);
+                for (size_t r = 0; r < TILE_ROWS; r++) {
+                    size_t row = first + (r < count ? r : 0);
+                    tile.w[r] = p->decoded ? (const void *)panel[row] : weight_at(w, n + row * step, k);
+                }
+                p->v->tile(sums, T, &tile);
+                for (size_t i = 0; i < T; i++) {
+                    float *y = p->y + (t + i) * p->ldy + n + first * step;
+                    for (size_t r = 0; r < count; r++)
+                        y[r * step] = k ? y[r * step] + sums[i][r] : sums[i][r];
+                }
+            }
+        }
+    }
+}
+
+void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                  const float *x, size_t ldx, size_t T)
+{
+    struct product p = {v, w, x, y, ldx, ldy, 0};
+    p.decoded = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->cols % DOT_CHUNK;
+    if (w->cols == 0) {
+        for (size_t t = 0; t < T; t++)
+            for (size_t n = n0; n < n1; n++)
+                y[t * ldy + n] = 0.0f;
+    } else if (T <= FEW_TOKENS) {
+        float panel[TILE_ROWS][DOT_BLOCK];
+        size_t streams = (n1 - n0 + TILE_ROWS - 1) / TILE_ROWS; /* rows in each of four streams, the last the shortest */
+        for (size_t i = 0; i < streams && n0 + i < n1; i++)
+            multiply_rows(&p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);
+    } else {
+        float panel[PANEL_ROWS][DOT_BLOCK];
+        size_t rows = p.decoded ? PANEL_ROWS : L2_ROWS, tokens = p.decoded ? PANEL_TOKENS : T;
+        for (size_t t = 0; t < T; t += tokens)
+            for (size_t n = n0; n < n1; n += rows)
+                multiply_rows(&p, n, min_size(rows, n1 - n), 1, t, min_size(T, t + tokens), panel);
+    }
+}
+
+/* --- fma_rows --- */
+
+#define STRIP_ROWS 128 /* rows x STRIP weights that stay in L1 while many tokens pass */
+#define FEW_ROWS 16    /* with few tokens: rows that are read side by side, each front to back */
+
+void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
+                    size_t c1, const float *x, size_t ldx, size_t T)
+{
+    float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][STRIP];
+    size_t pitch = w->stride * weight_size(w->type), rows = T <= v->tokens ? FEW_ROWS : STRIP_ROWS, count;
+    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32;
+
+    for (size_t t = 0; w->rows == 0 && t < T; t++)
+        for (size_t c = c0; c < c1; c++)
+            y[t * ldy + c] = 0.0f;
+    for (size_t n = 0; n < w->rows; n += rows)
+        for (size_t c = c0; c < c1; c += count) {
+            size_t block = min_size(w->rows - n, rows);
+            count = min_size(c1 - c, STRIP);
+            int whole = count == STRIP, direct = stored && whole;
+            for (size_t r = 0; !direct && r < block; r++) {
+                decode_run(v, decoded[r], w, n + r, c, count);
+                memset(decoded[r] + count, 0, (STRIP - count) * sizeof(float));
+            }
+            enum tile_source source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32;
+            const void *weights = direct ? (const void *)weight_at(w, n, c) : decoded;
+            for (size_t t = 0, tokens; t < T; t += tokens) {
+                tokens = min_size(T - t, v->tokens);
+                float *to = y + t * ldy + c;
+                for (size_t i = 0; !whole && n && i < tokens; i++)
+                    memcpy(cut[i], to + i * ldy, count * sizeof *y);
+                v->strip(whole ? to : cut[0], whole ? ldy : STRIP, tokens, source, weights,
+                         direct ? pitch : sizeof decoded[0], block, x + t * ldx + n, ldx, n == 0,
+                         direct && T <= v->tokens ? rows * pitch : 0);
+                for (size_t i = 0; !whole && i < tokens; i++)
+                    memcpy(to + i * ldy, cut[i], count * sizeof *y);
+            }
+        }
+}

@@ -1,0 +1,63 @@
+/* simd/tiles.h -- the loops around a matrix that every vector instruction set shares (private to simd/).
+ *
+ * A tile is TILE_ROWS rows of one block of K times a few tokens, each pair with its own sixteen sums in registers; a
+ * strip is STRIP columns of fma_rows. The instruction sets supply those two and a decoder; tiles.c cuts matrices into
+ * them. Neither tile nor strip sees an end: what is cut short by K, by the last column, or stored as F16 or F8 is
+ * decoded to f32 first, padded with +0, and a row that is missing repeats another one and is not written. */
+#ifndef VB_TILES_H
+#define VB_TILES_H
+
+#include "kernels.h"
+
+#include <string.h>
+
+#define TILE_ROWS 4
+#define TILE_TOKENS 6 /* at most; an instruction set may take fewer at once */
+#define STRIP 64      /* columns */
+
+/* How a tile or strip finds its weights: as stored, or decoded to f32 and (tiles only) packed like x. */
+enum tile_source { FROM_BF16, FROM_F32, FROM_PACKED };
+
+struct tile {
+    enum tile_source source;
+    const void *w[TILE_ROWS]; /* each row at the first weight of the block */
+    const float *x;           /* packed vectors, at the first number of the block */
+    size_t ldx, chunks;       /* chunks of 32 in this block, all whole */
+    size_t prefetch;          /* how many bytes ahead of a row's weights the next useful ones lie */
+};
+
+/* What an instruction set supplies. T = 1..tokens. */
+struct vector_loops {
+    size_t tokens;
+    /* sums[t][r] = the block's sum for row r and token t; sums of tokens >= T may be written with anything */
+    void (*tile)(float sums[][TILE_ROWS], size_t T, const struct tile *tile);
+    /* y[t][c] = x[t][n] * w[n][c] fused into y (into +0 if first), n ascending, for STRIP columns; w natural,
+     * `pitch` bytes from row to row; source FROM_BF16 or FROM_F32 */
+    void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
+                  const float *x, size_t ldx, int first, size_t prefetch);
+    /* whole chunks of 32 weights (F16, BF16, F8_E4M3) in natural order; the scale is for F8_E4M3 */
+    void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale);
+    void (*pack)(float *packed, const float *x, size_t K);
+};
+
+void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                  const float *x, size_t ldx, size_t T);
+void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
+                    size_t c1, const float *x, size_t ldx, size_t T);
+
+/* the n < DOT_CHUNK numbers of a chunk that is cut short, +0 behind them */
+static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_t n)
+{
+    memset(copy, 0, DOT_CHUNK * sizeof *x);
+    return memcpy(copy, x, n * sizeof *x);
+}
+
+/* Accumulators stay in registers only if every loop over them is unrolled and inlined with constant bounds. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#endif

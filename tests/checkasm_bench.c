@@ -1,0 +1,268 @@
+/* tests/checkasm_bench.c -- `checkasm --bench`: what a call of each kernel takes, on one thread, next to what the machine
+ * can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the clock is the
+ * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
+ * WEIGHT_BYTES in turn, more than the caches hold. */
+#include "checkasm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { ROUNDS = 5, LINES = 160 };
+#define WEIGHT_BYTES ((size_t)768 << 20)
+#define STREAM_BYTES ((size_t)128 << 20) /* of them in one measurement */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *huge_pages(size_t bytes)
+{
+    size_t two_mb = 2 << 20;
+    unsigned char *p = mmap(NULL, bytes + two_mb, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("checkasm: mmap");
+        exit(1);
+    }
+    p += -(uintptr_t)p & (two_mb - 1);
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+/* --- what the machine can do --- */
+
+static volatile uint64_t sink; /* proves that the loads happen */
+
+static double read_bandwidth(const void *data, size_t bytes)
+{
+    const uint64_t *p = data;
+    size_t n = bytes / 8, quarter = n / 4;
+    uint64_t a = 0, b = 0, c = 0, d = 0;
+    double start = seconds();
+    for (size_t i = 0; i < quarter; i += 8) {
+        for (size_t s = 0; s < 4; s++)
+            __builtin_prefetch(p + s * quarter + i + 256);
+        for (size_t s = 0; s < 4; s++) {
+            const uint64_t *q = p + s * quarter + i;
+            a += q[0] + q[1];
+            b += q[2] + q[3];
+            c += q[4] + q[5];
+            d += q[6] + q[7];
+        }
+    }
+    double time = seconds() - start;
+    sink = a + b + c + d;
+    return (double)bytes / time;
+}
+
+/* Twelve independent chains of the widest fma that the table uses. */
+static double fma_peak(const char *isa)
+{
+    size_t steps = 2000000, lanes = 1;
+    double start = seconds();
+#define TWELVE(one) one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
+#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13"
+#if defined(__x86_64__)
+#define ZMM(i) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
+#define YMM(i) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" i "\n\t"
+#define XMM(i) "vfmadd231ss %%xmm12, %%xmm13, %%xmm" i "\n\t"
+    if (!strcmp(isa, "avx512")) {
+        lanes = 16;
+        for (size_t i = 0; i < steps; i++)
+            __asm__ volatile(TWELVE(ZMM) : : : CLOBBERS);
+        __asm__ volatile("vzeroupper" : : : CLOBBERS);
+    } else if (!strcmp(isa, "avx2")) {
+        lanes = 8;
+        for (size_t i = 0; i < steps; i++)
+            __asm__ volatile(TWELVE(YMM) : : : CLOBBERS);
+        __asm__ volatile("vzeroupper" : : : CLOBBERS);
+    } else {
+        for (size_t i = 0; i < steps; i++)
+            __asm__ volatile(TWELVE(XMM) : : : CLOBBERS);
+    }
+#elif defined(__aarch64__)
+#define QUAD(i) "fmla v" i ".4s, v12.4s, v13.4s\n\t"
+    (void)isa;
+    lanes = 4;
+    for (size_t i = 0; i < steps; i++)
+        __asm__ volatile(TWELVE(QUAD) : : : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11");
+#else
+    (void)isa;
+    return 0;
+#endif
+    return 2.0 * 12.0 * (double)(lanes * steps) / (seconds() - start);
+}
+
+/* --- the lines --- */
+
+struct line {
+    enum kernel kernel;
+    const struct kernels *k;
+    size_t K, rows, T;  /* K or n; rows and T of matrix kernels */
+    int streaming;      /* walks through WEIGHT_BYTES of weights, as a decode step does */
+    double time[ROUNDS]; /* seconds per call */
+};
+
+static struct line lines[LINES];
+static size_t n_lines;
+
+static void add(enum kernel kernel, size_t K, size_t rows, size_t T, int streaming)
+{
+    if (!wanted(kernel))
+        return;
+    for (const struct kernels *const *k = kernel_tables; *k && n_lines < LINES; k++)
+        if (kernels_runs_here(*k) && !(*k == &kernels_scalar && rows * K * T > 5000000))
+            lines[n_lines++] = (struct line){kernel, *k, K, rows, T, streaming && *k != &kernels_scalar, {0}};
+}
+
+static unsigned char *weights;
+static float *x, *y, *scale;
+
+static void call(const struct line *l, const unsigned char *data)
+{
+    enum kernel kernel = l->kernel;
+    size_t ldx = packed_length(l->K);
+    struct weight_view w = {.data = data, .rows = l->rows, .cols = l->K, .stride = l->K};
+    w.scale = scale;
+    w.block_rows = w.block_cols = 128;
+    w.scale_stride = (l->K + 127) / 128;
+    float sum;
+    if (kernel < FMA_ROWS) {
+        w.type = (enum weight_type)(kernel - MATMUL);
+        l->k->matmul[w.type](y, l->rows, &w, 0, l->rows, x, ldx, l->T);
+    } else if (kernel < DOT) {
+        w.type = (enum weight_type)(kernel - FMA_ROWS);
+        l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T);
+    } else if (kernel == DOT) {
+        y[0] = l->k->dot(x, y + 65536, l->K);
+    } else if (kernel == PACK) {
+        l->k->pack(y, x, l->K);
+    } else if (kernel == SOFTMAX) {
+        l->k->softmax_block(y, x, l->K, &sum);
+    } else if (kernel == EXP) {
+        l->k->exp(y, x, l->K);
+    } else {
+        l->k->silu_mul(y, x, x + l->K, l->K);
+    }
+}
+
+static size_t weight_bytes(const struct line *l)
+{
+    return l->kernel < DOT ? l->rows * l->K * type_size((enum weight_type)(l->kernel % WEIGHT_TYPES)) : 0;
+}
+
+/* the next STREAM_BYTES of the weights: every measurement finds them cold */
+static unsigned char *next_stream(void)
+{
+    static size_t position;
+    position = (position + STREAM_BYTES) % WEIGHT_BYTES;
+    return weights + position;
+}
+
+static double time_line(const struct line *l)
+{
+    size_t bytes = weight_bytes(l), calls = l->streaming ? STREAM_BYTES / bytes : 1;
+    double start, time;
+    if (l->streaming) {
+        const unsigned char *data = next_stream();
+        start = seconds();
+        for (size_t i = 0; i < calls; i++)
+            call(l, data + i * bytes);
+        return (seconds() - start) / (double)calls;
+    }
+    for (call(l, weights);; calls *= 4) {
+        start = seconds();
+        for (size_t i = 0; i < calls; i++)
+            call(l, weights);
+        time = seconds() - start;
+        if (time > 2e-3)
+            return time / (double)calls;
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double d = *(const double *)a - *(const double *)b;
+    return (d > 0) - (d < 0);
+}
+
+static double median(double *v)
+{
+    qsort(v, ROUNDS, sizeof *v, by_size);
+    return v[ROUNDS / 2];
+}
+
+int bench(void)
+{
+    static const size_t few[] = {1, 2, 3, 4, 5, 8};
+    double bandwidth[ROUNDS], peak[8][ROUNDS];
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        add((enum kernel)(MATMUL + WEIGHT_BF16), 7168, 2048, few[i], 1);
+    add((enum kernel)(MATMUL + WEIGHT_BF16), 2048, 7168, 1, 1);
+    add((enum kernel)(MATMUL + WEIGHT_BF16), 2048, 7168, 4, 1);
+    for (int type = 0; type < WEIGHT_TYPES; type++) {
+        for (size_t T = 1; T <= 4 && type != WEIGHT_BF16; T += 3)
+            add((enum kernel)(MATMUL + type), 7168, 2048, T, 1);
+        add((enum kernel)(MATMUL + type), 2048, 512, 64, 0);
+        add((enum kernel)(MATMUL + type), 7168, 512, 512, 0);
+    }
+    add(MATMUL, 576, 256, 16, 0); /* attention scores: 256 cached rows, 16 heads */
+    for (int type = 0; type < WEIGHT_TYPES; type++)
+        for (size_t T = 1; T <= 4; T += 3)
+            add((enum kernel)(FMA_ROWS + type), 512, 128 * 16, T, 1); /* W_uk, 16 heads side by side */
+    add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
+    add(DOT, 7168, 1, 1, 0);
+    add(PACK, 7168, 1, 1, 0);
+    add(SOFTMAX, 256, 1, 1, 0);
+    add(EXP, 4096, 1, 1, 0);
+    add(SILU_MUL, 4096, 1, 1, 0);
+
+    weights = huge_pages(WEIGHT_BYTES);
+    size_t floats = (size_t)512 * 7168;
+    x = huge_pages(floats * sizeof *x);
+    y = huge_pages(floats * sizeof *y);
+    scale = huge_pages(1 << 20);
+    rng_state = 1;
+    random_numbers(x, WEIGHT_F32, UNIFORM, floats);
+    random_numbers(y, WEIGHT_F32, UNIFORM, floats);
+    random_numbers(scale, WEIGHT_F32, UNIFORM, (1 << 20) / 4);
+    /* ordinary numbers for every type: bytes 0x38..0x3f are exponents near 0 in all of them */
+    for (size_t i = 0; i < WEIGHT_BYTES; i += 8)
+        memcpy(weights + i, &(uint64_t){(rng() & 0x8707870787078707u) | 0x3838383838383838u}, 8);
+
+    for (int round = 0; round < ROUNDS; round++) {
+        bandwidth[round] = read_bandwidth(next_stream(), STREAM_BYTES);
+        for (size_t i = 0; kernel_tables[i]; i++)
+            peak[i][round] = kernels_runs_here(kernel_tables[i]) ? fma_peak(kernel_tables[i]->name) : 0;
+        for (size_t i = 0; i < n_lines; i++)
+            lines[i].time[round] = time_line(&lines[i]);
+    }
+
+    double read = median(bandwidth);
+    printf("read %.1f GB/s", read / 1e9);
+    for (size_t i = 0; kernel_tables[i]; i++)
+        if (kernels_runs_here(kernel_tables[i]))
+            printf(", %s fma %.0f GFLOP/s", kernel_tables[i]->name, median(peak[i]) / 1e9);
+    printf(" (one thread, medians of %d rounds)\n", ROUNDS);
+    for (size_t i = 0; i < n_lines; i++) {
+        struct line *l = &lines[i];
+        double t = median(l->time), flops = 2.0 * (double)(l->K * l->rows * l->T);
+        size_t table = 0;
+        while (kernel_tables[table] != l->k)
+            table++;
+        printf("%-8s%-18s", l->k->name, kernel_names[l->kernel]);
+        if (l->kernel < DOT)
+            printf("%5zu x %4zu T=%-4zu%12.0f ns%8.1f GFLOP/s %3.0f%% of fma%s", l->rows, l->K, l->T, t * 1e9,
+                   flops / t / 1e9, 100 * flops / t / peak[table][ROUNDS / 2], l->streaming ? "" : "\n");
+        else
+            printf("%5zu%21s%8.0f ns%8.2f ns per number\n", l->K, "", t * 1e9, t * 1e9 / (double)l->K);
+        if (l->kernel < DOT && l->streaming)
+            printf("%7.1f GB/s %3.0f%% of read\n", (double)weight_bytes(l) / t / 1e9,
+                   100 * (double)weight_bytes(l) / t / read);
+    }
+    return 0;
+}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Runs test programs one after another and ends with a summary. A program says what it checked in cmocka's words, or in
+# its own; what counts is its exit status. The log of a program that fails is shown whole.
+#   run.sh [-l LOGS] PROGRAM...     a PROGRAM may carry arguments: "build/tests/checkasm --quick"
+set -u
+logs=build/logs
+if [ "$1" = -l ]; then
+    logs=$2
+    shift 2
+fi
+mkdir -p "$logs"
+programs=0 failed=0 tests=0 skipped=0 names=""
+for program in "$@"; do
+    name=$(basename "${program%% *}")
+    log="$logs/$name.log"
+    start=$(date +%s)
+    $program >"$log" 2>&1
+    status=$?
+    seconds=$(($(date +%s) - start))
+    passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{s += $1} END {print s + 0}')
+    skips=$(grep -cE '^\[  SKIPPED \] [a-z]|^skipped: ' "$log")
+    programs=$((programs + 1)) tests=$((tests + passed)) skipped=$((skipped + skips))
+    if [ $status -eq 0 ]; then
+        printf 'ok      %-24s %4d s  %s tests, %s skipped\n' "$name" "$seconds" "$passed" "$skips"
+    else
+        failed=$((failed + 1)) names="$names $name"
+        cat "$log"
+        printf 'FAILED  %-24s %4d s  exit status %d\n' "$name" "$seconds" "$status"
+    fi
+done
+if [ $failed -eq 0 ]; then
+    echo "summary: $programs programs, $tests tests passed, $skipped skipped, none failed"
+else
+    echo "summary: $programs programs, $tests tests passed, $skipped skipped, $failed programs FAILED:$names"
+    exit 1
+fi

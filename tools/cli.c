@@ -1,0 +1,250 @@
+/* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
+{
+    vb_error err = {.code = exit_code == EXIT_USAGE ? VB_BAD_ARGUMENT : VB_IO};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err.message, sizeof err.message, format, args);
+    va_end(args);
+    return cli_error(c, &err);
+}
+
+int cli_error(const struct cli *c, const vb_error *err)
+{
+    json_t *message = c->json ? json_string(err->message) : NULL;
+    if (c->json)
+        cli_print_json(json_pack("{s:o}", "error", message ? message : json_string("a message that is not UTF-8")));
+    else
+        fprintf(stderr, "verbatim: %s\n", err->message);
+    return err->code == VB_BAD_ARGUMENT ? EXIT_USAGE : EXIT_OTHER;
+}
+
+int cli_print_json(json_t *value)
+{
+    int failed = json_dumpf(value, stdout, JSON_REAL_PRECISION(9)) || putchar('\n') == EOF || fflush(stdout);
+    json_decref(value);
+    return failed ? EXIT_OTHER : EXIT_DONE;
+}
+
+double cli_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void cli_progress(const char *label, size_t done, size_t total)
+{
+    static double last;
+    double now = cli_seconds();
+    if (!isatty(STDERR_FILENO) || (done < total && now - last < 0.1))
+        return;
+    last = now;
+    if (done < total)
+        fprintf(stderr, "\r%s: %3.0f %%", label, 100.0 * (double)done / (double)total);
+    else
+        fprintf(stderr, "\r\033[K");
+}
+
+int cli_open(struct cli *c)
+{
+    vb_error err = {0};
+    vb_model_options options = {.precision = c->precision};
+    double start = cli_seconds();
+    if (vb_model_open(&c->model, c->model_dir, &options, &err))
+        return cli_error(c, &err);
+    if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
+        c->tokenizer = NULL;
+    c->open_seconds = cli_seconds() - start;
+    if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
+        return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
+    return EXIT_DONE;
+}
+
+void cli_close(struct cli *c)
+{
+    tokenizer_close(c->tokenizer);
+    if (c->model)
+        vb_model_close(c->model);
+}
+
+int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
+{
+    char *text = NULL;
+    const char *p = spec;
+    size_t size = strlen(spec), room = 0;
+    vb_error err;
+    *ids = NULL;
+    *count = 0;
+    if (spec[0] == '@') {
+        if (vb_read_file(NULL, spec + 1, &text, &size, &err))
+            return cli_error(c, &err);
+        p = text;
+    }
+    const char *end = p + size;
+    while (p < end) {
+        char *after;
+        if (*p == ',' || isspace((unsigned char)*p)) {
+            p++;
+            continue;
+        }
+        errno = 0;
+        long long id = strtoll(p, &after, 10);
+        if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && *after != ',' && !isspace((unsigned char)*after))) {
+            int code = cli_fail(c, EXIT_USAGE, "%.64s: token id %zu is \"%.16s\", wanted an integer of 0 or more", spec,
+                                *count, p);
+            vb_free(NULL, text);
+            free(*ids);
+            return code;
+        }
+        if (*count == room) {
+            room = room ? 2 * room : 256;
+            *ids = realloc(*ids, room * sizeof **ids);
+            if (!*ids)
+                abort(); /* the command, unlike the engine, has nobody to tell */
+        }
+        (*ids)[(*count)++] = (int32_t)id;
+        p = after;
+    }
+    vb_free(NULL, text);
+    return EXIT_DONE;
+}
+
+/* Text to ids, with BOS in front where asked. */
+static int encode_prompt(struct cli *c, const char *text, size_t size, int32_t **ids, size_t *count)
+{
+    vb_error err;
+    int32_t *encoded;
+    int bos = c->bos || (!c->no_bos && tokenizer_add_bos(c->tokenizer));
+    if (bos && tokenizer_bos(c->tokenizer) < 0)
+        return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
+    if (tokenizer_encode(c->tokenizer, text, size, 1, &encoded, count, &err)) {
+        err.code = VB_IO; /* the text is wrong, not the command line */
+        return cli_error(c, &err);
+    }
+    *ids = malloc((*count + 1) * sizeof **ids);
+    if (!*ids)
+        abort();
+    memcpy(*ids + bos, encoded, *count * sizeof **ids);
+    if (bos)
+        (*ids)[0] = tokenizer_bos(c->tokenizer);
+    int empty = *count == 0;
+    *count += (size_t)bos;
+    vb_free(NULL, encoded);
+    if (empty && !bos) {
+        free(*ids);
+        *ids = NULL;
+        return cli_fail(c, EXIT_USAGE, "the prompt is empty");
+    }
+    return EXIT_DONE;
+}
+
+int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
+{
+    int code;
+    vb_error err;
+    *ids = NULL;
+    *count = 0;
+    if (c->tokens) {
+        code = cli_ids(c, c->tokens, ids, count);
+    } else if (!c->tokenizer) {
+        code = cli_error(c, &c->tokenizer_error);
+    } else if (c->prompt) {
+        code = encode_prompt(c, c->prompt, strlen(c->prompt), ids, count);
+    } else {
+        char *text;
+        size_t size;
+        if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
+            return cli_error(c, &err);
+        code = encode_prompt(c, text, size, ids, count);
+        vb_free(NULL, text);
+    }
+    if (code != EXIT_DONE)
+        return code;
+    if (*count == 0)
+        code = cli_fail(c, EXIT_USAGE, "the prompt is empty");
+    for (size_t i = 0; i < *count && code == EXIT_DONE; i++)
+        if ((*ids)[i] >= vb_vocab_size(c->model))
+            code = cli_fail(c, EXIT_USAGE, "token %zu is %d, outside the vocabulary of %d", i, (*ids)[i],
+                            vb_vocab_size(c->model));
+    if (code != EXIT_DONE) {
+        free(*ids);
+        *ids = NULL;
+    }
+    return code;
+}
+
+int cli_draft_tokens(const struct cli *c)
+{
+    if (!c->session.draft || !strcmp(c->session.draft, "none"))
+        return 0;
+    if (c->draft_tokens >= 0)
+        return (int)c->draft_tokens;
+    return vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+}
+
+const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
+
+int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out)
+{
+    vb_error err;
+    vb_session_options o = c->session;
+    long long most = vb_max_positions(c->model), wanted = (long long)prompt_tokens + n;
+    *out = NULL;
+    if (c->context > most)
+        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %lld", c->context, most);
+    if ((long long)prompt_tokens > (c->context > 0 ? c->context : most))
+        return cli_fail(c, EXIT_USAGE, "the prompt has %zu tokens, the context %lld", prompt_tokens,
+                        c->context > 0 ? c->context : most);
+    o.context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
+    o.draft = cli_draft_name(c);
+    o.draft_tokens = cli_draft_tokens(c);
+    return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
+}
+
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count)
+{
+    struct utf8_stream stream = {0};
+    size_t room = 16, used = 0, size;
+    if (!c->tokenizer)
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        if (tokenizer_piece(c->tokenizer, ids[i], &size))
+            room += 3 * (size + 4);
+    char *text = malloc(room);
+    if (!text)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
+        if (piece && !(i + 1 == count && c->model && vb_is_end_token(c->model, ids[i])))
+            used += utf8_stream_push(&stream, piece, size, text + used);
+    }
+    used += utf8_stream_finish(&stream, text + used);
+    text[used] = '\0';
+    return text;
+}
+
+static json_t *ratio(double a, double b) { return b > 0.0 ? json_real(a / b) : json_null(); }
+
+json_t *cli_stats(const vb_result *r, int draft_tokens)
+{
+    json_t *by_depth = json_array();
+    for (int k = 0; k < draft_tokens; k++)
+        json_array_append_new(by_depth, json_integer((json_int_t)r->accepted_by_depth[k]));
+    double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
+    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
+                     ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted, "accepted",
+                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "prefill_tokens_per_second",
+                     ratio((double)r->prefill_tokens, r->prefill_seconds), "decode_tokens_per_second",
+                     ratio(after_first, r->decode_seconds));
+}

@@ -1,0 +1,92 @@
+/* tools/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output. */
+#ifndef VB_CLI_H
+#define VB_CLI_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "../engine/model.h"
+#include "../engine/tokenizer.h"
+
+/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 1 everything else. */
+enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3 };
+
+/* Groups of options that a subcommand takes. */
+enum option_group {
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context */
+    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
+    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens */
+    TAKES_LENGTH = 16,   /* -n --ignore-eos */
+    TAKES_OUT = 32,      /* -o */
+    TAKES_STATS = 64,    /* --stats */
+    TAKES_ALL = 128,     /* --all */
+    TAKES_CHECK = 256,   /* --check */
+    TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
+    TAKES_TOKENS = 1024  /* --tokens alone */
+};
+
+struct cli {
+    const struct command *command;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision;
+    int json, bos, no_bos, no_special, stats, all, check, ignore_eos; /* flags */
+    long long n;                /* -1: not given */
+    long long context;          /* -1: not given */
+    long long draft_tokens;     /* -1: not given */
+    int threads_given, isa_given, draft_given;
+    vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
+
+    vb_model *model;            /* opened by cli_open */
+    struct tokenizer *tokenizer; /* NULL without one */
+    vb_error tokenizer_error;   /* why there is none */
+    double open_seconds;
+};
+
+struct command {
+    const char *name, *summary, *usage;
+    unsigned takes;
+    int (*run)(struct cli *c); /* returns an exit code */
+};
+
+extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
+    command_inspect, command_demo;
+
+/* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
+int cli_error(const struct cli *c, const vb_error *err);
+int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
+int cli_parse(struct cli *c, int argc, char **argv);
+
+/* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
+int cli_open(struct cli *c);
+void cli_close(struct cli *c);
+
+/* The prompt's ids, by --prompt, --prompt-file or --tokens; BOS as add_bos_token, --bos and --no-bos say. Checks that
+ * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
+int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
+
+/* 5,6,7 or @FILE: integers separated by commas or white space. */
+int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
+
+/* Session options with the context that the prompt and n ask for. */
+int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
+
+/* Prints a JSON value on stdout, with a newline, and drops it. */
+int cli_print_json(json_t *value);
+
+/* The text of ids as it would be shown: end token left out, invalid bytes as U+FFFD. NULL without a tokenizer. */
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count);
+
+/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
+json_t *cli_stats(const vb_result *r, int draft_tokens);
+
+/* The draft method in force and its K: none and 0 when no module runs. */
+const char *cli_draft_name(const struct cli *c);
+int cli_draft_tokens(const struct cli *c);
+
+double cli_seconds(void);
+/* "label: 37 %" on a terminal's stderr, at most ten times a second; done == total erases the line. */
+void cli_progress(const char *label, size_t done, size_t total);
+
+#endif

@@ -1,0 +1,160 @@
+/* tools/generate.c -- `verbatim generate`: continues a prompt. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* Writes the text as it comes; on a terminal, accepted drafts are green. */
+struct printer {
+    const struct cli *c;
+    struct utf8_stream stream;
+    int colour, printed;
+};
+
+static void write_bytes(const char *bytes, size_t size)
+{
+    fwrite(bytes, 1, size, stdout);
+    fflush(stdout);
+}
+
+static int print_token(void *context, const vb_event *e)
+{
+    struct printer *p = context;
+    size_t size;
+    char out[4096];
+    if (!p->c->tokenizer) { /* no text: ids, as --tokens takes them */
+        printf(p->printed++ ? ",%d" : "%d", e->token);
+        fflush(stdout);
+        return ferror(stdout) != 0;
+    }
+    const char *piece = tokenizer_piece(p->c->tokenizer, e->token, &size);
+    if (!piece || vb_is_end_token(p->c->model, e->token))
+        return 0;
+    if (p->colour && e->draft_depth)
+        fputs("\033[32m", stdout);
+    for (size_t done = 0; done < size; done += 1024) {
+        size_t n = size - done < 1024 ? size - done : 1024;
+        write_bytes(out, utf8_stream_push(&p->stream, piece + done, n, out));
+    }
+    if (p->colour && e->draft_depth)
+        fputs("\033[0m", stdout);
+    return ferror(stdout) != 0; /* nobody reads: stop */
+}
+
+static const char *finish_name(enum vb_finish finish)
+{
+    return finish == VB_FINISH_STOP ? "stop" : finish == VB_FINISH_LENGTH ? "length" : "stopped";
+}
+
+static int print_json(struct cli *c, const vb_session *s, size_t prompt, const vb_result *r)
+{
+    size_t count;
+    char fingerprint[17];
+    const int32_t *tokens = vb_tokens(s, &count);
+    json_t *ids = json_array();
+    for (size_t i = prompt; i < count; i++)
+        json_array_append_new(ids, json_integer(tokens[i]));
+    char *text = cli_text(c, tokens + prompt, count - prompt);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+                            text ? json_string(text) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
+                            fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
+                            cli_stats(r, cli_draft_tokens(c)));
+    free(text);
+    return cli_print_json(out);
+}
+
+static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r)
+{
+    double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
+    fprintf(stderr, "%zu prompt tokens", prompt);
+    if (r->prefill_seconds > 0.0)
+        fprintf(stderr, " (%.1f/s)", (double)r->prefill_tokens / r->prefill_seconds);
+    fprintf(stderr, ", %zu new", r->tokens);
+    if (r->decode_seconds > 0.0)
+        fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
+    if (cli_draft_tokens(c) && r->forwards)
+        fprintf(stderr, ", %s K=%d: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c),
+                cli_draft_tokens(c), after_first / (double)r->forwards, r->accepted, r->drafted);
+    fprintf(stderr, "; %s\n", finish_name(r->finish));
+    if (!c->stats)
+        return;
+    fprintf(stderr, "opened in %.1f ms; time to first token %.1f ms; %zu passes after the prompt in %.1f ms\n",
+            1e3 * c->open_seconds, 1e3 * (c->open_seconds + r->prefill_seconds), r->forwards, 1e3 * r->decode_seconds);
+    for (int k = 0; k < cli_draft_tokens(c); k++)
+        if (r->drafted_by_depth[k])
+            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
+                    r->drafted_by_depth[k], 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]);
+}
+
+static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
+
+static int run(struct cli *c)
+{
+    int32_t *prompt = NULL;
+    size_t count;
+    long long n = c->n < 0 ? 128 : c->n;
+    vb_session *session = NULL;
+    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
+    vb_error err;
+    int code = cli_open(c);
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &prompt, &count);
+    c->session.progress = show_prefill;
+    c->session.progress_context = "reading the prompt";
+    if (code == EXIT_DONE)
+        code = cli_session(c, count, n, &session);
+    if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE) {
+        struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
+        vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
+                                 .callback = c->json ? NULL : print_token, .context = &printer};
+        int failed = vb_generate(session, &o, &result, &err);
+        if (!c->json) {
+            char rest[16];
+            write_bytes(rest, utf8_stream_finish(&printer.stream, rest));
+            if (result.tokens)
+                putchar('\n');
+            fflush(stdout);
+        }
+        if (failed)
+            cli_error(c, &err), code = EXIT_OTHER;
+        else if (c->json)
+            code = print_json(c, session, count, &result);
+        else
+            print_statistics(c, count, &result);
+        if (code == EXIT_DONE && ferror(stdout))
+            code = EXIT_OTHER;
+    }
+    vb_session_close(session);
+    free(prompt);
+    return code;
+}
+
+const struct command command_generate = {
+    "generate", "continue a prompt",
+    "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
+    "The text goes to stdout as it comes (accepted drafts are green on a terminal), one line of statistics to stderr.\n\n"
+    "  --prompt TEXT          the prompt, as it stands: no chat template is applied\n"
+    "  --prompt-file FILE     its bytes, as they are\n"
+    "  --tokens IDS           5,6,7 or @FILE (integers separated by commas or white space); never with BOS\n"
+    "  --bos, --no-bos        put BOS in front or not; otherwise tokenizer_config.json's add_bos_token says\n"
+    "  -n N                   new tokens at most (128)\n"
+    "  --ignore-eos           go on after an end token\n"
+    "  --draft METHOD         none, mtp-vanilla, mtp-eagle (none); changes the speed, never the output\n"
+    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules); 0 is none\n"
+    "  --temperature T        0 takes the most likely token (0)\n"
+    "  --top-k N, --top-p P   0 and 1 are off (0, 1)\n"
+    "  --seed N               of the random numbers (0)\n"
+    "  --threads N            (the processors this process may use)\n"
+    "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
+    "  --precision MODE       f32 (f32)\n"
+    "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
+    "  --context N            tokens that the caches hold (prompt + n)\n"
+    "  --stats                more statistics, on stderr\n"
+    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
+    "                         draft_tokens, stats\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS, run};

@@ -1,0 +1,106 @@
+/* tools/logits.c -- `verbatim logits`: every position's logits and hidden row, as safetensors.
+ *
+ * Rows go to the file as they are computed; it gets its name when it is whole. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+struct writer {
+    FILE *f;
+    size_t rows, V, d, data_begin; /* of the data section in the file */
+    int failed;
+};
+
+static int write_at(struct writer *w, size_t offset, const void *data, size_t size)
+{
+    return w->failed |= fseeko(w->f, (off_t)offset, SEEK_SET) != 0 || fwrite(data, 1, size, w->f) != size;
+}
+
+static int write_row(void *context, size_t index, const float *logits, const float *hidden)
+{
+    struct writer *w = context;
+    size_t row = w->V * sizeof *logits, hidden_begin = w->data_begin + w->rows * row;
+    write_at(w, w->data_begin + index * row, logits, row);
+    write_at(w, hidden_begin + index * w->d * sizeof *hidden, hidden, w->d * sizeof *hidden);
+    cli_progress("logits", index + 1, w->rows);
+    return w->failed;
+}
+
+/* 8 bytes of length, then the JSON, padded with spaces to a multiple of 8 */
+static void write_header(struct writer *w)
+{
+    char header[512];
+    size_t logits = w->rows * w->V * sizeof(float), hidden = w->rows * w->d * sizeof(float);
+    int n = snprintf(header, sizeof header,
+                     "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[0,%zu]},"
+                     "\"hidden\":{\"dtype\":\"F32\",\"shape\":[%zu,%zu],\"data_offsets\":[%zu,%zu]}}",
+                     w->rows, w->V, logits, w->rows, w->d, logits, logits + hidden);
+    while (n % 8)
+        header[n++] = ' ';
+    unsigned char length[8] = {(unsigned char)n, (unsigned char)(n >> 8)};
+    w->data_begin = 8 + (size_t)n;
+    write_at(w, 0, length, sizeof length);
+    write_at(w, 8, header, (size_t)n);
+}
+
+static int evaluate(struct cli *c, vb_session *session, const int32_t *ids, size_t count)
+{
+    struct writer w = {.rows = count, .V = (size_t)vb_vocab_size(c->model), .d = (size_t)vb_hidden_size(c->model)};
+    vb_error err = {0};
+    int code = EXIT_DONE;
+    char *temporary = malloc(strlen(c->out) + 16);
+    if (!temporary)
+        abort();
+    sprintf(temporary, "%s.%ld.part", c->out, (long)getpid());
+    w.f = fopen(temporary, "wb");
+    if (!w.f) {
+        code = cli_fail(c, EXIT_OTHER, "%s: %s", temporary, strerror(errno));
+        free(temporary);
+        return code;
+    }
+    write_header(&w);
+    int failed = vb_append(session, ids, count, &err) || vb_evaluate(session, write_row, &w, &err);
+    w.failed |= fclose(w.f) != 0;
+    if (w.failed)
+        code = cli_fail(c, EXIT_OTHER, "%s: cannot write: %s", c->out, strerror(errno));
+    else if (failed)
+        code = cli_error(c, &err);
+    else if (rename(temporary, c->out))
+        code = cli_fail(c, EXIT_OTHER, "%s: %s", c->out, strerror(errno));
+    if (code != EXIT_DONE)
+        unlink(temporary);
+    free(temporary);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    int32_t *ids = NULL;
+    size_t count;
+    vb_session *session = NULL;
+    int code = cli_open(c);
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &ids, &count);
+    if (code == EXIT_DONE)
+        code = cli_session(c, count, 0, &session);
+    if (code == EXIT_DONE)
+        code = evaluate(c, session, ids, count);
+    if (code == EXIT_DONE && c->json)
+        code = cli_print_json(json_pack("{s:s,s:I}", "file", c->out, "tokens", (json_int_t)count));
+    vb_session_close(session);
+    free(ids);
+    return code;
+}
+
+const struct command command_logits = {
+    "logits", "every position's logits and hidden row, to a safetensors file",
+    "usage: verbatim logits MODEL --tokens IDS -o OUT.safetensors [OPTIONS]\n\n"
+    "Writes `logits` F32 [n,V] for every position and `hidden` F32 [n,d] after model.norm.\n\n"
+    "  --tokens IDS           5,6,7 or @FILE\n"
+    "  -o FILE                written under another name first, renamed when whole\n"
+    "  --json                 {\"file\": ..., \"tokens\": n} on stdout\n"
+    "--threads, --isa, --precision, --prefill-chunk, --context: as for generate.\n",
+    TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run};

@@ -1,0 +1,55 @@
+/* tools/main.c -- the `verbatim` command: finds the subcommand. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+#define VERSION "0.1.0"
+
+static const struct command *const commands[] = {&command_generate, &command_verify,  &command_logits, &command_draft,
+                                                 &command_tokenize, &command_inspect, &command_demo,   NULL};
+
+static void help(FILE *to)
+{
+    fputs("verbatim: a reference engine for DeepSeek-style models (MLA, MoE, MTP)\n"
+          "Drafts tokens with the model's own MTP modules; the output is, bit for bit, that of plain decoding.\n\n"
+          "usage: verbatim COMMAND MODEL [OPTIONS]\n\n",
+          to);
+    for (const struct command *const *c = commands; *c; c++)
+        fprintf(to, "  %-10s %s\n", (*c)->name, (*c)->summary);
+    fputs("\nMODEL is a directory in the Hugging Face layout. `verbatim COMMAND --help` explains a command.\n"
+          "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found.\n",
+          to);
+}
+
+int main(int argc, char **argv)
+{
+    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1};
+    if (argc < 2) {
+        help(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        help(stdout);
+        return EXIT_DONE;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        puts("verbatim " VERSION);
+        return EXIT_DONE;
+    }
+    for (const struct command *const *k = commands; *k; k++)
+        if (!strcmp((*k)->name, argv[1]))
+            c.command = *k;
+    if (!c.command)
+        return cli_fail(&c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
+    for (int i = 2; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            printf("verbatim %s: %s\n\n%s", c.command->name, c.command->summary, c.command->usage);
+            return EXIT_DONE;
+        }
+    int code = cli_parse(&c, argc, argv);
+    if (code == EXIT_DONE)
+        code = c.command->run(&c);
+    cli_close(&c);
+    return code;
+}

@@ -1,0 +1,155 @@
+/* tools/options.c -- the command line: one table of options, checked strictly. */
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SEED_VALUE };
+
+struct option {
+    const char *name;
+    unsigned groups; /* taken by a command that takes any of these; 0: by all */
+    enum kind kind;
+    size_t offset;   /* in struct cli */
+    long long least, most;
+};
+
+#define AT(field) offsetof(struct cli, field)
+static const struct option options[] = {
+    {"--json", 0, FLAG, AT(json), 0, 0},
+    {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
+    {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
+    {"--precision", TAKES_COMPUTE, TEXT_VALUE, AT(precision), 0, 0},
+    {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
+    {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
+    {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
+    {"--prompt-file", TAKES_PROMPT, TEXT_VALUE, AT(prompt_file), 0, 0},
+    {"--tokens", TAKES_PROMPT | TAKES_TOKENS, TEXT_VALUE, AT(tokens), 0, 0},
+    {"--bos", TAKES_PROMPT | TAKES_TEXT, FLAG, AT(bos), 0, 0},
+    {"--no-bos", TAKES_PROMPT, FLAG, AT(no_bos), 0, 0},
+    {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
+    {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
+    {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
+    {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
+    {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
+    {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
+    {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
+    {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
+    {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
+    {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
+    {"--all", TAKES_ALL, FLAG, AT(all), 0, 0},
+    {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
+    {"--file", TAKES_TEXT, TEXT_VALUE, AT(file), 0, 0},
+    {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
+    {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
+};
+
+static int store(struct cli *c, const struct option *o, const char *value)
+{
+    char *end = NULL, *field = (char *)c + o->offset;
+    errno = 0;
+    if (o->kind == FLAG) {
+        *(int *)(void *)field = 1;
+    } else if (o->kind == TEXT_VALUE) {
+        *(const char **)(void *)field = value;
+    } else if (o->kind == FLOAT_VALUE) {
+        float f = strtof(value, &end);
+        if (end == value || *end || !isfinite(f) || f < 0.0f)
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
+        *(float *)(void *)field = f;
+    } else if (o->kind == SEED_VALUE) {
+        unsigned long long u = strtoull(value, &end, 10);
+        if (end == value || *end || errno || *value == '-')
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name, value);
+        *(uint64_t *)(void *)field = u;
+    } else {
+        long long i = strtoll(value, &end, 10);
+        if (end == value || *end || errno || i < o->least || i > o->most)
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from %lld to %lld", o->name, value, o->least,
+                            o->most);
+        if (o->kind == INT_VALUE)
+            *(int32_t *)(void *)field = (int32_t)i;
+        else
+            *(long long *)(void *)field = i;
+    }
+    return EXIT_DONE;
+}
+
+static int positional(struct cli *c, const char *value)
+{
+    if (!c->model_dir)
+        c->model_dir = value;
+    else if (c->command->takes & TAKES_TEXT && !c->text)
+        c->text = value;
+    else
+        return cli_fail(c, EXIT_USAGE, "unexpected argument %s; see verbatim %s --help", value, c->command->name);
+    return EXIT_DONE;
+}
+
+static int one_argument(struct cli *c, int argc, char **argv, int *i)
+{
+    const char *arg = argv[*i], *equals = strchr(arg, '=');
+    size_t length = equals && arg[0] == '-' ? (size_t)(equals - arg) : strlen(arg);
+    if (arg[0] != '-' || arg[1] == '\0')
+        return positional(c, arg);
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+        const struct option *o = &options[k];
+        if (strlen(o->name) != length || strncmp(o->name, arg, length))
+            continue;
+        if (o->groups && !(o->groups & c->command->takes))
+            return cli_fail(c, EXIT_USAGE, "verbatim %s has no option %s", c->command->name, o->name);
+        if (o->kind == FLAG && equals)
+            return cli_fail(c, EXIT_USAGE, "%s takes no value", o->name);
+        if (o->kind == FLAG)
+            return store(c, o, NULL);
+        if (!equals && *i + 1 >= argc)
+            return cli_fail(c, EXIT_USAGE, "%s wants a value", o->name);
+        return store(c, o, equals ? equals + 1 : argv[++*i]);
+    }
+    return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
+}
+
+/* What the table cannot say: which values go together. */
+static int check(struct cli *c)
+{
+    const char *draft = c->session.draft;
+    int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
+    c->threads_given = c->session.threads != 0;
+    c->isa_given = c->session.isa != NULL;
+    c->draft_given = draft != NULL;
+    if (!c->model_dir)
+        return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim %s --help", c->command->name);
+    if (c->command->takes & TAKES_PROMPT && prompts != 1)
+        return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
+    if (c->command->takes & TAKES_TOKENS && !c->tokens)
+        return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
+    if (c->command->takes & TAKES_OUT && !c->out)
+        return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
+    if (c->bos && c->no_bos)
+        return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
+    if (c->session.sampling.temperature != 0.0f && c->session.sampling.temperature < 1e-5f)
+        return cli_fail(c, EXIT_USAGE, "--temperature is %g, wanted 0 or at least 1e-5",
+                        (double)c->session.sampling.temperature);
+    if (c->session.sampling.top_p > 1.0f)
+        return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
+    if (draft && strcmp(draft, "none") && strcmp(draft, "mtp-vanilla") && strcmp(draft, "mtp-eagle"))
+        return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle", draft);
+    return EXIT_DONE;
+}
+
+int cli_parse(struct cli *c, int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        c->json |= !strcmp(argv[i], "--json"); /* errors before it, too, are reported as JSON */
+    int code = EXIT_DONE, only_arguments = 0;
+    for (int i = 2; i < argc && code == EXIT_DONE; i++) {
+        if (!only_arguments && !strcmp(argv[i], "--"))
+            only_arguments = 1;
+        else
+            code = only_arguments ? positional(c, argv[i]) : one_argument(c, argc, argv, &i);
+    }
+    return code == EXIT_DONE ? check(c) : code;
+}

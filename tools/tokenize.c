@@ -1,0 +1,91 @@
+/* tools/tokenize.c -- `verbatim tokenize`: the ids of exactly this text, or the text of ids. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static int decode(struct cli *c)
+{
+    int32_t *ids;
+    size_t count;
+    int code = cli_ids(c, c->decode, &ids, &count);
+    if (code != EXIT_DONE)
+        return code;
+    for (size_t i = 0; i < count && code == EXIT_DONE; i++)
+        if (ids[i] >= tokenizer_size(c->tokenizer))
+            code = cli_fail(c, EXIT_USAGE, "token %zu is %d, outside the vocabulary of %d", i, ids[i],
+                            tokenizer_size(c->tokenizer));
+    if (code == EXIT_DONE) {
+        char *text = cli_text(c, ids, count);
+        if (c->json)
+            code = cli_print_json(json_pack("{s:s}", "text", text));
+        else
+            puts(text);
+        free(text);
+    }
+    free(ids);
+    return code;
+}
+
+static int encode(struct cli *c, const char *text, size_t size)
+{
+    int32_t *ids;
+    size_t count;
+    vb_error err;
+    if (c->bos && tokenizer_bos(c->tokenizer) < 0)
+        return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
+    if (tokenizer_encode(c->tokenizer, text, size, !c->no_special, &ids, &count, &err)) {
+        err.code = VB_IO;
+        return cli_error(c, &err);
+    }
+    int code = EXIT_DONE;
+    if (c->json) {
+        json_t *list = json_array();
+        if (c->bos)
+            json_array_append_new(list, json_integer(tokenizer_bos(c->tokenizer)));
+        for (size_t i = 0; i < count; i++)
+            json_array_append_new(list, json_integer(ids[i]));
+        code = cli_print_json(list);
+    } else {
+        if (c->bos)
+            printf(count ? "%d," : "%d", tokenizer_bos(c->tokenizer));
+        for (size_t i = 0; i < count; i++)
+            printf(i ? ",%d" : "%d", ids[i]);
+        putchar('\n');
+    }
+    vb_free(NULL, ids);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    vb_error err;
+    if (!!c->text + !!c->file + !!c->decode != 1)
+        return cli_fail(c, EXIT_USAGE, "wanted one of TEXT, --file and --decode, found %d",
+                        !!c->text + !!c->file + !!c->decode);
+    if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &err))
+        return cli_error(c, &err);
+    if (c->decode)
+        return decode(c);
+    if (c->text)
+        return encode(c, c->text, strlen(c->text));
+    char *text;
+    size_t size;
+    if (vb_read_file(NULL, c->file, &text, &size, &err))
+        return cli_error(c, &err);
+    int code = encode(c, text, size);
+    vb_free(NULL, text);
+    return code;
+}
+
+const struct command command_tokenize = {
+    "tokenize", "text to token ids, or back",
+    "usage: verbatim tokenize MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]\n\n"
+    "MODEL needs no more than tokenizer.json. Prints the ids of exactly this text, separated by commas.\n\n"
+    "  --file FILE            its bytes, as they are\n"
+    "  --decode IDS           the text of ids: 5,6,7 or @FILE\n"
+    "  --bos                  put BOS in front\n"
+    "  --no-special           special tokens written in the text are text\n"
+    "  --json                 an array of ids; with --decode {\"text\": ...}\n"
+    "A TEXT that begins with a dash goes after --.\n",
+    TAKES_TEXT, run};

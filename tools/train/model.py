@@ -1,0 +1,297 @@
+"""The DeepSeek-V3 architecture at the size of a children's book: MLA, MoE with noaux_tc routing, D MTP modules.
+
+Parameter names are those of the Hugging Face layout, so export is a rename of nothing but the experts (stored stacked
+here). Shapes: B sequences, T rows, N = B*T, H heads, n nope, r rope, v value, c kv latent, q query latent, E experts.
+Parameters are f32; matrix products run in the dtype of the activations (bf16 in training, f32 for sampling and checks),
+the residual stream, the norms, the router and the losses in f32.
+"""
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+@dataclass
+class Config:
+    vocab_size: int = 1024
+    hidden_size: int = 256
+    intermediate_size: int = 768
+    moe_intermediate_size: int = 128
+    num_hidden_layers: int = 5
+    first_k_dense_replace: int = 1
+    num_nextn_predict_layers: int = 3
+    num_attention_heads: int = 4
+    q_lora_rank: int = 96
+    kv_lora_rank: int = 64
+    qk_nope_head_dim: int = 32
+    qk_rope_head_dim: int = 32
+    v_head_dim: int = 64
+    n_routed_experts: int = 8
+    n_shared_experts: int = 1
+    num_experts_per_tok: int = 2
+    n_group: int = 4
+    topk_group: int = 2
+    routed_scaling_factor: float = 1.0
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
+    max_position_embeddings: int = 2048
+
+
+def linear(x, w):
+    return F.linear(x, w.to(x.dtype))
+
+
+def matrix(out, inp, zero=False):
+    """A weight that starts as zero (what writes into the residual) or uniform with variance 1/(3 in)."""
+    w = torch.empty(out, inp)
+    return nn.Parameter(w.zero_() if zero else w.uniform_(-1, 1).mul_(1 / math.sqrt(inp)))
+
+
+class RMSNorm(nn.Module):
+    """y = x / sqrt(mean(x^2) + eps) * weight, in f32, returned in `dtype`."""
+
+    def __init__(self, dim, eps):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(dim)), eps
+
+    def forward(self, x, dtype=None):
+        dtype = dtype or x.dtype
+        x = x.float()
+        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight).to(dtype)
+
+
+def rope_table(cfg, T):
+    """cos and sin [T, r/2], angles in double."""
+    r = cfg.qk_rope_head_dim
+    angle = torch.arange(T).double()[:, None] * cfg.rope_theta ** (-torch.arange(0, r, 2).double() / r)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x, rope):
+    """Rotate adjacent pairs (2i, 2i+1) of x [..., T, r]."""
+    cos, sin = rope
+    x0, x1 = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((x0 * cos - x1 * sin, x0 * sin + x1 * cos), -1).flatten(-2).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head latent attention in its naive form: K and V expanded per head."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        d, H, n, r, v = (cfg.hidden_size, cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim,
+                         cfg.v_head_dim)
+        self.cfg = cfg
+        self.q_a_proj = matrix(cfg.q_lora_rank, d)
+        self.q_a_layernorm = RMSNorm(cfg.q_lora_rank, 1e-6)
+        self.q_b_proj = matrix(H * (n + r), cfg.q_lora_rank)
+        self.kv_a_proj_with_mqa = matrix(cfg.kv_lora_rank + r, d)
+        self.kv_a_layernorm = RMSNorm(cfg.kv_lora_rank, 1e-6)
+        self.kv_b_proj = matrix(H * (n + v), cfg.kv_lora_rank)
+        self.o_proj = matrix(d, H * v, zero=True)
+
+    def forward(self, x, rope, past=(), mask=None):
+        """x [B,T,d] -> [B,T,d] and this pass's (k, v). `past` holds (k, v) pairs of earlier passes, joined before
+        ours on the key axis; without past the mask is causal, with past it is `mask` (None: everything is seen)."""
+        cfg, (B, T, _) = self.cfg, x.shape
+        H, n, r, v = cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim, cfg.v_head_dim
+        q = linear(self.q_a_layernorm(linear(x, self.q_a_proj)), self.q_b_proj).view(B, T, H, n + r).transpose(1, 2)
+        latent, k_rope = linear(x, self.kv_a_proj_with_mqa).split((cfg.kv_lora_rank, r), -1)
+        kv = linear(self.kv_a_layernorm(latent), self.kv_b_proj).view(B, T, H, n + v).transpose(1, 2)
+        k_nope, val = kv.split((n, v), -1)
+        k_rope = rotate(k_rope, rope)[:, None].expand(B, H, T, r)
+        query = torch.cat((q[..., :n], rotate(q[..., n:], rope)), -1)
+        key = torch.cat((k_nope, k_rope), -1)
+        own = (key, val)
+        if past:
+            key = torch.cat([k for k, _ in past] + [key], 2)
+            val = torch.cat([w for _, w in past] + [val], 2)
+        o = F.scaled_dot_product_attention(query, key, val, attn_mask=mask, is_causal=not past,
+                                           scale=(n + r) ** -0.5)
+        return linear(o.transpose(1, 2).reshape(B, T, H * v), self.o_proj), own
+
+
+class MLP(nn.Module):
+    def __init__(self, d, inner):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = matrix(inner, d), matrix(inner, d), matrix(d, inner, zero=True)
+
+    def forward(self, x):
+        return linear(F.silu(linear(x, self.gate_proj)) * linear(x, self.up_proj), self.down_proj)
+
+
+class Experts(torch.autograd.Function):
+    """out[t] = sum over t's chosen experts e of g[t,e] * down_e(silu(gate_e x_t) * up_e x_t).
+
+    Rows are sorted by expert; each expert is three matrix products on its rows. Backward is by hand, because a
+    permutation's gradient is a gather, which index_add would hide."""
+
+    @staticmethod
+    def forward(ctx, x, g, chosen, w_gate, w_up, w_down):
+        N, K = chosen.shape
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=w_gate.shape[0]).tolist()
+        where = torch.empty_like(order)
+        where[order] = torch.arange(N * K)
+        xs = x.index_select(0, order // K)
+        gs = g.flatten().index_select(0, order).to(x.dtype)[:, None]
+        wg, wu, wd = (w.to(x.dtype) for w in (w_gate, w_up, w_down))
+        a, u = x.new_empty(N * K, wg.shape[1]), x.new_empty(N * K, wg.shape[1])
+        lo = 0
+        for e, cnt in enumerate(counts):
+            rows = slice(lo, lo + cnt)
+            torch.mm(xs[rows], wg[e].t(), out=a[rows])
+            torch.mm(xs[rows], wu[e].t(), out=u[rows])
+            lo += cnt
+        hid = F.silu(a).mul_(u)
+        y = torch.empty_like(xs)
+        lo = 0
+        for e, cnt in enumerate(counts):
+            rows = slice(lo, lo + cnt)
+            torch.mm(hid[rows], wd[e].t(), out=y[rows])
+            lo += cnt
+        ctx.save_for_backward(xs, gs, a, u, y, order, where, wg, wu, wd)
+        ctx.counts, ctx.K = counts, K
+        return (y * gs).index_select(0, where).view(N, K, -1).sum(1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        xs, gs, a, u, y, order, where, wg, wu, wd = ctx.saved_tensors
+        K = ctx.K
+        gy = grad.index_select(0, order // K)
+        dg = (gy * y).sum(-1, dtype=torch.float32).index_select(0, where).view(-1, K)
+        gy = gy.mul_(gs)
+        s = torch.sigmoid(a)
+        act = a * s                                                                   # silu(a)
+        hid = act * u
+        dhid = torch.empty_like(a)
+        dwg, dwu, dwd = (torch.zeros(w.shape) for w in (wg, wu, wd))
+        lo = 0
+        for e, cnt in enumerate(ctx.counts):
+            rows = slice(lo, lo + cnt)
+            torch.mm(gy[rows], wd[e], out=dhid[rows])
+            dwd[e] = torch.mm(gy[rows].t(), hid[rows])
+            lo += cnt
+        du = dhid * act
+        da = dhid.mul_(u).mul_(torch.addcmul(s, act, 1 - s))                          # silu' = s + silu (1 - s)
+        dx = torch.empty_like(xs)
+        lo = 0
+        for e, cnt in enumerate(ctx.counts):
+            rows = slice(lo, lo + cnt)
+            torch.mm(da[rows], wg[e], out=dx[rows])
+            dx[rows] += torch.mm(du[rows], wu[e])
+            dwg[e] = torch.mm(da[rows].t(), xs[rows])
+            dwu[e] = torch.mm(du[rows].t(), xs[rows])
+            lo += cnt
+        dx = dx.index_select(0, where).view(-1, K, dx.shape[-1]).sum(1)
+        return dx, dg, None, dwg, dwu, dwd
+
+
+class MoE(nn.Module):
+    """Sigmoid scores; the bias elects (groups first), the unbiased scores weigh; one shared expert."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        d, E, i = cfg.hidden_size, cfg.n_routed_experts, cfg.moe_intermediate_size
+        self.cfg = cfg
+        self.gate = matrix(E, d)
+        self.gate_proj = nn.Parameter(torch.stack([matrix(i, d) for _ in range(E)]).detach())
+        self.up_proj = nn.Parameter(torch.stack([matrix(i, d) for _ in range(E)]).detach())
+        self.down_proj = nn.Parameter(torch.zeros(E, d, i))
+        self.shared_experts = MLP(d, i * cfg.n_shared_experts)
+        self.register_buffer("e_score_correction_bias", torch.zeros(E))
+        self.register_buffer("load", torch.zeros(E), persistent=False)       # tokens per expert since the last balance()
+
+    def route(self, x):
+        """x [N,d] -> weights [N,K] f32, chosen [N,K]."""
+        cfg = self.cfg
+        s = torch.sigmoid(F.linear(x.float(), self.gate))
+        with torch.no_grad():
+            choice = s + self.e_score_correction_bias
+            groups = choice.view(-1, cfg.n_group, cfg.n_routed_experts // cfg.n_group)
+            best = groups.topk(2, -1)[0].sum(-1).topk(cfg.topk_group, -1)[1]
+            keep = torch.zeros(groups.shape[:2], dtype=torch.bool).scatter_(1, best, True)
+            choice = groups.masked_fill(~keep[..., None], -math.inf).flatten(1)
+            chosen = choice.topk(cfg.num_experts_per_tok, -1)[1]
+        g = s.gather(1, chosen)
+        return g / g.sum(-1, keepdim=True) * cfg.routed_scaling_factor, chosen
+
+    def forward(self, x):
+        flat = x.reshape(-1, x.shape[-1])
+        g, chosen = self.route(flat)
+        if self.training:
+            self.load += torch.bincount(chosen.flatten(), minlength=self.cfg.n_routed_experts)
+        y = Experts.apply(flat, g, chosen, self.gate_proj, self.up_proj, self.down_proj)
+        return y.view_as(x) + self.shared_experts(x)
+
+    @torch.no_grad()
+    def balance(self, speed):
+        """The auxiliary-loss-free rule of the V3 report: overloaded experts lose `speed`, the others gain it."""
+        self.e_score_correction_bias += speed * torch.sign(self.load.mean() - self.load)
+        self.load.zero_()
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, cfg, moe):
+        super().__init__()
+        self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.self_attn = Attention(cfg)
+        self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.mlp = MoE(cfg) if moe else MLP(cfg.hidden_size, cfg.intermediate_size)
+
+    def forward(self, x, rope, dtype, past=(), mask=None):
+        a, kv = self.self_attn(self.input_layernorm(x, dtype), rope, past, mask)
+        x = x + a
+        return x + self.mlp(self.post_attention_layernorm(x, dtype)), kv
+
+
+class MTPModule(nn.Module):
+    """x = eh_proj [enorm(Emb(tok[i+k+1])) ; hnorm(h_i)]; y = decoder layer(x); g = shared_head.norm(y). Embedding and
+    head are the main model's."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        d = cfg.hidden_size
+        self.enorm, self.hnorm = RMSNorm(d, cfg.rms_norm_eps), RMSNorm(d, cfg.rms_norm_eps)
+        self.eh_proj = matrix(d, 2 * d)
+        self.layer = DecoderLayer(cfg, moe=True)
+        self.norm = RMSNorm(d, cfg.rms_norm_eps)                             # exported as shared_head.norm
+
+    def forward(self, emb, h, rope, dtype, past=(), mask=None):
+        x = linear(torch.cat((self.enorm(emb, dtype), self.hnorm(h, dtype)), -1), self.eh_proj).float()
+        y, kv = self.layer(x, rope, dtype, past, mask)
+        return self.norm(y, dtype), kv
+
+
+class Model(nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.cfg = cfg
+        self.embed_tokens = nn.Parameter(torch.randn(cfg.vocab_size, cfg.hidden_size))
+        self.layers = nn.ModuleList(DecoderLayer(cfg, L >= cfg.first_k_dense_replace)
+                                    for L in range(cfg.num_hidden_layers))
+        self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.lm_head = nn.Parameter(torch.randn(cfg.vocab_size, cfg.hidden_size) * 0.02)
+        self.mtp = nn.ModuleList(MTPModule(cfg) for _ in range(cfg.num_nextn_predict_layers))
+
+    def embed(self, tokens):
+        return F.embedding(tokens, self.embed_tokens)
+
+    def hidden(self, tokens, rope, dtype, past=None):
+        """tokens [B,T] -> target hidden after model.norm [B,T,d]. `past`, a list of one (k, v) or None per layer, is
+        the cache of a sampler: it is joined on the key axis and updated (one new row at a time, so no mask)."""
+        x = self.embed(tokens)
+        for L, layer in enumerate(self.layers):
+            before = [past[L]] if past and past[L] else []
+            x, kv = layer(x, rope, dtype, before)
+            if past is not None:
+                past[L] = tuple(torch.cat(p, 2) for p in zip(before[0], kv)) if before else kv
+        return self.norm(x, dtype)
+
+    def logits(self, h):
+        return linear(h, self.lm_head).float()
+
+    def experts(self):
+        return [m for m in self.modules() if isinstance(m, MoE)]

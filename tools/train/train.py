@@ -1,0 +1,204 @@
+"""Train the model, or go on from WORKDIR/checkpoint.pt if it is there.
+
+    python tokenizer.py --work WORKDIR && python train.py --work WORKDIR --minutes 110
+
+The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
+included, summed over resumes), or of --steps if given. Every --eval-minutes a row is added to WORKDIR/curves.csv.
+"""
+import argparse
+import csv
+import os
+import time
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from losses import HeadLoss, forward_losses
+from model import Config, Model, rope_table
+from optim import optimizers
+from tokenizer import BOS_ID
+
+LOSSES = ("main", "mtp1", "mtp2", "mtp3", "self2", "self3")
+FIELDS = ["step", "minutes", "tokens", "lr"] + [f"{s}_{x}" for s in ("train", "heldout") for x in LOSSES]
+
+
+class Batches:
+    """Chunks of T+1+D tokens. Per epoch the text is cut at a random phase and the cuts shuffled; half of the chunks
+    begin with BOS at the last paragraph start before the cut, as a prompt does."""
+
+    def __init__(self, files, length, newline_ids, seed):
+        self.ids = np.concatenate([np.load(f) for f in files]).astype(np.int64)
+        ends = np.isin(self.ids, newline_ids) | (self.ids == BOS_ID)
+        starts = np.flatnonzero(ends) + 1
+        self.starts = starts[starts < len(self.ids) - 1]
+        self.length, self.rng, self.queue, self.epochs = length, np.random.default_rng(seed), [], 0
+
+    def chunk(self, at):
+        if self.rng.random() < 0.5:
+            at = self.starts[max(0, np.searchsorted(self.starts, at, side="right") - 1)]
+            if self.ids[at - 1] != BOS_ID or at == 0:
+                c = self.ids[at:at + self.length - 1]
+                return np.concatenate(([BOS_ID], c))
+            at -= 1
+        return self.ids[at:at + self.length]
+
+    def next(self, size):
+        while len(self.queue) < size:
+            phase = self.rng.integers(self.length)
+            cuts = np.arange(phase, len(self.ids) - 2 * self.length, self.length)
+            self.queue += self.rng.permutation(cuts).tolist()
+            self.epochs += 1
+        cuts, self.queue = self.queue[:size], self.queue[size:]
+        return torch.from_numpy(np.stack([self.chunk(c) for c in cuts]))
+
+
+def heldout_chunks(path, T, D, count):
+    ids = np.load(path).astype(np.int64)
+    at = np.linspace(0, len(ids) - T - 1 - D, count).astype(int)
+    return torch.from_numpy(np.stack([ids[i:i + T + 1 + D] for i in at]))
+
+
+@torch.no_grad()
+def evaluate(model, chunks, rope, dtype, batch=16):
+    """Mean losses over chunks; the self-fed passes on every sequence, rows 0..255."""
+    model.eval()
+    total = {}
+    for lo in range(0, len(chunks), batch):
+        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, HeadLoss.apply, 0.0, (batch, 256))[3]
+        for k, v in plain.items():
+            total[k] = total.get(k, 0.0) + v * len(chunks[lo:lo + batch]) / len(chunks)
+    model.train()
+    return total
+
+
+def rate(used, step, warmup, flat):
+    """Multiplier of the learning rates: warm-up, constant until `flat` of the budget, then linear to 0.02."""
+    down = 1.0 if used < flat else max(0.02, 1 - 0.98 * (used - flat) / (1 - flat))
+    return min(1.0, (step + 1) / warmup) * down
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--work", required=True, help="where tokenizer.py wrote; checkpoint.pt and curves.csv go here")
+    p.add_argument("--minutes", type=float, default=110)
+    p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--batch-tokens", type=int, default=8192)
+    p.add_argument("--lengths", default="0:256,0.45:512,0.92:1024", help="share of the budget:rows per sequence, ...")
+    p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
+    p.add_argument("--lr", type=float, default=0.02)
+    p.add_argument("--adam-lr", type=float, default=0.003)
+    p.add_argument("--weight-decay", type=float, default=0.05)
+    p.add_argument("--flat", type=float, default=0.35)
+    p.add_argument("--warmup", type=int, default=60)
+    p.add_argument("--mtp-factor", type=float, default=0.3)
+    p.add_argument("--self-fed-factor", type=float, default=0.1)
+    p.add_argument("--self-fed", type=float, default=0.25, help="share of the rows on which module 0 is fed with itself")
+    p.add_argument("--distill", type=float, default=0.5, help="weight of the target's distribution in the MTP targets")
+    p.add_argument("--distill-from", type=float, default=0.3)
+    p.add_argument("--balance", type=float, default=0.002)
+    p.add_argument("--eval-minutes", type=float, default=3)
+    p.add_argument("--eval-sequences", type=int, default=48)
+    p.add_argument("--save-minutes", type=float, default=4)
+    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    p.add_argument("--stop-after", type=int, default=0, help="leave after this many steps (for timing)")
+    p.add_argument("--seed", type=int, default=1)
+    return p.parse_args()
+
+
+def main():
+    a = arguments()
+    torch.set_num_threads(a.threads)
+    torch.manual_seed(a.seed)
+    path = lambda name: os.path.join(a.work, name)
+    dtype = getattr(torch, a.dtype)
+
+    import tokenizers
+    tok = tokenizers.Tokenizer.from_file(path("tokenizer.json"))
+    newline_ids = [i for t, i in tok.get_vocab().items() if t.endswith("\u010a\u010a")]   # \n\n in the byte alphabet
+    cfg = Config(vocab_size=tok.get_vocab_size())
+    model = Model(cfg)
+    D = cfg.num_nextn_predict_layers
+    opts = optimizers(model, a.lr, a.adam_lr, a.weight_decay)
+    for o in opts:
+        for g in o.param_groups:
+            g["base"] = g["lr"]
+    rope = rope_table(cfg, cfg.max_position_embeddings)
+    step, tokens, spent = 0, 0, 0.0
+    if os.path.exists(path("checkpoint.pt")):
+        state = torch.load(path("checkpoint.pt"))
+        model.load_state_dict(state["model"])
+        for o, s in zip(opts, state["optimizers"]):
+            o.load_state_dict(s)
+        step, tokens, spent = state["step"], state["tokens"], state["seconds"]
+        print(f"resumed at step {step}, {spent / 60:.1f} minutes", flush=True)
+    lengths = [(float(s), int(n)) for s, n in (x.split(":") for x in a.lengths.split(","))]
+    heldout = heldout_chunks(path("tales.heldout.npy"), 256, D, a.eval_sequences)
+    begin, stage = time.time() - spent, None
+    next_eval, next_save = spent, spent + 60 * a.save_minutes
+    sums, count = {}, 0
+    while True:
+        spent = time.time() - begin
+        used = step / a.steps if a.steps else spent / (60 * a.minutes)
+        done = used >= 1 or (a.stop_after and step >= a.stop_after)
+        if (done or spent >= next_eval) and count:
+            row = {"step": step, "minutes": round(spent / 60, 2), "tokens": tokens, "lr": round(opts[0].param_groups[0]["lr"], 6)}
+            row |= {f"train_{k}": round(v / count, 4) for k, v in sums.items()}
+            row |= {f"heldout_{k}": round(v, 4) for k, v in evaluate(model, heldout, rope, dtype).items()}
+            new = not os.path.exists(path("curves.csv"))
+            with open(path("curves.csv"), "a", newline="") as f:
+                w = csv.DictWriter(f, FIELDS)
+                if new:
+                    w.writeheader()
+                w.writerow(row)
+            print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
+            sums, count, next_eval = {}, 0, spent + 60 * a.eval_minutes
+        if done or spent >= next_save:
+            state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in opts], "config": asdict(cfg),
+                     "step": step, "tokens": tokens, "seconds": time.time() - begin, "arguments": vars(a)}
+            torch.save(state, path("checkpoint.tmp"))
+            os.replace(path("checkpoint.tmp"), path("checkpoint.pt"))
+            next_save = spent + 60 * a.save_minutes
+        if done:
+            return
+
+        T = [n for s, n in lengths if used >= s][-1]
+        novels = used < a.novels_until
+        if stage != (T, novels):
+            stage = (T, novels)
+            files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
+            batches = Batches(files, T + 1 + D, newline_ids, a.seed + step)
+        B = a.batch_tokens // T
+        m = rate(used, step, a.warmup, a.flat)
+        for o in opts:
+            for g in o.param_groups:
+                g["lr"] = g["base"] * m
+        fed_rows = min(T, 256)
+        fed_b = max(1, round(a.self_fed * a.batch_tokens / fed_rows)) if a.self_fed else 0
+        main_loss, depth, fed, plain = forward_losses(
+            model, batches.next(B), rope, dtype, HeadLoss.apply, a.distill if used >= a.distill_from else 0.0,
+            (fed_b, fed_rows))
+        loss = main_loss + a.mtp_factor * sum(depth) / D
+        if fed:
+            loss = loss + a.self_fed_factor * sum(fed) / len(fed)
+        loss.backward()
+        for o in opts:
+            o.step()
+            o.zero_grad(set_to_none=True)
+        for moe in model.experts():
+            moe.balance(a.balance * max(m, 0.1))
+        if not torch.isfinite(loss):
+            raise SystemExit(f"the loss is not finite at step {step}")
+        for k, v in plain.items():
+            sums[k] = sums.get(k, 0.0) + v
+        count += 1
+        step += 1
+        tokens += B * T
+        if step % 50 == 0 or (a.stop_after and step % 5 == 0):
+            print(f"step {step} {spent / 60:.1f} min, {tokens / max(spent, 1e-9):.0f} tokens/s, loss {loss.item():.3f} "
+                  + " ".join(f"{k} {v:.3f}" for k, v in plain.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

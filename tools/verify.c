@@ -1,0 +1,268 @@
+/* tools/verify.c -- `verbatim verify`: the promise, checked on a prompt.
+ *
+ * Plain decoding first; its rows of logits are kept. Then the same run under other settings: each row that chooses a
+ * token must have the same bits. */
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+struct setting {
+    const char *draft, *isa;
+    int draft_tokens, threads, chunk;
+};
+
+/* What is compared: the rows of plain decoding. */
+struct baseline {
+    float *logits; /* [tokens, V] */
+    int32_t *tokens;
+    size_t count, room, V;
+};
+
+struct comparison {
+    const struct baseline *base;
+    struct baseline *record; /* filled instead of compared, in the first run */
+    size_t index;
+    long long token, logit;  /* of the first difference; -1: none */
+};
+
+static int see_row(void *context, const vb_event *e)
+{
+    struct comparison *k = context;
+    size_t i = k->index++;
+    if (k->record) {
+        memcpy(k->record->logits + i * k->record->V, e->logits, k->record->V * sizeof *e->logits);
+        k->record->tokens[i] = e->token;
+        k->record->count = i + 1;
+        return 0;
+    }
+    const struct baseline *b = k->base;
+    if (k->token >= 0)
+        return 0;
+    if (i >= b->count || memcmp(b->logits + i * b->V, e->logits, b->V * sizeof *e->logits)) {
+        k->token = (long long)i;
+        for (size_t v = 0; i < b->count && v < b->V && k->logit < 0; v++)
+            if (memcmp(&b->logits[i * b->V + v], &e->logits[v], sizeof *e->logits))
+                k->logit = (long long)v;
+    }
+    return 0;
+}
+
+struct verify {
+    struct cli *c;
+    const int32_t *prompt;
+    size_t prompt_count, n;
+    struct baseline base;
+    json_t *rows;
+    int differences, runs, total;
+};
+
+static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r)
+{
+    char fingerprint[17];
+    int equal = k->token < 0 && k->index == v->base.count;
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
+    v->differences += !equal;
+    if (v->c->json) {
+        json_t *first = equal ? json_null()
+                              : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
+                                          "logit", (json_int_t)k->logit);
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "draft_tokens", s->draft_tokens, "threads", s->threads, "chunk", s->chunk,
+                                                 "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
+                                                 "first_difference", first, "stats", cli_stats(r, s->draft_tokens)));
+        return;
+    }
+    if (!v->runs)
+        printf("%-12s %2s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
+    printf("%-12s %2d %7d %6d %-7s %s  %14.2f  ", s->draft, s->draft_tokens, s->threads, s->chunk, s->isa, fingerprint,
+           r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0);
+    if (equal)
+        puts(v->runs ? "yes" : "(plain decoding)");
+    else
+        printf("NO: token %lld, logit %lld\n", k->token < 0 ? (long long)k->index : k->token, k->logit);
+    fflush(stdout);
+}
+
+static int run_setting(struct verify *v, const struct setting *s)
+{
+    struct cli *c = v->c;
+    vb_session *session = NULL;
+    vb_result result;
+    vb_error err;
+    struct comparison k = {.base = &v->base, .record = v->runs ? NULL : &v->base, .token = -1, .logit = -1};
+    vb_generate_options o = {.max_tokens = v->n, .ignore_eos = c->ignore_eos, .fingerprint = 1, .callback = see_row,
+                             .context = &k};
+    c->session.draft = s->draft;
+    c->draft_tokens = s->draft_tokens;
+    c->session.threads = s->threads;
+    c->session.isa = s->isa;
+    c->session.prefill_chunk = s->chunk;
+    int code = cli_session(c, v->prompt_count, (long long)v->n, &session);
+    if (code == EXIT_DONE && (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE) {
+        report(v, s, &k, &result);
+        v->runs++;
+        cli_progress("verify", (size_t)v->runs, (size_t)v->total);
+    }
+    vb_session_close(session);
+    return code;
+}
+
+/* The values that each setting takes; what the command line fixes has one. */
+struct choices {
+    struct setting drafts[2 * VB_MAX_DRAFT + 1]; /* method and K; the first is plain decoding */
+    int threads[4], chunks[4];
+    const char *isa[8];
+    int num_drafts, num_threads, num_chunks, num_isa;
+};
+
+static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
+{
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
+    static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
+    *k = (struct choices){.num_drafts = 1};
+    k->drafts[0] = *plain;
+    for (int m = 0; m < 2 && vb_mtp_modules(c->model); m++) {
+        if (c->draft_given && strcmp(c->session.draft, methods[m]))
+            continue;
+        for (int i = 0; i < 5; i++) {
+            int K = c->draft_tokens >= 0 ? (int)c->draft_tokens : lengths[i];
+            if (K > 0 && (i == 0 || c->draft_tokens < 0)) {
+                k->drafts[k->num_drafts] = *plain;
+                k->drafts[k->num_drafts].draft = methods[m];
+                k->drafts[k->num_drafts++].draft_tokens = K;
+            }
+        }
+    }
+    k->threads[k->num_threads++] = plain->threads;
+    for (int i = 0; i < 3 && !c->threads_given; i++)
+        if (threads[i] != plain->threads)
+            k->threads[k->num_threads++] = threads[i];
+    k->chunks[k->num_chunks++] = plain->chunk;
+    for (int i = 0; i < 4 && !c->session.prefill_chunk; i++)
+        if (chunks[i] != plain->chunk && k->num_chunks < 4)
+            k->chunks[k->num_chunks++] = chunks[i];
+    k->isa[k->num_isa++] = plain->isa;
+    for (const struct kernels *const *t = kernel_tables; *t && !c->isa_given; t++)
+        if (kernels_runs_here(*t) && strcmp((*t)->name, plain->isa))
+            k->isa[k->num_isa++] = (*t)->name;
+}
+
+static struct setting combine(const struct choices *k, int draft, int threads, int chunk, int isa)
+{
+    struct setting s = k->drafts[draft];
+    s.threads = k->threads[threads];
+    s.chunk = k->chunks[chunk];
+    s.isa = k->isa[isa];
+    return s;
+}
+
+/* The settings to run, plain decoding first. With all, the full product; else each value alone, then 8 combinations,
+ * the same every time. */
+static int list_settings(struct setting *list, const struct choices *k, int all)
+{
+    int n = 0;
+    uint64_t random = 1;
+    for (int d = 0; all && d < k->num_drafts; d++)
+        for (int t = 0; t < k->num_threads; t++)
+            for (int c = 0; c < k->num_chunks; c++)
+                for (int i = 0; i < k->num_isa; i++)
+                    list[n++] = combine(k, d, t, c, i);
+    if (all)
+        return n;
+    for (int d = 0; d < k->num_drafts; d++)
+        list[n++] = combine(k, d, 0, 0, 0);
+    for (int t = 1; t < k->num_threads; t++)
+        list[n++] = combine(k, 0, t, 0, 0);
+    for (int c = 1; c < k->num_chunks; c++)
+        list[n++] = combine(k, 0, 0, c, 0);
+    for (int i = 1; i < k->num_isa; i++)
+        list[n++] = combine(k, 0, 0, 0, i);
+    for (int i = 0; i < 8; i++) {
+        int of[4] = {k->num_drafts, k->num_threads, k->num_chunks, k->num_isa}, pick[4];
+        for (int j = 0; j < 4; j++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            pick[j] = (int)((random >> 33) % (uint64_t)of[j]);
+        }
+        list[n++] = combine(k, pick[0], pick[1], pick[2], pick[3]);
+    }
+    return n;
+}
+
+#define MOST_SETTINGS ((2 * VB_MAX_DRAFT + 1) * 4 * 4 * 8)
+
+static int run_choices(struct verify *v, const struct choices *k, int all)
+{
+    struct setting *list = malloc(MOST_SETTINGS * sizeof *list);
+    int code = EXIT_DONE;
+    if (!list)
+        return cli_fail(v->c, EXIT_OTHER, "no memory for the list of settings");
+    v->total = list_settings(list, k, all);
+    for (int i = 0; i < v->total && code == EXIT_DONE; i++)
+        code = run_setting(v, &list[i]);
+    free(list);
+    return code;
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static int run(struct cli *c)
+{
+    struct verify v = {.c = c, .n = (size_t)(c->n < 0 ? 64 : c->n)};
+    int32_t *prompt = NULL;
+    int code = cli_open(c), known;
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &prompt, &v.prompt_count);
+    const struct kernels *best = kernels_select(c->session.isa, &known);
+    if (code == EXIT_DONE && !best)
+        code = known ? cli_fail(c, EXIT_USAGE, "this CPU lacks %s", c->session.isa)
+                     : cli_fail(c, EXIT_USAGE, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon",
+                                c->session.isa);
+    if (code == EXIT_DONE) {
+        struct setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
+                                c->session.prefill_chunk ? c->session.prefill_chunk : 512};
+        struct choices choices;
+        fill_choices(&choices, c, &plain);
+        v.prompt = prompt;
+        v.rows = json_array();
+        v.base.V = (size_t)vb_vocab_size(c->model);
+        v.base.logits = malloc((v.n ? v.n : 1) * v.base.V * sizeof *v.base.logits);
+        v.base.tokens = malloc((v.n ? v.n : 1) * sizeof *v.base.tokens);
+        if (!v.base.logits || !v.base.tokens)
+            code = cli_fail(c, EXIT_OTHER, "no memory for %zu rows of logits", v.n);
+        else
+            code = run_choices(&v, &choices, c->all);
+        if (code == EXIT_DONE && c->json)
+            code = cli_print_json(json_pack("{s:b,s:O}", "equal", v.differences == 0, "rows", v.rows));
+        else if (code == EXIT_DONE)
+            printf("%d runs: %s\n", v.runs, v.differences ? "DIFFERENT" : "identical, bit for bit");
+        if (code == EXIT_DONE && v.differences)
+            code = EXIT_DIFFERENCE;
+        json_decref(v.rows);
+        free(v.base.logits);
+        free(v.base.tokens);
+    }
+    free(prompt);
+    return code;
+}
+
+const struct command command_verify = {
+    "verify", "check that every setting gives the same bits",
+    "usage: verbatim verify MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
+    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, threads, prefill\n"
+    "chunks, instruction sets) and in 8 combinations, and compares every row of logits that chose a token, bit by bit.\n"
+    "Exits with 3 when one differs.\n\n"
+    "  -n N                   new tokens (64)\n"
+    "  --all                  the full product of the settings\n"
+    "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
+    "  --json                 {\"equal\": ..., \"rows\": [...]}\n"
+    "Prompt, sampling, --ignore-eos, --precision, --context: as for generate.\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL, run};
