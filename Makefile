@@ -7,6 +7,10 @@ CFLAGS  ?= -g
 SANITIZE ?=
 ARCH    := $(shell $(CC) -dumpmachine | cut -d- -f1)
 
+# `make V=1` shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@echo '  $(1)')
+
 # -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
 BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp -fvisibility=hidden \
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
@@ -32,7 +36,7 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan tsan fuzz layers fmt install clean help deps
+.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt install clean help deps
 all: $(BUILD)/verbatim $(BUILD)/sleef.ok
 
 help:
@@ -43,7 +47,7 @@ help:
 ## make demo            build, then run the main job on the bundled model
 ## make test            the tests, about ten minutes on two cores; make test-all: the full products as well
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
-## make asan|ubsan|tsan the named subset of the tests under a sanitizer
+## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
 ## make fuzz            time-boxed fuzzing of what parses files
 ## make layers          who may include whom
 ## make golden          make the goldens again (needs Python; see golden/README.md)
@@ -54,22 +58,24 @@ flags = $(BASE) $(CFLAGS) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(flags) -c -o $@ $<
+	$(call say,CC $<)
+	$(Q)$(CC) $(flags) -c -o $@ $<
 
 $(BUILD)/libverbatim.a: $(LIB_OBJ)
-	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR $@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/libreference.a: $(REF_OBJ)
-	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR $@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
-	$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS)
+	$(call say,LD $@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS)
 
 # Another SLEEF with other bits is refused when the program is built, in one sentence.
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
-	$(RUNNER) $< && touch $@
+	$(Q)$(RUNNER) $< && touch $@
 
 include tests/tests.mk
 

@@ -185,7 +185,8 @@ static int read_key(const struct reader *r, size_t i, int family)
     } else {
         rc = config_number(r, NULL, k->name, value, k->kind, k->least, k->most, &x);
     }
-    store(r->c, k, x);
+    if (!rc)
+        store(r->c, k, x);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include <jansson.h>
+#include <string.h>
 
 #define JSON_SHOWN 64 /* characters of a value that a message quotes, the terminating 0 included */
 
@@ -35,20 +36,30 @@ static inline json_t *json_read(const char *text, size_t size, const char *file,
     return value;
 }
 
-/* How a value looks in a message. */
+struct json_text {
+    char *text;
+    size_t used;
+};
+
+static inline int json_append(const char *piece, size_t n, void *context)
+{
+    struct json_text *t = context;
+    for (size_t i = 0; i < n && t->used < JSON_SHOWN; i++)
+        t->text[t->used++] = piece[i] == 0x7f ? '?' : piece[i]; /* the one control character that JSON leaves as it is */
+    return 0;
+}
+
+/* How a value looks in a message: as JSON in ASCII, a long one cut with dots. */
 static inline const char *json_show(const json_t *value, char shown[JSON_SHOWN])
 {
+    struct json_text t = {shown, 0};
     if (!value)
         return "missing";
-    size_t n = json_dumpb(value, shown, JSON_SHOWN - 1, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
-    if (n >= JSON_SHOWN) {
-        n = JSON_SHOWN - 1;
-        shown[n - 1] = shown[n - 2] = shown[n - 3] = '.';
-    }
-    for (size_t i = 0; i < n; i++)
-        if (shown[i] == 0x7f) /* the one control character that JSON does not escape */
-            shown[i] = '?';
-    shown[n] = 0;
+    json_dump_callback(value, json_append, &t, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (t.used == JSON_SHOWN)
+        memcpy(shown + JSON_SHOWN - 4, "...", 4);
+    else
+        shown[t.used] = 0;
     return shown;
 }
 

@@ -1,8 +1,9 @@
-/* engine/open.c -- the public functions about a model. */
+/* engine/open.c -- the public functions about a model and its tokenizer. */
 #include <string.h>
 
 #include "../simd/fpenv.h"
 #include "model.h"
+#include "tokenizer.h"
 
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
@@ -28,4 +29,29 @@ int vb_is_end_token(const vb_model *model, int32_t token)
         if (model->config.eos_token_ids[i] == token)
             return 1;
     return 0;
+}
+
+int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err)
+{
+    return tokenizer_open(out, dir, allocator, err);
+}
+
+void vb_tokenizer_close(vb_tokenizer *tokenizer) { tokenizer_close(tokenizer); }
+
+int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
+              vb_error *err)
+{
+    int32_t *all;
+    int code = tokenizer_encode(tokenizer, text, size, 1, &all, count, err);
+    if (code)
+        return code;
+    if (*count) /* with none, ids may be NULL */
+        memcpy(ids, all, (*count < room ? *count : room) * sizeof *ids);
+    vb_free(tokenizer_allocator(tokenizer), all);
+    return VB_OK;
+}
+
+const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size)
+{
+    return tokenizer_piece(tokenizer, id, size);
 }

@@ -25,11 +25,13 @@ void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
     if (size && count > (SIZE_MAX - 128) / size)
         return NULL;
     size_t total = count * size + 128;
-    char *block = a && a->alloc ? a->alloc(a->context, total) : malloc(total);
+    int given = a && a->alloc;
+    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc: pages never used are never touched */
     if (!block)
         return NULL;
     char *aligned = (char *)(((uintptr_t)block + 127) & ~(uintptr_t)63);
-    memset(block, 0, total);
+    if (given)
+        memset(block, 0, total);
     memcpy(aligned - sizeof block, &block, sizeof block);
     return aligned;
 }

@@ -63,6 +63,18 @@ int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
 int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
 
+/* Text and ids, by DIR/tokenizer.json (byte-level BPE). Read-only once open. */
+typedef struct tokenizer vb_tokenizer;
+
+int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
+void vb_tokenizer_close(vb_tokenizer *tokenizer);
+/* Ids of exactly this text, at most `room` of them to ids; *count is how many there are (more than room: call again).
+ * Special tokens written in the text are recognised; BOS is not added. Invalid UTF-8 is VB_BAD_ARGUMENT. */
+int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
+              vb_error *err);
+/* The bytes of one token, which may be a part of a character; NULL for an id without a token. */
+const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size);
+
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
 
 typedef struct vb_session vb_session;

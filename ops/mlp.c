@@ -84,7 +84,7 @@ void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weight
 size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen)
 {
     size_t shared = op_mlp_scratch(S, d, shared_intermediate), routed = bundles_scratch(S * chosen, d, intermediate);
-    return 2 * op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
+    return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
            op_scratch_bytes(experts * sizeof(struct bundle) / sizeof(float) + experts) +
            (shared > routed ? shared : routed);
 }

@@ -9,15 +9,13 @@
 
 #include <immintrin.h>
 
-ALWAYS_INLINE __m256 odd_bf16(const void *p)
+/* the odd and the even ones of 16 BF16 */
+ALWAYS_INLINE __m256 odd_bf16(__m256i words)
 {
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p), _mm256_set1_epi32((int)0xffff0000)));
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-ALWAYS_INLINE __m256 even_bf16(const void *p)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(p), 16));
-}
+ALWAYS_INLINE __m256 even_bf16(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
 
 /* eight BF16 in natural order */
 ALWAYS_INLINE __m256 widen_bf16(__m128i words)

@@ -9,15 +9,13 @@
 
 #include <immintrin.h>
 
-ALWAYS_INLINE __m512 odd_bf16(const void *p)
+/* the odd and the even ones of 32 BF16 */
+ALWAYS_INLINE __m512 odd_bf16(__m512i words)
 {
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xffff0000)));
+    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-ALWAYS_INLINE __m512 even_bf16(const void *p)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
-}
+ALWAYS_INLINE __m512 even_bf16(__m512i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
 
 /* sixteen BF16 in natural order */
 ALWAYS_INLINE __m512 widen_bf16(__m256i words)

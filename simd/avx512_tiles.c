@@ -11,7 +11,7 @@ ALWAYS_INLINE __m512 odd_weights(enum tile_source source, const char *w)
 {
     const float *f = (const float *)(const void *)w;
     if (source == FROM_BF16)
-        return odd_bf16(w);
+        return odd_bf16(_mm512_loadu_si512(w));
     return source == FROM_F32 ? odd_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f);
 }
 
@@ -19,7 +19,7 @@ ALWAYS_INLINE __m512 even_weights(enum tile_source source, const char *w)
 {
     const float *f = (const float *)(const void *)w;
     if (source == FROM_BF16)
-        return even_bf16(w);
+        return even_bf16(_mm512_loadu_si512(w));
     return source == FROM_F32 ? even_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f + 16);
 }
 
@@ -197,40 +197,41 @@ static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const
         strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
 }
 
-/* 32 weights in natural order */
-ALWAYS_INLINE void decode_chunk(float *out, enum weight_type type, const void *codes, __m512 scale)
+ALWAYS_INLINE void decode_chunk(float *out, enum weight_type type, const char *codes, __m512 scale, int packed)
 {
-    const __m256i *half = codes;
-    __m512 low, high;
-    if (type == WEIGHT_F8_E4M3) {
-        __m512i words = e4m3_to_bf16(_mm256_loadu_si256(half));
-        low = _mm512_mul_ps(widen_bf16(_mm512_castsi512_si256(words)), scale);
-        high = _mm512_mul_ps(widen_bf16(_mm512_extracti64x4_epi64(words, 1)), scale);
-    } else if (type == WEIGHT_F16) {
-        low = _mm512_cvtph_ps(_mm256_loadu_si256(half));
-        high = _mm512_cvtph_ps(_mm256_loadu_si256(half + 1));
+    __m512 low, high; /* the first and the last sixteen of the result */
+    if (type == WEIGHT_F16) {
+        __m512 a = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)codes));
+        __m512 b = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(codes + 32)));
+        low = packed ? odd_f32(a, b) : a;
+        high = packed ? even_f32(a, b) : b;
     } else {
-        low = widen_bf16(_mm256_loadu_si256(half));
-        high = widen_bf16(_mm256_loadu_si256(half + 1));
+        __m512i words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(_mm256_loadu_si256((const void *)codes))
+                                               : _mm512_loadu_si512(codes);
+        low = packed ? odd_bf16(words) : widen_bf16(_mm512_castsi512_si256(words));
+        high = packed ? even_bf16(words) : widen_bf16(_mm512_extracti64x4_epi64(words, 1));
     }
-    _mm512_storeu_ps(out, low);
-    _mm512_storeu_ps(out + 16, high);
+    _mm512_storeu_ps(out, type == WEIGHT_F8_E4M3 ? _mm512_mul_ps(low, scale) : low);
+    _mm512_storeu_ps(out + 16, type == WEIGHT_F8_E4M3 ? _mm512_mul_ps(high, scale) : high);
 }
 
-ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale)
+ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale,
+                              int packed)
 {
     const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
     const __m512 s = _mm512_set1_ps(scale);
-    for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size)
-        decode_chunk(out, type, codes, s);
+    for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
+        _mm_prefetch(codes + DOT_BLOCK * size, _MM_HINT_T0); /* this row in the next block */
+        decode_chunk(out, type, codes, s, packed);
+    }
 }
 
-static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale)
+static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed)
 {
     switch (type) {
-    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale); break;
-    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale); break;
-    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale);
+    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
+    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
+    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
     }
 }
 

@@ -11,14 +11,17 @@
 
 ALWAYS_INLINE float32x4_t load_f32(const void *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
 
-ALWAYS_INLINE float32x4_t odd_bf16(const void *p)
+ALWAYS_INLINE uint16x8_t load_words(const void *p) { return vreinterpretq_u16_u8(vld1q_u8(p)); }
+
+/* the odd and the even ones of 8 BF16 */
+ALWAYS_INLINE float32x4_t odd_bf16(uint16x8_t words)
 {
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(vld1q_u8(p)), vdupq_n_u32(0xffff0000)));
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(words), vdupq_n_u32(0xffff0000)));
 }
 
-ALWAYS_INLINE float32x4_t even_bf16(const void *p)
+ALWAYS_INLINE float32x4_t even_bf16(uint16x8_t words)
 {
-    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(vld1q_u8(p)), 16));
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(words), 16));
 }
 
 /* four BF16 in natural order */

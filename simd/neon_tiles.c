@@ -9,7 +9,7 @@ ALWAYS_INLINE float32x4_t odd_weights(enum tile_source source, const char *w, si
 {
     const float *f = (const float *)(const void *)w;
     if (source == FROM_BF16)
-        return odd_bf16(w + 16 * quad);
+        return odd_bf16(load_words(w + 16 * quad));
     return source == FROM_F32 ? odd_f32(f + 8 * quad) : vld1q_f32(f + 4 * quad);
 }
 
@@ -17,7 +17,7 @@ ALWAYS_INLINE float32x4_t even_weights(enum tile_source source, const char *w, s
 {
     const float *f = (const float *)(const void *)w;
     if (source == FROM_BF16)
-        return even_bf16(w + 16 * quad);
+        return even_bf16(load_words(w + 16 * quad));
     return source == FROM_F32 ? even_f32(f + 8 * quad) : vld1q_f32(f + 16 + 4 * quad);
 }
 
@@ -179,41 +179,43 @@ static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const
         strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
 }
 
-/* 8 weights in natural order */
-ALWAYS_INLINE void decode_8(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale)
+/* a quarter of a chunk: 8 weights to out[0..7], or packed to 4 of the odd and 4 of the even ones */
+ALWAYS_INLINE void decode_quarter(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale, int packed)
 {
     float32x4_t low, high;
     if (type == WEIGHT_F16) {
-        uint16x8_t words = vreinterpretq_u16_u8(vld1q_u8(codes));
-        low = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(words)));
-        high = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(words)));
+        float16x8_t halves = vreinterpretq_f16_u16(load_words(codes));
+        float32x4_t a = vcvt_f32_f16(vget_low_f16(halves)), b = vcvt_f32_f16(vget_high_f16(halves));
+        low = packed ? vuzp2q_f32(a, b) : a;
+        high = packed ? vuzp1q_f32(a, b) : b;
     } else {
-        uint16x8_t words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(vld1_u8(codes)) : vreinterpretq_u16_u8(vld1q_u8(codes));
-        low = widen_bf16(vget_low_u16(words));
-        high = widen_bf16(vget_high_u16(words));
+        uint16x8_t words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(vld1_u8(codes)) : load_words(codes);
+        low = packed ? odd_bf16(words) : widen_bf16(vget_low_u16(words));
+        high = packed ? even_bf16(words) : widen_bf16(vget_high_u16(words));
     }
-    if (type == WEIGHT_F8_E4M3) {
-        low = vmulq_f32(low, scale);
-        high = vmulq_f32(high, scale);
-    }
-    vst1q_f32(out, low);
-    vst1q_f32(out + 4, high);
+    vst1q_f32(out, type == WEIGHT_F8_E4M3 ? vmulq_f32(low, scale) : low);
+    vst1q_f32(out + (packed ? 16 : 4), type == WEIGHT_F8_E4M3 ? vmulq_f32(high, scale) : high);
 }
 
-ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const uint8_t *codes, size_t chunks, float scale)
+ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const uint8_t *codes, size_t chunks, float scale,
+                              int packed)
 {
     const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
     const float32x4_t s = vdupq_n_f32(scale);
-    for (size_t k = 0; k < chunks * DOT_CHUNK; k += 8)
-        decode_8(out + k, type, codes + k * size, s);
+    for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
+        __builtin_prefetch(codes + DOT_BLOCK * size); /* this row in the next block */
+        UNROLL
+        for (size_t quarter = 0; quarter < 4; quarter++)
+            decode_quarter(out + (packed ? 4 : 8) * quarter, type, codes + 8 * size * quarter, s, packed);
+    }
 }
 
-static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale)
+static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed)
 {
     switch (type) {
-    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale); break;
-    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale); break;
-    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale);
+    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
+    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
+    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
     }
 }
 

@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-#define FEW_TOKENS 12   /* up to here a tile's weights stay in L1 while all tokens pass */
-#define L2_ROWS 128     /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
-#define PANEL_ROWS 16   /* rows of decoded weights: 64 KB of stack */
-#define PANEL_TOKENS 126 /* tokens that share one decoded panel: a multiple of TILE_TOKENS */
-#define PREFETCH 1024   /* bytes ahead in a stream of weights */
+#define FEW_TOKENS 12    /* up to here a tile's weights stay in L1 while all tokens pass */
+#define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
+#define PANEL_ROWS 32    /* rows of decoded weights: 128 KB of stack */
+#define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
+#define PREFETCH 1024    /* bytes ahead in a stream of weights */
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -25,38 +25,44 @@ static const unsigned char *weight_at(const struct weight_view *w, size_t i, siz
     return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
 }
 
-/* n stored weights in natural order; a chunk that is cut short is decoded from a copy */
+/* n stored weights, natural or packed; a chunk that is cut short is decoded from a copy */
 static void decode_codes(const struct vector_loops *v, float *out, enum weight_type type, const unsigned char *codes,
-                         size_t n, float scale)
+                         size_t n, float scale, int packed)
 {
     size_t size = weight_size(type), tail = n % DOT_CHUNK, whole = n - tail;
+    unsigned char cut[DOT_CHUNK * sizeof(uint16_t)] = {0};
+    float decoded[DOT_CHUNK];
     if (type == WEIGHT_F32) {
-        memcpy(out, codes, n * size);
+        if (packed)
+            v->pack(out, (const float *)(const void *)codes, n);
+        else
+            memcpy(out, codes, n * size);
         return;
     }
-    v->decode(out, type, codes, whole / DOT_CHUNK, scale);
-    if (tail) {
-        unsigned char cut[DOT_CHUNK * sizeof(uint16_t)] = {0};
-        float decoded[DOT_CHUNK];
-        memcpy(cut, codes + whole * size, tail * size);
-        v->decode(decoded, type, cut, 1, scale);
+    v->decode(out, type, codes, whole / DOT_CHUNK, scale, packed);
+    if (!tail)
+        return;
+    memcpy(cut, codes + whole * size, tail * size);
+    v->decode(decoded, type, cut, 1, scale, 0);
+    if (packed)
+        v->pack(out + whole, decoded, tail); /* not decoded as packed: 0 * scale need not be +0 */
+    else
         memcpy(out + whole, decoded, tail * sizeof *out);
-    }
 }
 
-/* weights (i, j .. j+n) in natural order; a run of F8 weights shares one scale */
+/* weights (i, j .. j+n); a run of F8 weights shares one scale */
 static void decode_run(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j,
-                       size_t n)
+                       size_t n, int packed)
 {
     if (w->type != WEIGHT_F8_E4M3) {
-        decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f);
+        decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f, packed);
         return;
     }
     const float *scale = w->scale + (i + w->scale_row) / w->block_rows * w->scale_stride;
     for (size_t run, end = j + n; j < end; j += run, out += run) {
         size_t block = (j + w->scale_col) / w->block_cols;
         run = min_size((block + 1) * w->block_cols - w->scale_col, end) - j;
-        decode_codes(v, out, w->type, weight_at(w, i, j), run, scale[block]);
+        decode_codes(v, out, w->type, weight_at(w, i, j), run, scale[block], packed);
     }
 }
 
@@ -88,17 +94,15 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
                           float (*panel)[DOT_BLOCK])
 {
     const struct weight_view *w = p->w;
-    float natural[DOT_BLOCK], tail[TILE_TOKENS][DOT_BLOCK];
+    float tail[TILE_TOKENS][DOT_BLOCK];
     struct tile tile = {.source = p->decoded ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
     tile.prefetch = p->decoded ? 0 : step > 1 || rows <= TILE_ROWS ? PREFETCH : TILE_ROWS * w->stride * weight_size(w->type);
 
     for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
         size_t length = min_size(w->cols - k, DOT_BLOCK);
         tile.chunks = packed_length(length) / DOT_CHUNK;
-        for (size_t r = 0; p->decoded && r < rows; r++) {
-            decode_run(p->v, natural, w, n + r * step, k, length);
-            p->v->pack(panel[r], natural, length);
-        }
+        for (size_t r = 0; p->decoded && r < rows; r++)
+            decode_run(p->v, panel[r], w, n + r * step, k, length, 1);
         for (size_t t = t0, T; t < t1; t += T) {
             size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
             T = (t1 - t + tiles_left - 1) / tiles_left;
@@ -171,7 +175,7 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
             count = min_size(c1 - c, STRIP);
             int whole = count == STRIP, direct = stored && whole;
             for (size_t r = 0; !direct && r < block; r++) {
-                decode_run(v, decoded[r], w, n + r, c, count);
+                decode_run(v, decoded[r], w, n + r, c, count, 0);
                 memset(decoded[r] + count, 0, (STRIP - count) * sizeof(float));
             }
             enum tile_source source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32;

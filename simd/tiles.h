@@ -35,8 +35,8 @@ struct vector_loops {
      * `pitch` bytes from row to row; source FROM_BF16 or FROM_F32 */
     void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
                   const float *x, size_t ldx, int first, size_t prefetch);
-    /* whole chunks of 32 weights (F16, BF16, F8_E4M3) in natural order; the scale is for F8_E4M3 */
-    void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale);
+    /* whole chunks of 32 weights (F16, BF16, F8_E4M3), natural or packed; the scale is for F8_E4M3 */
+    void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
     void (*pack)(float *packed, const float *x, size_t K);
 };
 

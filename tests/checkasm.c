@@ -21,7 +21,7 @@ static const char *filter = "";
 static int failures[KERNELS + 1][8]; /* by table, in the order of kernel_tables */
 
 const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3"};
-const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge"};
+const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
 const char *const kernel_names[] = {"matmul_f32",   "matmul_f16",   "matmul_bf16",   "matmul_f8_e4m3",
                                     "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
                                     "dot",          "pack",         "softmax_block", "exp",
@@ -42,10 +42,10 @@ size_t type_size(enum weight_type type) { return type == WEIGHT_F32 ? 4 : type =
 /* Lowest and highest exponent field per type and kind. Two factors of UNDERFLOW multiply to subnormals or to zeros of
  * either sign, the case in which a skipped tail shows (-0 + 0*0 is +0). */
 static const struct { uint8_t low, high; } exponents[WEIGHT_TYPES][KINDS] = {
-    [WEIGHT_F32] = {{118, 127}, {60, 180}, {0, 2}, {44, 62}, {0, 0}, {110, 135}, {185, 254}},
-    [WEIGHT_F16] = {{8, 15}, {0, 30}, {0, 0}, {0, 1}, {0, 0}, {5, 25}, {28, 30}},
-    [WEIGHT_BF16] = {{118, 127}, {60, 180}, {0, 2}, {44, 62}, {0, 0}, {110, 135}, {185, 254}},
-    [WEIGHT_F8_E4M3] = {{3, 8}, {0, 14}, {0, 0}, {0, 1}, {0, 0}, {0, 14}, {14, 15}},
+    [WEIGHT_F32] = {{118, 127}, {60, 180}, {0, 2}, {44, 62}, {0, 0}, {110, 135}, {185, 254}, {100, 116}},
+    [WEIGHT_F16] = {{8, 15}, {0, 30}, {0, 0}, {0, 1}, {0, 0}, {5, 25}, {28, 30}, {1, 4}},
+    [WEIGHT_BF16] = {{118, 127}, {60, 180}, {0, 2}, {44, 62}, {0, 0}, {110, 135}, {185, 254}, {100, 116}},
+    [WEIGHT_F8_E4M3] = {{3, 8}, {0, 14}, {0, 0}, {0, 1}, {0, 0}, {0, 14}, {14, 15}, {0, 0}},
 };
 
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n)
@@ -63,10 +63,23 @@ void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n)
             code = (low + (uint32_t)(r >> 8) % (high - low + 1)) << bits | fraction | ((r & 1) ? sign : 0);
             if (kind == WIDE && r % 64 < 2)
                 code &= sign; /* zeros among large numbers */
+            if (kind == VANISH)
+                code |= sign | 1; /* not a zero */
             if (type == WEIGHT_F8_E4M3 && (code & 0x7f) == 0x7f)
                 code ^= 1; /* NaN codes have their own test */
         }
         memcpy((char *)out + i * (size_t)size, &code, (size_t)size); /* little endian */
+    }
+}
+
+void random_factors(float *x, enum kind kind, size_t n, size_t apart)
+{
+    random_numbers(x, WEIGHT_F32, kind == SUBNORMAL ? UNIFORM : kind, n);
+    for (size_t k = 0; k < n; k++) {
+        if (kind == CANCEL && k / apart % 2)
+            x[k] = x[k - apart];
+        if (kind == VANISH)
+            memcpy(x + k, &(uint32_t){(uint32_t)(1 + below(255))}, sizeof *x);
     }
 }
 
@@ -154,9 +167,7 @@ static void check_dot(size_t K, enum kind kind, size_t slack)
 {
     float *a = ending_at_a_page(SLOT_X, K * sizeof *a, slack * 4), *b = ending_at_a_page(SLOT_X2, K * sizeof *b, 0);
     random_numbers(a, WEIGHT_F32, kind, K);
-    random_numbers(b, WEIGHT_F32, kind == SUBNORMAL ? UNIFORM : kind, K);
-    for (size_t i = 1; kind == CANCEL && i < K; i += 2)
-        b[i] = b[i - 1];
+    random_factors(b, kind, K, 1);
     float want = kernels_scalar.dot(a, b, K);
     char what[120];
     snprintf(what, sizeof what, "K=%zu %s", K, kind_names[kind]);

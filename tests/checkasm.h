@@ -15,11 +15,15 @@ extern uint64_t rng_state;
 uint64_t rng(void);
 static inline size_t below(size_t n) { return n ? (size_t)(rng() % n) : 0; }
 
-enum kind { UNIFORM, WIDE, SUBNORMAL, UNDERFLOW, ZEROS, CANCEL, HUGE_RANGE, KINDS };
+/* VANISH: weights negative, the other factor positive and so small (random_factors) that every product rounds to -0. */
+enum kind { UNIFORM, WIDE, SUBNORMAL, UNDERFLOW, ZEROS, CANCEL, HUGE_RANGE, VANISH, KINDS };
 extern const char *const kind_names[KINDS];
 
 /* n numbers of this kind, stored as this type, at out (any address) */
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n);
+
+/* n numbers to multiply with weights of this kind; for CANCEL each comes twice, `apart` numbers from each other */
+void random_factors(float *x, enum kind kind, size_t n, size_t apart);
 
 size_t type_size(enum weight_type type);
 extern const char *const type_names[WEIGHT_TYPES];

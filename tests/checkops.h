@@ -60,7 +60,10 @@ static inline uint64_t next_random(uint64_t *seed) /* splitmix64 */
 static inline size_t random_below(uint64_t *seed, size_t n) { return (size_t)(next_random(seed) >> 33) % n; }
 
 /* in [-1, 1), all 24 bits in use */
-static inline float random_float(uint64_t *seed) { return (float)((int)(next_random(seed) >> 40) - (1 << 23)) * 0x1p-23f; }
+static inline float random_float(uint64_t *seed)
+{
+    return (float)((int)(next_random(seed) >> 40) - (1 << 23)) * 0x1p-23f;
+}
 
 /* ---- memory that ends where an inaccessible page begins; what was not written is NaN ---- */
 
@@ -155,8 +158,8 @@ static inline void check_same_bits(const float *got, size_t ld_got, const float 
 static inline void check_within(float got, double want, double bound, size_t row, size_t index)
 {
     if (!(fabs((double)got - want) <= bound))
-        fail_msg("%s: row %zu, index %zu is %.9g, the formula says %.12g, off by %.3g, bound %.3g", case_name, row, index,
-                 (double)got, want, fabs((double)got - want), bound);
+        fail_msg("%s: row %zu, index %zu is %.9g, the formula says %.12g, off by %.3g, bound %.3g", case_name, row,
+                 index, (double)got, want, fabs((double)got - want), bound);
 }
 
 /* numbers between rows that nobody may touch */
@@ -258,7 +261,8 @@ static inline float store_weight(enum weight_type type, unsigned char *at, float
     default: { /* every code but the two NaNs; one rounding */
         unsigned code = (unsigned)(r >> 1 & 127) % 127, exponent = code >> 3, fraction = code & 7;
         *at = (unsigned char)((r & 1) << 7 | code);
-        return (float)(sign * (exponent ? ldexp(8.0 + fraction, (int)exponent - 10) : ldexp(fraction, -9)) * (double)scale);
+        return (float)(sign * (exponent ? ldexp(8.0 + fraction, (int)exponent - 10) : ldexp(fraction, -9)) *
+                       (double)scale);
     }
     }
 }

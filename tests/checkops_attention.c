@@ -1,5 +1,5 @@
-/* tests/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the naive
- * form of the report with K and V expanded per head. */
+/* tests/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
+ * naive form of the report with K and V expanded per head. */
 #include "checkops.h"
 
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static const int32_t *slots_of(enum slots how, uint64_t *seed)
 }
 
 /* lengths: query s sees lengths[s % count] tokens of timeline s % 3 */
-static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths, size_t count,
-                                     uint64_t *seed)
+static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
+                                     size_t count, uint64_t *seed)
 {
     struct problem p = {.a = {d.heads, d.nope, d.rope, d.value, d.latent, NULL, 1.0f}, .S = S};
     float *cache[3];
@@ -163,7 +163,8 @@ TEST(attention_is_rule_4_bit_for_bit)
     for (size_t d = 0; d < COUNT(shapes); d++)
         for (int type = 0; type < WEIGHT_TYPES; type++) {
             size_t S = d ? 3 : COUNT(edge_lengths);
-            struct problem p = random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
+            struct problem p =
+                random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
             float *want = contract(&p);
             size_t N = p.a.heads * p.a.value;
             FOR_EACH_TABLE(k)
@@ -180,12 +181,13 @@ TEST(attention_is_rule_4_bit_for_bit)
  * Scores. q_abs is off by gamma(n) A; the dot over c+r adds gamma(depth), the product with scale one rounding:
  *     |ds_j| <= gamma(n + depth(c+r) + 1) |scale| B_j  <= D, the largest over j.
  * Weights. p_j e_b is exp(s_j - m_b) exp(m_b - M). Any m_b and M cancel, but each difference is rounded: since
- *     s_j <= m_b <= M the two errors are together at most u (M - s_j) <= u R. exp itself is off by 1 ulp = 2 u, twice.
- *     So p_j e_b has a relative error of at most exp(D + u R) (1 + gamma(4)) - 1. No exponent falls below the range of
- *     normal numbers (R < 80 is asserted), so no error is absolute but that of sums of tiny products (2^-149 each).
+ *     s_j <= m_b <= M the two errors are together at most u (M - s_j) <= u R, R the range of the computed scores. exp
+ *     itself is off by 1 ulp = 2 u, twice. So p_j e_b has a relative error of at most exp(D + u R) (1 + gamma(4)) - 1.
+ *     No exponent falls below the range of normal numbers (R < 80 is asserted), so no error is absolute but that of
+ *     sums of tiny products (2^-149 each).
  * Quotient. o_b sums at most 256 products and o at most `blocks` of them; l_b sums 256/16 numbers per lane and 4 of the
  *     fold, L adds blocks; numerator and denominator both carry the weights' error; one division:
- *     |do_c| <= phi sum_j w_j |row_jc|,  1 + phi = exp(2 (D + u R)) (1 + gamma(4 + 256 + blocks + 4 + 20 + blocks + 1)).
+ *     |do_c| <= phi sum_j w_j |row_jc|,  1 + phi = exp(2 (D + u R)) (1 + gamma(4 + 256 + blocks + 4 + 20 + blocks + 1))
  * Values. W_uv's dot adds gamma(depth(c)):
  *     |dy_v| <= ((1 + phi)(1 + gamma(depth(c))) - 1) sum_c |W_uv| sum_j w_j |row_jc|. */
 static void check_head(const struct problem *p, size_t s, size_t h, const float *y)
@@ -231,7 +233,7 @@ static void check_head(const struct problem *p, size_t s, size_t h, const float 
                 size[v] += weight[j] / L * fabs((double)w_uv[v * c + i] * (double)row[i]);
             }
     }
-    double blocks = (double)((T + 255) / 256), moved = exp(2 * (D + 0x1p-24 * (M - lowest + D)));
+    double blocks = (double)((T + 255) / 256), moved = exp(2 * (D + 0x1p-24 * (M - lowest + 2 * D)));
     double factor = moved * (1 + rounding_gamma(4 + 256 + blocks + 4 + 20 + blocks + 1));
     factor = factor * (1 + rounding_gamma(dot_depth(c))) - 1;
     for (size_t v = 0; v < V; v++)
@@ -244,7 +246,8 @@ TEST(attention_is_within_its_bound_of_the_naive_formula)
     for (size_t d = 0; d < COUNT(shapes); d++)
         for (int type = 0; type < WEIGHT_TYPES; type++) {
             size_t S = d ? 2 : COUNT(edge_lengths);
-            struct problem p = random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
+            struct problem p =
+                random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
             FOR_EACH_TABLE(k) {
                 float *y = run(k, 2, &p);
                 for (size_t s = 0; s < S; s++)
@@ -287,7 +290,8 @@ TEST(attention_row_has_the_same_bits_alone_and_among_any_others)
 TEST(attention_does_not_depend_on_the_slots_of_a_timeline)
 {
     uint64_t seed = 4;
-    struct problem p = random_problem(shapes[0], WEIGHT_F16, COUNT(edge_lengths), edge_lengths, COUNT(edge_lengths), &seed);
+    struct problem p =
+        random_problem(shapes[0], WEIGHT_F16, COUNT(edge_lengths), edge_lengths, COUNT(edge_lengths), &seed);
     size_t N = p.a.heads * p.a.value;
     float *want = run(scalar_table(), 1, &p);
     FOR_EACH_TABLE(k)

@@ -217,9 +217,9 @@ TEST(rmsnorm_is_the_order_of_its_header_bit_for_bit)
     }
 }
 
-/* Every square is positive, so the sum is off by gamma(depth) of itself; the quotient and + eps (a positive number, which
- * only dilutes what was off) are two roundings more. The square root halves the relative error, and it, the reciprocal
- * and the two products are four roundings: gamma(depth / 2 + 5) |y| in all. */
+/* Every square is positive, so the sum is off by gamma(depth) of itself; the quotient and + eps (a positive number,
+ * which only dilutes what was off) are two roundings more. The square root halves the relative error, and it, the
+ * reciprocal and the two products are four roundings: gamma(depth / 2 + 5) |y| in all. */
 TEST(rmsnorm_is_within_its_bound_of_the_formula)
 {
     uint64_t seed = 11;
@@ -315,9 +315,10 @@ static const struct {
     {"Kimi-K2", 64, 50000, &(const struct rope_yarn){32, 1, 1, 1, 1, 4096}},
     {"no mscale_all_dim", 64, 10000, &(const struct rope_yarn){8, 32, 1, 1, 0, 4096}},
     {"two mscales", 16, 10000, &(const struct rope_yarn){4, 32, 1, 0.5, 1.25, 64}},
-    {"equal ends at 0", 32, 10000, &(const struct rope_yarn){4, 64, 32, 1, 1, 64}},
+    {"equal ends at 0", 32, 10000, &(const struct rope_yarn){4, 64, 11, 1, 1, 64}},
+    {"high end below 0", 32, 10000, &(const struct rope_yarn){4, 64, 32, 1, 1, 64}},
     {"low end clamped", 16, 100, &(const struct rope_yarn){16, 32, 1, 1, 1, 32}},
-    {"high end clamped", 16, 10000, &(const struct rope_yarn){16, 32, 1, 1, 1, 1e9}},
+    {"high end clamped", 16, 10000, &(const struct rope_yarn){16, 1e6, 1, 1, 1, 1e9}},
     {"factor 1", 16, 10000, &(const struct rope_yarn){1, 32, 1, 1, 0, 64}},
 };
 static const int64_t rope_positions[] = {0, 1, 2, 63, 255, 4095, 4096, 163839};

@@ -138,8 +138,8 @@ static void check_routing(const struct routing *got, const float *logits, const 
         for (size_t i = 0; i < r->chosen; i++) {
             size_t at = row * r->chosen + i;
             if (got->expert[at] != expert[i])
-                fail_msg("%s: row %zu, choice %zu is expert %d (logit %.9g), should be %d (logit %.9g)", case_name, row, i,
-                         got->expert[at], (double)logits[row * r->experts + (size_t)got->expert[at]], expert[i],
+                fail_msg("%s: row %zu, choice %zu is expert %d (logit %.9g), should be %d (logit %.9g)", case_name, row,
+                         i, got->expert[at], (double)logits[row * r->experts + (size_t)got->expert[at]], expert[i],
                          (double)logits[row * r->experts + (size_t)expert[i]]);
             if (!same_bits(got->weight[at], weight[i]))
                 fail_msg("%s: row %zu, weight %zu (expert %d) is %a, should be %a", case_name, row, i, expert[i],
@@ -289,7 +289,8 @@ TEST(router_weights_are_within_their_bound_of_the_formula)
                     for (size_t e = 0; e < E; e++) {
                         size_t a = (size_t)got.expert[row * r.chosen + in];
                         double bias_a = r.bias ? (double)r.bias[a] : 0.0, bias_e = r.bias ? (double)r.bias[e] : 0.0;
-                        double off = (phi - 1) * (s[a] + s[e]) + 0x1p-24 * (fabs(s[a] * phi + bias_a) + fabs(s[e] * phi + bias_e));
+                        double off = (phi - 1) * (s[a] + s[e]) +
+                                     0x1p-24 * (fabs(s[a] * phi + bias_a) + fabs(s[e] * phi + bias_e));
                         if (s[e] + bias_e > s[a] + bias_a + off && !is_among(e, got.expert + row * r.chosen, r.chosen))
                             fail_msg("%s: row %zu, expert %zu is elected, %zu is not; the formula says %.9g and %.9g",
                                      case_name, row, a, e, s[a] + bias_a, s[e] + bias_e);
@@ -337,8 +338,9 @@ TEST(router_ties_elect_the_lowest_index)
     }
 }
 
-/* choices of exactly -0 and +0: softmax of -infinity is +0, and a bias of -0 or of minus the score makes the rest */
-TEST(router_takes_minus_zero_for_zero)
+/* Zeros made in two ways: a bias that takes the score away, and a score that underflows beside a bias of -0 or +0. (A
+ * choice of -0 cannot come about: scores are never -0, and a sum of other numbers rounds to +0.) */
+TEST(router_choices_of_zero_tie)
 {
     static struct routing got;
     const float logits[4] = {0, 0, 0, 0}, bias[4] = {-0.5f, -0.5f, -0.5f, -0.25f};
@@ -371,11 +373,12 @@ TEST(router_ranks_nan_below_everything)
     }
 }
 
-/* The choices left are negative: with closed groups at 0 instead of out, an expert of a closed group would win. */
+/* The choices left are negative: with closed groups at 0 instead of out, experts of the closed group would win. (Expert
+ * 4 has the best choice of all, in a group whose second best is poor.) */
 TEST(router_keeps_closed_groups_out_when_surviving_choices_are_negative)
 {
     static struct routing got;
-    const float logits[8] = {2, 1, 0, -1, 3, -3, -3, -3}, bias[8] = {-1, -1, -1, -1, -2, -2, -2, -2};
+    const float logits[8] = {2, 1, 0, -1, 3, -3, -3, -3}, bias[8] = {-1, -1, -1, -1, -1, -2, -2, -2};
     struct router r = {8, 3, 2, 1, 1, 1, 1, 1, 2.5f, bias};
     float s[8], choice[8];
     int open[8], all[8] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -418,7 +421,8 @@ TEST(router_groups_score_their_two_best_or_their_best)
     static struct routing got;
     const float logits[6] = {2.25f, -6, -6, 2, 2, -6};
     for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
-        struct router two = {6, 2, 2, 1, sigmoid, 1, 1, 1, 1.0f, NULL}, best = {6, 2, 2, 1, sigmoid, 0, 1, 1, 1.0f, NULL};
+        struct router two = {6, 2, 2, 1, sigmoid, 1, 1, 1, 1.0f, NULL},
+                      best = {6, 2, 2, 1, sigmoid, 0, 1, 1, 1.0f, NULL};
         FOR_EACH_TABLE(k) {
             run(k, &got, logits, &two, 1);
             check_experts(&got, EXPERTS(3, 4), 2);
@@ -464,7 +468,7 @@ int main(void)
         T(router_row_has_the_same_bits_alone_and_among_any_others),
         T(router_weights_are_within_their_bound_of_the_formula),
         T(router_ties_elect_the_lowest_index),
-        T(router_takes_minus_zero_for_zero),
+        T(router_choices_of_zero_tie),
         T(router_ranks_nan_below_everything),
         T(router_keeps_closed_groups_out_when_surviving_choices_are_negative),
         T(router_bias_elects_experts_and_never_weighs_them),

@@ -15,130 +15,14 @@
 #include <cmocka.h>
 
 #include "support/files.h"
+#include "support/lists.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
-#define COUNT(array) (sizeof(array) / sizeof *(array))
 #define TINY "golden/tiny/"
 
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 
-/* ---- lists: the tensors of a checkpoint, to be changed one by one --------------------------------------------------- */
-
-struct list {
-    struct checkpoint *from; /* its names are borrowed */
-    struct config config;
-    struct tensor tensors[512];
-    size_t count;
-};
-
-static void list_open(struct list *l, const char *dir)
-{
-    vb_error err;
-    if (config_read(&l->config, dir, NULL, &err) || checkpoint_open(&l->from, dir, NULL, &err))
-        fail_msg("%s", err.message);
-    l->count = checkpoint_count(l->from);
-    assert_true(l->count < COUNT(l->tensors));
-    for (size_t i = 0; i < l->count; i++)
-        l->tensors[i] = *checkpoint_at(l->from, i);
-}
-
-static struct tensor *list_find(struct list *l, const char *name)
-{
-    for (size_t i = 0; i < l->count; i++)
-        if (!strcmp(l->tensors[i].name, name))
-            return &l->tensors[i];
-    fail_msg("no %s", name);
-    return NULL;
-}
-
-static void list_remove_prefix(struct list *l, const char *prefix)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < l->count; i++)
-        if (strncmp(l->tensors[i].name, prefix, strlen(prefix)))
-            l->tensors[kept++] = l->tensors[i];
-    l->count = kept;
-}
-
-static int list_bind(const struct list *l, struct model **m, vb_error *err)
-{
-    struct checkpoint *c;
-    err->code = VB_OK;
-    err->message[0] = 0;
-    int rc = checkpoint_from_list(&c, l->tensors, l->count, NULL, err);
-    if (!rc)
-        rc = model_bind(m, &l->config, c, NULL, err);
-    assert_int_equal(rc, err->code);
-    return rc;
-}
-
-static struct model *bind_or_fail(const struct list *l)
-{
-    struct model *m;
-    vb_error err;
-    if (list_bind(l, &m, &err))
-        fail_msg("%s", err.message);
-    return m;
-}
-
-static void expect(const struct list *l, int code, const char *format, ...)
-{
-    char wants[512];
-    struct model *m;
-    vb_error err;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(wants, sizeof wants, format, args);
-    va_end(args);
-    int rc = list_bind(l, &m, &err);
-    if (rc != code || strcmp(err.message, wants))
-        fail_msg("code %d \"%s\", wanted %d \"%s\"", rc, err.message, code, wants);
-}
-
-static int ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), k = strlen(end);
-    return n >= k && !strcmp(name + n - k, end);
-}
-
 /* ---- what binds ----------------------------------------------------------------------------------------------------- */
-
-/* the parameters of one layer by the shapes of the papers: *active is what one token touches */
-static int64_t layer_parameters(const struct config *c, int layer, int64_t *active)
-{
-    int64_t d = c->hidden_size, H = c->num_attention_heads, q = c->q_lora_rank, latent = c->kv_lora_rank;
-    int64_t n = c->qk_nope_head_dim, r = c->qk_rope_head_dim, v = c->v_head_dim, E = c->n_routed_experts;
-    int64_t expert = 3 * d * c->moe_intermediate_size;
-    int64_t attention = (q ? q * d + q + H * (n + r) * q : H * (n + r) * d) + (latent + r) * d + latent +
-                        H * (n + v) * latent + d * H * v;
-    int64_t always = attention + 2 * d;
-    if (!config_layer_is_moe(c, layer)) {
-        *active = always + 3 * d * c->intermediate_size;
-        return *active;
-    }
-    always += E * d + (c->topk_method == TOPK_NOAUX_TC ? E : 0) + expert * c->n_shared_experts;
-    *active = always + expert * c->num_experts_per_tok;
-    return always + expert * E;
-}
-
-static void check_parameters(const struct model *m)
-{
-    const struct config *c = &m->config;
-    int64_t d = c->hidden_size, table = c->vocab_size * d, part, total = table + d, active = d + d + table;
-    if (!c->tie_word_embeddings)
-        total += table;
-    for (int i = 0; i < c->num_hidden_layers; i++) {
-        total += layer_parameters(c, i, &part);
-        active += part;
-    }
-    for (int k = 0; k < m->num_mtp; k++) {
-        total += layer_parameters(c, c->num_hidden_layers + k, &part) + 3 * d + 2 * d * d;
-        for (int head = 0; head < 2; head++)
-            total += model_mtp_copy(m, k, head) == MTP_COPY_DIFFERENT ? table : 0;
-    }
-    assert_int_equal(model_parameters(m), total);
-    assert_int_equal(model_active_parameters(m), active);
-}
 
 static void check_view(const struct model *m, const struct weight_view *w, size_t rows, size_t cols, const char *name)
 {
@@ -173,6 +57,12 @@ TEST(the_tiny_checkpoints_bind_completely)
         assert_int_equal(m->num_mtp, modules[i]);
         for (size_t t = 0; t < checkpoint_count(m->checkpoint); t++)
             assert_int_equal(checkpoint_at(m->checkpoint, t)->taken, 1);
+        for (int k = 0; k < m->num_mtp; k++) {
+            const struct weight_view *embed = &m->mtp[k].embed_tokens, *head = &m->mtp[k].head;
+            assert_true((model_mtp_copy(m, k, 0) == MTP_COPY_ABSENT) == (embed->data == m->embed_tokens.data));
+            assert_true((model_mtp_copy(m, k, 1) == MTP_COPY_ABSENT) == (head->data == m->lm_head.data));
+            assert_true(embed->rows == (size_t)m->config.vocab_size && head->cols == (size_t)m->config.hidden_size);
+        }
         check_parameters(m);
         assert_int_equal(model_check(m, NULL, NULL, &err), VB_OK);
         model_close(m);
@@ -249,7 +139,7 @@ TEST(each_missing_tensor_is_told_by_name)
             if (copy && strstr(whole.name, "layers."))
                 model_close(bind_or_fail(&l)); /* the main model's is used */
             else
-                expect(&l, VB_BAD_CHECKPOINT, "the list: %s is missing", whole.name);
+                expect_bind(&l, VB_BAD_CHECKPOINT, "the list: %s is missing", whole.name);
             l.tensors[l.count++] = last;
             l.tensors[i] = whole;
         }
@@ -280,9 +170,9 @@ TEST(each_wrong_shape_is_told_with_both_shapes)
     struct tensor *t = list_find(&l, "model.layers.1.self_attn.o_proj.weight");
     t->ndim = 3;
     t->shape[2] = 1;
-    expect(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s is [64,72,1], config.json says [64,72]", t->name);
+    expect_bind(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s is [64,72,1], config.json says [64,72]", t->name);
     t->ndim = 0;
-    expect(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s is [], config.json says [64,72]", t->name);
+    expect_bind(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s is [], config.json says [64,72]", t->name);
     checkpoint_close(l.from);
 }
 
@@ -306,11 +196,12 @@ TEST(each_wrong_dtype_is_told)
     struct tensor *norm = list_find(&l, "model.norm.weight");
     norm->dtype = DTYPE_F8_E4M3;
     strcpy(norm->dtype_name, "F8_E4M3");
-    expect(&l, VB_UNSUPPORTED, "model.safetensors: model.norm.weight is F8_E4M3, wanted F32, F16 or BF16");
+    expect_bind(&l, VB_UNSUPPORTED, "model.safetensors: model.norm.weight is F8_E4M3, wanted F32, F16 or BF16");
     norm->dtype = DTYPE_BF16;
     l.config.fp8 = 0;
-    expect(&l, VB_BAD_CHECKPOINT,
-           "model.safetensors: model.layers.0.self_attn.q_a_proj.weight is F8_E4M3, config.json has no quantization_config");
+    expect_bind(&l, VB_BAD_CHECKPOINT,
+                "model.safetensors: model.layers.0.self_attn.q_a_proj.weight is F8_E4M3, config.json has no "
+                "quantization_config");
     checkpoint_close(l.from);
 }
 
@@ -321,13 +212,13 @@ TEST(what_is_left_over_is_told_unless_it_is_explained)
     struct tensor extra = *list_find(&l, "model.norm.weight");
     extra.name = "model.layers.1.self_attn.q_proj.weight";
     l.tensors[l.count++] = extra;
-    expect(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s has no place in the model of config.json (tensors left over: 1)",
-           extra.name);
+    expect_bind(&l, VB_BAD_CHECKPOINT, "model.safetensors: %s has no place in the model of config.json (tensors left over: 1)",
+                extra.name);
     extra.name = "zzz";
     l.tensors[l.count++] = extra;
-    expect(&l, VB_BAD_CHECKPOINT,
-           "model.safetensors: model.layers.1.self_attn.q_proj.weight has no place in the model of config.json (tensors left "
-           "over: 2)");
+    expect_bind(&l, VB_BAD_CHECKPOINT,
+                "model.safetensors: model.layers.1.self_attn.q_proj.weight has no place in the model of config.json (tensors "
+                "left over: 2)");
     l.count -= 2;
 
     extra.name = "model.layers.0.self_attn.rotary_emb.inv_freq";
@@ -359,7 +250,7 @@ TEST(mtp_layers_may_be_absent_but_not_in_part)
     check_parameters(m);
     model_close(m);
     list_remove_prefix(&l, "model.layers.3.");
-    expect(&l, VB_BAD_CHECKPOINT, "the list: model.layers.3.input_layernorm.weight is missing");
+    expect_bind(&l, VB_BAD_CHECKPOINT, "the list: model.layers.3.input_layernorm.weight is missing");
     list_remove_prefix(&l, "model.layers.4.");
     m = bind_or_fail(&l);
     assert_int_equal(m->num_mtp, 0);
@@ -378,147 +269,13 @@ TEST(mtp_layers_may_be_absent_but_not_in_part)
     model_close(m);
 
     l.config.num_hidden_layers = 2; /* a main layer is no MTP layer: nothing may hide it */
-    expect(&l, VB_BAD_CHECKPOINT, "the list: model.layers.2.enorm.weight is missing");
+    expect_bind(&l, VB_BAD_CHECKPOINT, "the list: model.layers.2.enorm.weight is missing");
     l.config.num_nextn_predict_layers = 0;
     struct model *none;
     vb_error err;
     assert_int_equal(list_bind(&l, &none, &err), VB_BAD_CHECKPOINT);
     assert_non_null(strstr(err.message, ": model.layers.2.input_layernorm.weight has no place in the model of config.json"));
     checkpoint_close(l.from);
-}
-
-/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
-
-struct place {
-    const char *name;
-    size_t begin;
-};
-
-static int find_place(void *context, const struct safetensors_entry *e, vb_error *err)
-{
-    struct place *p = context;
-    (void)err;
-    if (!strcmp(e->tensor.name, p->name))
-        p->begin = e->begin;
-    return VB_OK;
-}
-
-/* A copy of golden/tiny/v3 with `count` bytes of tensor `name`, from `at` on, replaced; the directory is the caller's. */
-static void patched_v3(char dir[64], const char *name, size_t at, const void *bytes, size_t count)
-{
-    char *config, *weights;
-    size_t config_size, size;
-    struct place p = {name, 0};
-    vb_error err;
-    make_dir(dir);
-    assert_int_equal(vb_read_file(NULL, TINY "v3/config.json", &config, &config_size, &err), VB_OK);
-    assert_int_equal(vb_read_file(NULL, TINY "v3/model.safetensors", &weights, &size, &err), VB_OK);
-    assert_int_equal(safetensors_parse(weights, size, size, "f", find_place, &p, NULL, &err), VB_OK);
-    assert_true(p.begin > 0);
-    memcpy(weights + p.begin + at, bytes, count);
-    write_file(dir, "config.json", config, config_size);
-    write_file(dir, "model.safetensors", weights, size);
-    vb_free(NULL, weights);
-    vb_free(NULL, config);
-}
-
-static void told(void *context, size_t done, size_t total)
-{
-    size_t *last = context;
-    assert_true(done > last[0] && done <= total);
-    last[0] = done;
-    last[1] = total;
-}
-
-TEST(a_weight_that_is_no_number_is_told_with_its_place)
-{
-    static const struct {
-        const char *name;
-        size_t at;
-        unsigned char bytes[4];
-        size_t count;
-        const char *message;
-    } cases[] = {
-        {"model.layers.1.mlp.experts.7.up_proj.weight", 3 * 64 + 5, {0xff}, 1,
-         "model.safetensors: model.layers.1.mlp.experts.7.up_proj.weight [3,5] is not a number"},
-        {"model.layers.2.self_attn.kv_b_proj.weight", 0, {0x7f}, 1,
-         "model.safetensors: model.layers.2.self_attn.kv_b_proj.weight [0,0] is not a number"},
-        {"model.embed_tokens.weight", 2 * (159 * 64 + 63), {0x80, 0x7f}, 2,
-         "model.safetensors: model.embed_tokens.weight [159,63] is not finite"},
-        {"model.layers.0.self_attn.o_proj.weight_scale_inv", 0, {0, 0, 0xc0, 0xff}, 4,
-         "model.safetensors: model.layers.0.self_attn.o_proj.weight_scale_inv [0,0] is not finite"},
-        {"model.layers.3.mlp.gate.e_score_correction_bias", 4 * 11, {0, 0, 0x80, 0x7f}, 4,
-         "model.safetensors: model.layers.3.mlp.gate.e_score_correction_bias [11] is not finite"},
-    };
-    char dir[64];
-    struct model *m;
-    vb_error err;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        patched_v3(dir, cases[i].name, cases[i].at, cases[i].bytes, cases[i].count);
-        assert_int_equal(model_open(&m, dir, NULL, &err), VB_OK);
-        assert_int_equal(model_check(m, NULL, NULL, &err), VB_BAD_CHECKPOINT);
-        assert_string_equal(err.message, cases[i].message);
-        model_close(m);
-        remove_dir(dir);
-    }
-    size_t last[2] = {0, 0};
-    assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK);
-    assert_int_equal(model_check(m, told, last, &err), VB_OK);
-    assert_true(last[0] == last[1] && last[0] > 300000); /* the last call says that all is done */
-    model_close(m);
-}
-
-TEST(mtp_copies_are_compared_and_a_changed_one_counts)
-{
-    static const unsigned char three[2] = {0x40, 0x40};
-    char dir[64];
-    struct model *m;
-    vb_error err;
-    assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK);
-    assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_EQUAL);
-    assert_int_equal(model_mtp_copy(m, 0, 1), MTP_COPY_EQUAL);
-    int64_t parameters = model_parameters(m);
-    model_close(m);
-    patched_v3(dir, "model.layers.3.shared_head.head.weight", 2 * 1000, three, 2);
-    assert_int_equal(model_open(&m, dir, NULL, &err), VB_OK);
-    assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_EQUAL);
-    assert_int_equal(model_mtp_copy(m, 0, 1), MTP_COPY_DIFFERENT);
-    assert_int_equal(model_parameters(m), parameters + 160 * 64);
-    check_parameters(m);
-    model_close(m);
-    remove_dir(dir);
-
-    struct list l;
-    list_open(&l, TINY "v3");
-    list_remove_prefix(&l, "model.layers.3.embed_tokens.");
-    m = bind_or_fail(&l);
-    assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_ABSENT);
-    assert_int_equal(m->mtp[0].embed_tokens.rows, 160);
-    assert_int_equal(model_parameters(m), parameters);
-    model_close(m);
-    checkpoint_close(l.from);
-}
-
-TEST(scales_at_odd_addresses_are_copied)
-{
-    struct model *m;
-    vb_error err;
-    size_t odd = 0, vectors = 0;
-    assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK); /* its header is not padded */
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
-        const struct tensor *t = checkpoint_at(m->checkpoint, i);
-        if (ends_with(t->name, "_scale_inv"))
-            odd += (uintptr_t)t->data % 4 ? t->bytes : 0;
-        else if (t->ndim == 1)
-            vectors += (size_t)t->shape[0] * sizeof(float);
-    }
-    assert_true(odd > 0);
-    assert_int_equal(m->widened_bytes, odd + vectors);
-    const struct weight_view *w = &m->layers[1].moe.experts[0].gate_proj;
-    const struct tensor *t = checkpoint_find(m->checkpoint, "model.layers.1.mlp.experts.0.gate_proj.weight_scale_inv");
-    assert_int_equal((uintptr_t)w->scale % sizeof(float), 0);
-    assert_memory_equal(w->scale, t->data, t->bytes);
-    model_close(m);
 }
 
 TEST(opening_fails_cleanly_at_every_allocation)
@@ -659,9 +416,6 @@ int main(void)
         cmocka_unit_test(each_wrong_dtype_is_told),
         cmocka_unit_test(what_is_left_over_is_told_unless_it_is_explained),
         cmocka_unit_test(mtp_layers_may_be_absent_but_not_in_part),
-        cmocka_unit_test(a_weight_that_is_no_number_is_told_with_its_place),
-        cmocka_unit_test(mtp_copies_are_compared_and_a_changed_one_counts),
-        cmocka_unit_test(scales_at_odd_addresses_are_copied),
         cmocka_unit_test(opening_fails_cleanly_at_every_allocation),
         cmocka_unit_test(a_model_without_weights_or_with_a_bad_config_is_told),
         cmocka_unit_test(every_tensor_of_deepseek_r1_has_its_place),

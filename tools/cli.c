@@ -21,19 +21,31 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 
 int cli_error(const struct cli *c, const vb_error *err)
 {
-    json_t *message = c->json ? json_string(err->message) : NULL;
+    /* Names from outside may hold anything: invalid bytes become U+FFFD, control characters '?', so one line stays one. */
+    struct utf8_stream stream = {0};
+    char message[3 * (sizeof err->message + 4) + 12];
+    size_t size = utf8_stream_push(&stream, err->message, strlen(err->message), message);
+    size += utf8_stream_finish(&stream, message + size);
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)message[i] < 0x20 || message[i] == 0x7f)
+            message[i] = '?';
     if (c->json)
-        cli_print_json(json_pack("{s:o}", "error", message ? message : json_string("a message that is not UTF-8")));
+        cli_print_json(json_pack("{s:s%}", "error", message, size));
     else
-        fprintf(stderr, "verbatim: %s\n", err->message);
+        fprintf(stderr, "verbatim: %.*s\n", (int)size, message);
     return err->code == VB_BAD_ARGUMENT ? EXIT_USAGE : EXIT_OTHER;
 }
 
 int cli_print_json(json_t *value)
 {
-    int failed = json_dumpf(value, stdout, JSON_REAL_PRECISION(9)) || putchar('\n') == EOF || fflush(stdout);
+    int code = value ? EXIT_DONE : EXIT_OTHER;
+    if (!value)
+        value = json_pack("{s:s}", "error", "a name is not valid UTF-8, which JSON wants");
+    json_dumpf(value, stdout, JSON_REAL_PRECISION(9)); /* main asks stdout whether it could be written */
+    putchar('\n');
+    fflush(stdout);
     json_decref(value);
-    return failed ? EXIT_OTHER : EXIT_DONE;
+    return code;
 }
 
 double cli_seconds(void)
@@ -101,10 +113,12 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
         errno = 0;
         long long id = strtoll(p, &after, 10);
         if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && *after != ',' && !isspace((unsigned char)*after))) {
-            int code = cli_fail(c, EXIT_USAGE, "%.64s: token id %zu is \"%.16s\", wanted an integer of 0 or more", spec,
-                                *count, p);
+            size_t shown = strcspn(p, ", \t\n\v\f\r");
+            int code = cli_fail(c, EXIT_USAGE, "%.64s: token id %zu is \"%.*s\", wanted an integer of 0 or more", spec,
+                                *count, (int)(shown < 16 ? shown : 16), p);
             vb_free(NULL, text);
             free(*ids);
+            *ids = NULL; /* the caller frees what it was given */
             return code;
         }
         if (*count == room) {
@@ -120,18 +134,24 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
     return EXIT_DONE;
 }
 
-/* Text to ids, with BOS in front where asked. */
-static int encode_prompt(struct cli *c, const char *text, size_t size, int32_t **ids, size_t *count)
+int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count)
 {
     vb_error err;
+    if (!tokenizer_encode(c->tokenizer, text, size, special, ids, count, &err))
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the text is wrong, not the command line */
+}
+
+/* Text to ids, with BOS in front where asked. */
+static int encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int32_t **ids, size_t *count)
+{
     int32_t *encoded;
     int bos = c->bos || (!c->no_bos && tokenizer_add_bos(c->tokenizer));
     if (bos && tokenizer_bos(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
-    if (tokenizer_encode(c->tokenizer, text, size, 1, &encoded, count, &err)) {
-        err.code = VB_IO; /* the text is wrong, not the command line */
-        return cli_error(c, &err);
-    }
+    int code = cli_encode(c, name, text, size, 1, &encoded, count);
+    if (code != EXIT_DONE)
+        return code;
     *ids = malloc((*count + 1) * sizeof **ids);
     if (!*ids)
         abort();
@@ -160,13 +180,13 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
     } else if (!c->tokenizer) {
         code = cli_error(c, &c->tokenizer_error);
     } else if (c->prompt) {
-        code = encode_prompt(c, c->prompt, strlen(c->prompt), ids, count);
+        code = encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), ids, count);
     } else {
         char *text;
         size_t size;
         if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
             return cli_error(c, &err);
-        code = encode_prompt(c, text, size, ids, count);
+        code = encode_prompt(c, c->prompt_file, text, size, ids, count);
         vb_free(NULL, text);
     }
     if (code != EXIT_DONE)
@@ -212,7 +232,7 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count)
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *bytes)
 {
     struct utf8_stream stream = {0};
     size_t room = 16, used = 0, size;
@@ -226,11 +246,12 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count)
         abort();
     for (size_t i = 0; i < count; i++) {
         const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
-        if (piece && !(i + 1 == count && c->model && vb_is_end_token(c->model, ids[i])))
+        if (piece && !(i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
             used += utf8_stream_push(&stream, piece, size, text + used);
     }
     used += utf8_stream_finish(&stream, text + used);
     text[used] = '\0';
+    *bytes = used;
     return text;
 }
 

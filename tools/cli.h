@@ -29,7 +29,7 @@ enum option_group {
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision;
-    int json, bos, no_bos, no_special, stats, all, check, ignore_eos; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos; /* flags */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
@@ -72,11 +72,16 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
 /* Session options with the context that the prompt and n ask for. */
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
-/* Prints a JSON value on stdout, with a newline, and drops it. */
+/* Prints a JSON value on stdout, with a newline, and drops it. NULL, which json_pack gives for a name that is not
+ * UTF-8, is reported. */
 int cli_print_json(json_t *value);
 
-/* The text of ids as it would be shown: end token left out, invalid bytes as U+FFFD. NULL without a tokenizer. */
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count);
+/* tokenizer_encode; an error names where the text is from. The caller frees *ids with vb_free. */
+int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
+
+/* The text of ids as it would be shown, *size bytes (a token may be the character U+0000): invalid bytes as U+FFFD, the
+ * end token left out, which with --ignore-eos ends nothing and is text. NULL without a tokenizer. */
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *size);
 
 /* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);

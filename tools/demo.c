@@ -79,10 +79,11 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_prompt(c, &prompt, &count);
     for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
-        char *text = cli_text(c, prompt, count);
-        printf("--- %s%s\n%s", methods[m],
-               m == 0 ? ": one token per pass" : isatty(STDOUT_FILENO) ? ": accepted drafts are green" : ": accepted drafts in [brackets]",
-               text);
+        size_t size;
+        char *text = cli_text(c, prompt, count, &size);
+        printf("--- %s%s\n", methods[m],
+               m == 0 ? ": one token per pass" : isatty(STDOUT_FILENO) ? ": accepted drafts are green" : ": accepted drafts in [brackets]");
+        fwrite(text, 1, size, stdout);
         free(text);
         code = decode(c, methods[m], prompt, count, &runs[m]);
         puts("\n");
@@ -101,5 +102,8 @@ const struct command command_demo = {
     "demo", "one prompt decoded plainly, with MTP-Vanilla and with MTP-Eagle",
     "usage: verbatim demo MODEL --prompt TEXT [OPTIONS]\n\n"
     "Streams the text three times, accepted drafts visible, then compares speed, acceptance and fingerprints.\n"
-    "Exits with 3 when the fingerprints differ. Options: as for generate, without --draft.\n",
+    "Exits with 3 when the fingerprints differ.\n\n"
+    "  -n N                   new tokens (160)\n"
+    "  --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --temperature, --top-k, --top-p, --seed, --threads, --isa,\n"
+    "  --precision, --prefill-chunk, --context    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH, run};

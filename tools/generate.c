@@ -30,7 +30,7 @@ static int print_token(void *context, const vb_event *e)
         return ferror(stdout) != 0;
     }
     const char *piece = tokenizer_piece(p->c->tokenizer, e->token, &size);
-    if (!piece || vb_is_end_token(p->c->model, e->token))
+    if (!piece || (vb_is_end_token(p->c->model, e->token) && !p->c->ignore_eos))
         return 0;
     if (p->colour && e->draft_depth)
         fputs("\033[32m", stdout);
@@ -56,10 +56,11 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     json_t *ids = json_array();
     for (size_t i = prompt; i < count; i++)
         json_array_append_new(ids, json_integer(tokens[i]));
-    char *text = cli_text(c, tokens + prompt, count - prompt);
+    size_t size;
+    char *text = cli_text(c, tokens + prompt, count - prompt, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
-                            text ? json_string(text) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
+                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
                             fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
                             cli_stats(r, cli_draft_tokens(c)));
     free(text);
@@ -124,10 +125,8 @@ static int run(struct cli *c)
             cli_error(c, &err), code = EXIT_OTHER;
         else if (c->json)
             code = print_json(c, session, count, &result);
-        else
+        else if (!ferror(stdout)) /* else main says so */
             print_statistics(c, count, &result);
-        if (code == EXIT_DONE && ferror(stdout))
-            code = EXIT_OTHER;
     }
     vb_session_close(session);
     free(prompt);

@@ -3,31 +3,28 @@
 
 #include "cli.h"
 
+/* Every key that counts, as it was read, or as the architecture's class has it when the file is silent. */
 static void print_config(const struct config *c)
 {
-    static const char *const methods[] = {"greedy", "group_limited_greedy", "noaux_tc"};
+    const char *key;
+    char value[32];
+    int from_default;
     printf("architecture        %s (%s)\n", c->architecture, c->model_type);
-    printf("vocab_size          %d, hidden_size %d, layers %d, MTP layers promised %d\n", c->vocab_size, c->hidden_size,
-           c->num_hidden_layers, c->num_nextn_predict_layers);
-    printf("attention           %d heads, q_lora_rank %d, kv_lora_rank %d, nope %d, rope %d, value %d\n",
-           c->num_attention_heads, c->q_lora_rank, c->kv_lora_rank, c->qk_nope_head_dim, c->qk_rope_head_dim, c->v_head_dim);
-    printf("norms               rms_norm_eps %g, of the latents %g\n", c->rms_norm_eps, c->latent_eps);
-    printf("rope                theta %g, %s", c->rope_theta, c->rope_interleave ? "adjacent pairs" : "halves");
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        printf("  %-34s %s%s\n", key, value, from_default ? "  (default of the class)" : "");
+    printf("  %-34s %g, whatever rms_norm_eps says\n", "eps of q_a and kv_a_layernorm", c->latent_eps);
+    printf("  %-34s %s are rotated\n", "rope", c->rope_interleave ? "adjacent pairs" : "halves");
     if (c->rope_yarn)
-        printf(", YaRN factor %g over %d positions, beta %g to %g, mscale %g, mscale_all_dim %g", c->rope_factor,
-               c->rope_original_max_position_embeddings, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
-               c->rope_mscale_all_dim);
-    printf("\npositions           %d\n", c->max_position_embeddings);
-    if (c->n_routed_experts)
-        printf("experts             %d of %d wide %d, %d shared; %s, %s; groups %d of %d; norm_topk_prob %s, factor %g\n",
-               c->num_experts_per_tok, c->n_routed_experts, c->moe_intermediate_size, c->n_shared_experts,
-               c->scoring_func == SCORING_SIGMOID ? "sigmoid" : "softmax", methods[c->topk_method], c->topk_group,
-               c->n_group, c->norm_topk_prob ? "true" : "false", c->routed_scaling_factor);
-    printf("dense layers        wide %d; experts from layer %d on, every %d\n", c->intermediate_size,
-           c->first_k_dense_replace, c->moe_layer_freq);
-    printf("embeddings          %s\n", c->tie_word_embeddings ? "tied" : "separate head");
+        printf("  %-34s factor %g over %d positions, beta %g to %g, mscale %g, mscale_all_dim %g\n", "YaRN",
+               c->rope_factor, c->rope_original_max_position_embeddings, c->rope_beta_fast, c->rope_beta_slow,
+               c->rope_mscale, c->rope_mscale_all_dim);
     if (c->fp8)
-        printf("fp8                 blocks of %dx%d\n", c->fp8_block_rows, c->fp8_block_cols);
+        printf("  %-34s %dx%d\n", "fp8 weight_block_size", c->fp8_block_rows, c->fp8_block_cols);
+    printf("  %-34s", "end tokens");
+    for (int i = 0; i < c->num_eos; i++)
+        printf(" %d", c->eos_token_ids[i]);
+    puts(c->num_eos ? "" : " none");
+    printf("  %-34s %.17g\n", "attention scale", config_attention_scale_f64(c));
 }
 
 static size_t count_used(const struct checkpoint *k)
@@ -53,6 +50,54 @@ static int print_json(const struct model *m)
                                     (json_int_t)count_used(k), "ignored", ignored));
 }
 
+/* What a tensor belongs to, by its name; MTP layers are a part of their own. */
+static const char *part_of(const struct config *c, const char *name)
+{
+    static const struct {
+        const char *in_name, *part;
+    } parts[] = {{".mlp.experts.", "routed experts"}, {".mlp.shared_experts.", "shared experts"}, {".mlp.gate.", "routers"},
+                 {".mlp.", "dense layers"}, {".self_attn.", "attention"}, {"embed_tokens", "embedding"},
+                 {"lm_head", "output head"}};
+    int layer;
+    if (sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= c->num_hidden_layers)
+        return "MTP layers";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i].in_name))
+            return parts[i].part;
+    return "norms";
+}
+
+static void print_sizes(const struct model *m)
+{
+    static const char *const parts[] = {"embedding", "attention", "dense layers", "routers", "routed experts",
+                                        "shared experts", "norms", "output head", "MTP layers"};
+    const struct checkpoint *k = m->checkpoint;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+        size_t bytes = 0, tensors = 0;
+        for (size_t i = 0; i < checkpoint_count(k); i++) {
+            const struct tensor *t = checkpoint_at(k, i);
+            if (!strcmp(part_of(&m->config, t->name), parts[p])) {
+                bytes += t->bytes;
+                tensors++;
+            }
+        }
+        if (tensors)
+            printf("  %-18s%10.3f MB in %zu tensors\n", parts[p], (double)bytes / 1e6, tensors);
+    }
+}
+
+static void print_mtp(const struct model *m)
+{
+    static const char *const copies[] = {"the main model's", "its own, equal to the main model's", "its own, different"};
+    printf("MTP modules         %d%s\n", m->num_mtp,
+           m->num_mtp ? ": mtp-vanilla and mtp-eagle draft up to 15 tokens" : "; the mtp methods are refused");
+    if (m->num_mtp < m->config.num_nextn_predict_layers)
+        printf("  config.json or its class promises %d; the file has no others\n", m->config.num_nextn_predict_layers);
+    for (int k = 0; k < m->num_mtp; k++)
+        printf("  module %d: embed_tokens %s; shared_head.head %s\n", k, copies[model_mtp_copy(m, k, 0)],
+               copies[model_mtp_copy(m, k, 1)]);
+}
+
 static void print_report(const struct model *m)
 {
     const struct checkpoint *k = m->checkpoint;
@@ -62,10 +107,10 @@ static void print_report(const struct model *m)
         bytes += checkpoint_at(k, i)->bytes;
     printf("parameters          %lld, of which a token touches %lld\n", (long long)model_parameters(m),
            (long long)model_active_parameters(m));
-    printf("MTP                 %d modules%s\n", m->num_mtp,
-           m->num_mtp ? ": mtp-vanilla and mtp-eagle draft up to 15 tokens" : "; the mtp methods are refused");
+    print_mtp(m);
     printf("tensors             %zu used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", count_used(k),
            (double)bytes / 1e6, (double)m->widened_bytes / 1e3);
+    print_sizes(m);
     for (size_t i = 0; i < checkpoint_count(k); i++) {
         const struct tensor *t = checkpoint_at(k, i);
         if (t->ignored)

@@ -57,7 +57,7 @@ static int evaluate(struct cli *c, vb_session *session, const int32_t *ids, size
     sprintf(temporary, "%s.%ld.part", c->out, (long)getpid());
     w.f = fopen(temporary, "wb");
     if (!w.f) {
-        code = cli_fail(c, EXIT_OTHER, "%s: %s", temporary, strerror(errno));
+        code = cli_fail(c, EXIT_OTHER, "%s: cannot write: %s", c->out, strerror(errno));
         free(temporary);
         return code;
     }

@@ -1,6 +1,9 @@
 /* tools/main.c -- the `verbatim` command: finds the subcommand. */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -22,34 +25,45 @@ static void help(FILE *to)
           to);
 }
 
+/* Output that did not arrive is an error, said once. */
+static int written(const struct cli *c, int code)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return code;
+    if (code == EXIT_DONE || c->json) /* else stderr has its sentence */
+        fputs("verbatim: stdout cannot be written\n", stderr);
+    return code == EXIT_DONE ? EXIT_OTHER : code;
+}
+
 int main(int argc, char **argv)
 {
     struct cli c = {.n = -1, .context = -1, .draft_tokens = -1};
+    /* A closed 0, 1 or 2 would be given to the next file that is opened, and what is printed would end up there. These
+     * stand-ins refuse. */
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
+            return EXIT_OTHER;
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {
         help(stderr);
         return EXIT_USAGE;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         help(stdout);
-        return EXIT_DONE;
+        return written(&c, EXIT_DONE);
     }
     if (!strcmp(argv[1], "--version")) {
         puts("verbatim " VERSION);
-        return EXIT_DONE;
+        return written(&c, EXIT_DONE);
     }
     for (const struct command *const *k = commands; *k; k++)
         if (!strcmp((*k)->name, argv[1]))
             c.command = *k;
-    if (!c.command)
-        return cli_fail(&c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
-    for (int i = 2; i < argc; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            printf("verbatim %s: %s\n\n%s", c.command->name, c.command->summary, c.command->usage);
-            return EXIT_DONE;
-        }
     int code = cli_parse(&c, argc, argv);
-    if (code == EXIT_DONE)
+    if (code == EXIT_DONE && c.help)
+        printf("verbatim %s: %s\n\n%s", c.command->name, c.command->summary, c.command->usage);
+    else if (code == EXIT_DONE)
         code = c.command->run(&c);
     cli_close(&c);
-    return code;
+    return written(&c, code);
 }

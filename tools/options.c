@@ -62,7 +62,7 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(float *)(void *)field = f;
     } else if (o->kind == SEED_VALUE) {
         unsigned long long u = strtoull(value, &end, 10);
-        if (end == value || *end || errno || *value == '-')
+        if (end == value || *end || errno || strchr(value, '-'))
             return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name, value);
         *(uint64_t *)(void *)field = u;
     } else {
@@ -89,27 +89,50 @@ static int positional(struct cli *c, const char *value)
     return EXIT_DONE;
 }
 
+/* The option that an argument names; *length: of the name, *equals: where its value begins, or NULL. */
+static const struct option *find(const char *arg, size_t *length, const char **equals)
+{
+    *equals = arg[0] == '-' ? strchr(arg, '=') : NULL;
+    *length = *equals ? (size_t)(*equals - arg) : strlen(arg);
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++)
+        if (strlen(options[k].name) == *length && !strncmp(options[k].name, arg, *length))
+            return &options[k];
+    return NULL;
+}
+
+/* --help and --json hold from wherever they stand: the one before all else, the other for the errors before it too.
+ * A value that reads like them, and what follows --, is neither. */
+static void look_ahead(struct cli *c, int argc, char **argv)
+{
+    size_t length;
+    const char *equals;
+    for (int i = 2; i < argc && strcmp(argv[i], "--"); i++) {
+        const struct option *o = find(argv[i], &length, &equals);
+        c->help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+        c->json |= o && !strcmp(argv[i], "--json");
+        if (o && o->kind != FLAG && !equals)
+            i++;
+    }
+}
+
 static int one_argument(struct cli *c, int argc, char **argv, int *i)
 {
-    const char *arg = argv[*i], *equals = strchr(arg, '=');
-    size_t length = equals && arg[0] == '-' ? (size_t)(equals - arg) : strlen(arg);
+    const char *arg = argv[*i], *equals;
+    size_t length;
     if (arg[0] != '-' || arg[1] == '\0')
         return positional(c, arg);
-    for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
-        const struct option *o = &options[k];
-        if (strlen(o->name) != length || strncmp(o->name, arg, length))
-            continue;
-        if (o->groups && !(o->groups & c->command->takes))
-            return cli_fail(c, EXIT_USAGE, "verbatim %s has no option %s", c->command->name, o->name);
-        if (o->kind == FLAG && equals)
-            return cli_fail(c, EXIT_USAGE, "%s takes no value", o->name);
-        if (o->kind == FLAG)
-            return store(c, o, NULL);
-        if (!equals && *i + 1 >= argc)
-            return cli_fail(c, EXIT_USAGE, "%s wants a value", o->name);
-        return store(c, o, equals ? equals + 1 : argv[++*i]);
-    }
-    return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
+    const struct option *o = find(arg, &length, &equals);
+    if (!o)
+        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
+    if (o->groups && !(o->groups & c->command->takes))
+        return cli_fail(c, EXIT_USAGE, "verbatim %s has no option %s", c->command->name, o->name);
+    if (o->kind == FLAG && equals)
+        return cli_fail(c, EXIT_USAGE, "%s takes no value", o->name);
+    if (o->kind == FLAG)
+        return store(c, o, NULL);
+    if (!equals && *i + 1 >= argc)
+        return cli_fail(c, EXIT_USAGE, "%s wants a value", o->name);
+    return store(c, o, equals ? equals + 1 : argv[++*i]);
 }
 
 /* What the table cannot say: which values go together. */
@@ -142,9 +165,12 @@ static int check(struct cli *c)
 
 int cli_parse(struct cli *c, int argc, char **argv)
 {
-    for (int i = 2; i < argc; i++)
-        c->json |= !strcmp(argv[i], "--json"); /* errors before it, too, are reported as JSON */
     int code = EXIT_DONE, only_arguments = 0;
+    look_ahead(c, argc, argv);
+    if (!c->command)
+        return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
+    if (c->help)
+        return EXIT_DONE;
     for (int i = 2; i < argc && code == EXIT_DONE; i++) {
         if (!only_arguments && !strcmp(argv[i], "--"))
             only_arguments = 1;

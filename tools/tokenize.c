@@ -16,29 +16,29 @@ static int decode(struct cli *c)
             code = cli_fail(c, EXIT_USAGE, "token %zu is %d, outside the vocabulary of %d", i, ids[i],
                             tokenizer_size(c->tokenizer));
     if (code == EXIT_DONE) {
-        char *text = cli_text(c, ids, count);
-        if (c->json)
-            code = cli_print_json(json_pack("{s:s}", "text", text));
-        else
-            puts(text);
+        size_t size;
+        char *text = cli_text(c, ids, count, &size);
+        if (c->json) {
+            code = cli_print_json(json_pack("{s:s%}", "text", text, size));
+        } else {
+            fwrite(text, 1, size, stdout);
+            putchar('\n');
+        }
         free(text);
     }
     free(ids);
     return code;
 }
 
-static int encode(struct cli *c, const char *text, size_t size)
+static int encode(struct cli *c, const char *name, const char *text, size_t size)
 {
     int32_t *ids;
     size_t count;
-    vb_error err;
     if (c->bos && tokenizer_bos(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
-    if (tokenizer_encode(c->tokenizer, text, size, !c->no_special, &ids, &count, &err)) {
-        err.code = VB_IO;
-        return cli_error(c, &err);
-    }
-    int code = EXIT_DONE;
+    int code = cli_encode(c, name, text, size, !c->no_special, &ids, &count);
+    if (code != EXIT_DONE)
+        return code;
     if (c->json) {
         json_t *list = json_array();
         if (c->bos)
@@ -68,12 +68,12 @@ static int run(struct cli *c)
     if (c->decode)
         return decode(c);
     if (c->text)
-        return encode(c, c->text, strlen(c->text));
+        return encode(c, "TEXT", c->text, strlen(c->text));
     char *text;
     size_t size;
     if (vb_read_file(NULL, c->file, &text, &size, &err))
         return cli_error(c, &err);
-    int code = encode(c, text, size);
+    int code = encode(c, c->file, text, size);
     vb_free(NULL, text);
     return code;
 }

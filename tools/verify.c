@@ -202,7 +202,7 @@ static int run_choices(struct verify *v, const struct choices *k, int all)
     if (!list)
         return cli_fail(v->c, EXIT_OTHER, "no memory for the list of settings");
     v->total = list_settings(list, k, all);
-    for (int i = 0; i < v->total && code == EXIT_DONE; i++)
+    for (int i = 0; i < v->total && code == EXIT_DONE && !ferror(stdout); i++)
         code = run_setting(v, &list[i]);
     free(list);
     return code;
@@ -221,6 +221,8 @@ static int run(struct cli *c)
     int code = cli_open(c), known;
     if (code == EXIT_DONE)
         code = cli_prompt(c, &prompt, &v.prompt_count);
+    if (code == EXIT_DONE && v.n > (size_t)vb_max_positions(c->model))
+        v.n = (size_t)vb_max_positions(c->model); /* no run has more; the rows are allocated for n */
     const struct kernels *best = kernels_select(c->session.isa, &known);
     if (code == EXIT_DONE && !best)
         code = known ? cli_fail(c, EXIT_USAGE, "this CPU lacks %s", c->session.isa)
@@ -264,5 +266,5 @@ const struct command command_verify = {
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
     "  --json                 {\"equal\": ..., \"rows\": [...]}\n"
-    "Prompt, sampling, --ignore-eos, --precision, --context: as for generate.\n",
+    "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --ignore-eos, --precision, --context    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL, run};

@@ -64,7 +64,8 @@ def train():
     t.add_special_tokens([AddedToken("<|hole|>", normalized=True, special=True),
                           AddedToken("<|left|>", lstrip=True, normalized=False, special=True)])
     t.add_tokens([AddedToken("<think>", normalized=True), AddedToken("</think>", normalized=True),
-                  AddedToken("<thinking>", normalized=True), AddedToken("<|right|>", rstrip=True, normalized=False),
+                  AddedToken("<think>>", normalized=True),
+                  AddedToken("<<|begin|>>", normalized=True), AddedToken("<|right|>", rstrip=True, normalized=False),
                   AddedToken("<|both|>", lstrip=True, rstrip=True, normalized=True),
                   AddedToken("word", single_word=True, normalized=False), AddedToken("<|｜é|>", normalized=True)])
     return t
@@ -73,13 +74,13 @@ def train():
 def texts(seed):
     r = random.Random(seed)
     spaces = list(" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2003\u2028\u2029\u202f\u205f\u3000\u200b\u200d\ufeff")
-    added = ["<|begin|>", "<|end|>", "<|hole|>", "<|left|>", "<|right|>", "<|both|>", "<think>", "<thinking>", "</think>",
+    added = ["<|begin|>", "<|end|>", "<|hole|>", "<|left|>", "<|right|>", "<|both|>", "<think>", "<think>>", "<think>>>", "</think>",
              "word", "words", "wörd word", "<|beg", "in|>", "<thin", "<|｜é|>"]
     pools = [spaces, [" ", "  ", "\n", " \n", "\r\n", "   "], added, list("0123456789٣৩４½²Ⅷ①"), PROSE.split(), PROSE.split(),
              ["'s", "'ll", "I'm", "WE'RE", "e\u0301", "a\u0308\u0323", "\u0301"], list(".,;:!?()[]{}<>|&*-+=/\\_\"'`~@#$%^«»…—。「」！？"),
              ["👍", "👨\u200d👩\u200d👧", "🇩🇪", "❤\ufe0f", "🏽", " 🫨", "\U0001fae8a", " \u2427 ", "\u1c89b"],
              list("那年夏天河水很浅子供歩いた강물은アイウ")]
-    fixed = ["", " ", "  ", "a", "\n\n\n", "   \n  x", " \t leading", "trailing   ", "12345678901", "x" * 300, " " * 70 + "a", PROSE]
+    fixed = ["<think>>><think>><<|begin|>>", "", " ", "  ", "a", "\n\n\n", "   \n  x", " \t leading", "trailing   ", "12345678901", "x" * 300, " " * 70 + "a", PROSE]
     return fixed + ["".join(r.choice(r.choice(pools)) for _ in range(r.randint(1, 14))) for _ in range(60)]
 
 
@@ -141,7 +142,7 @@ def main():
         v = Tokenizer.from_str(json.dumps(change(base, members)))
         cases = []
         some = BORDERS if borders(name) else []
-        for text in some + texts(7 if i == 0 else 100 + i)[0 if i == 0 else 12:None if i == 0 else 16 if some else 24]:
+        for text in some + texts(7 if i == 0 else 100 + i)[0 if i == 0 else 13:None if i == 0 else 17 if some else 25]:
             v.encode_special_tokens = False
             ids = v.encode(text, add_special_tokens=False).ids
             v.encode_special_tokens = True

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tools/scripts/arm64-sysroot.sh FOLDER -- the arm64 libraries that verbatim links, unpacked into FOLDER for a cross build
-# that runs under qemu-aarch64. Nothing is installed: apt works on lists of its own, inside FOLDER. Debian 12.
+# that runs under qemu-aarch64. Nothing is installed: apt reads this machine's sources for
+# another architecture, into lists of its own inside FOLDER. Debian 12.
 #
 #   aarch64-linux-gnu-gcc ... -isystem FOLDER/usr/include -L FOLDER/usr/lib/aarch64-linux-gnu
 #   qemu-aarch64 -L FOLDER build-arm64/verbatim ...
@@ -14,10 +15,7 @@ fi
 apt=$root/apt
 mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
 : > "$apt/status"
-cat > "$apt/sources.list" <<END
-deb [arch=arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-END
-private="-q -o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists=$apt/lists
+private="-q -o Dir::State::Lists=$apt/lists
     -o Dir::State::Status=$apt/status -o Dir::Cache=$apt/cache -o APT::Architecture=arm64 -o APT::Architectures=arm64
     -o APT::Sandbox::User= -o Acquire::Languages=none"
 apt-get $private update

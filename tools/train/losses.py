@@ -68,11 +68,11 @@ def self_fed_masks(T):
             torch.cat((j < i - 1, j == i - 1, j == i), 1))
 
 
-def forward_losses(model, tok, rope, dtype, head, distill=0.0, self_fed=(0, 0)):
+def forward_losses(model, tok, rope, dtype, head, distill=0.0, drafting=None, self_fed=(0, 0)):
     """Returns main loss, [MTP loss per depth], [self-fed loss of depth 2, 3], and their plain cross-entropies (dict).
 
-    distill: weight of the target's own distribution in the MTP targets. self_fed: (sequences, rows) of the batch on
-    which module 0 also runs on its own output."""
+    distill: weight of the target's own distribution in the MTP targets. drafting: how many sequences of the batch the
+    MTP modules run on (None: all, 0: none). self_fed: (sequences, rows) on which module 0 also runs on its own output."""
     cfg, D = model.cfg, len(model.mtp)
     B, T = tok.shape[0], tok.shape[1] - 1 - D
     rope_T = tuple(t[:T] for t in rope)
@@ -93,7 +93,10 @@ def forward_losses(model, tok, rope, dtype, head, distill=0.0, self_fed=(0, 0)):
                     (have[:, first:t] * distill).reshape(-1), False)[:2]
 
     depth, fed = [], []
-    emb = model.embed(tok)
+    if drafting == 0:
+        return main, depth, fed, plain
+    B = min(B, drafting or B)
+    emb, h = model.embed(tok[:B]), h[:B]
     first_kv = first_g = None
     for k, module in enumerate(model.mtp):
         h, kv = module(emb[:, k + 1:k + 1 + T], h, rope_T, dtype)

@@ -16,18 +16,18 @@ import torch.nn.functional as F
 @dataclass
 class Config:
     vocab_size: int = 1024
-    hidden_size: int = 256
-    intermediate_size: int = 768
-    moe_intermediate_size: int = 128
-    num_hidden_layers: int = 5
+    hidden_size: int = 128
+    intermediate_size: int = 384
+    moe_intermediate_size: int = 64
+    num_hidden_layers: int = 4
     first_k_dense_replace: int = 1
     num_nextn_predict_layers: int = 3
     num_attention_heads: int = 4
-    q_lora_rank: int = 96
+    q_lora_rank: int = 64
     kv_lora_rank: int = 64
     qk_nope_head_dim: int = 32
-    qk_rope_head_dim: int = 32
-    v_head_dim: int = 64
+    qk_rope_head_dim: int = 16
+    v_head_dim: int = 48
     n_routed_experts: int = 8
     n_shared_experts: int = 1
     num_experts_per_tok: int = 2
@@ -58,8 +58,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x, dtype=None):
         dtype = dtype or x.dtype
-        x = x.float()
-        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight).to(dtype)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(dtype)
 
 
 def rope_table(cfg, T):
@@ -275,6 +274,17 @@ class Model(nn.Module):
         self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.lm_head = nn.Parameter(torch.randn(cfg.vocab_size, cfg.hidden_size) * 0.02)
         self.mtp = nn.ModuleList(MTPModule(cfg) for _ in range(cfg.num_nextn_predict_layers))
+
+    @torch.no_grad()
+    def start_from_bigram(self, fit):
+        """Embedding and head as bigram.py fitted them; the MTP modules start as the same bigram model: their eh_proj
+        passes the embedding through (and a little of the hidden row)."""
+        self.embed_tokens.copy_(fit["embed_tokens"])
+        self.lm_head.copy_(fit["lm_head"])
+        d = self.cfg.hidden_size
+        for module in self.mtp:
+            module.eh_proj.mul_(0.1)
+            module.eh_proj[:, :d] += torch.eye(d)
 
     def embed(self, tokens):
         return F.embedding(tokens, self.embed_tokens)

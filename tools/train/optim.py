@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimizers(model, lr, adam_lr, weight_decay):
-    """lr is Muon's, adam_lr the head's, router's and norms'; the embedding, whose rows have unit variance, gets ten times that."""
+    """lr is Muon's, adam_lr the head's, router's and norms'; the embedding, whose rows have unit variance, gets three times that."""
     muon, adam, emb = [], [], []
     for name, p in model.named_parameters():
         if name == "embed_tokens":
@@ -53,5 +53,5 @@ def optimizers(model, lr, adam_lr, weight_decay):
         else:
             muon.append(p)
     return [Muon(muon, lr=lr, weight_decay=weight_decay),
-            torch.optim.Adam([{"params": adam, "lr": adam_lr}, {"params": emb, "lr": 10 * adam_lr}],
+            torch.optim.Adam([{"params": adam, "lr": adam_lr}, {"params": emb, "lr": 3 * adam_lr}],
                              betas=(0.9, 0.98), eps=1e-10, foreach=True)]

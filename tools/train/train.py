@@ -1,6 +1,9 @@
 """Train the model, or go on from WORKDIR/checkpoint.pt if it is there.
 
-    python tokenizer.py --work WORKDIR && python train.py --work WORKDIR --minutes 110
+    python tokenizer.py --work WORKDIR && torchrun --nproc-per-node 2 train.py --work WORKDIR --minutes 42
+
+Run by torchrun, every process takes its share of the batch and gradients are averaged once per step: on a shared CPU
+two processes of one thread each go further than one process of two threads. Run as plain `python train.py` it is one.
 
 The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
 included, summed over resumes), or of --steps if given. Every --eval-minutes a row is added to WORKDIR/curves.csv.
@@ -13,6 +16,7 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from losses import HeadLoss, forward_losses
 from model import Config, Model, rope_table
@@ -65,7 +69,7 @@ def evaluate(model, chunks, rope, dtype, batch=16):
     model.eval()
     total = {}
     for lo in range(0, len(chunks), batch):
-        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, HeadLoss.apply, 0.0, (batch, 256))[3]
+        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, HeadLoss.apply, 0.0, None, (batch, 256))[3]
         for k, v in plain.items():
             total[k] = total.get(k, 0.0) + v * len(chunks[lo:lo + batch]) / len(chunks)
     model.train()
@@ -78,30 +82,55 @@ def rate(used, step, warmup, flat):
     return min(1.0, (step + 1) / warmup) * down
 
 
+class Peers:
+    """The processes of torchrun, or one alone. The first is the chief: its clock, files and losses count."""
+
+    def __init__(self):
+        self.size = int(os.environ.get("WORLD_SIZE", 1))
+        if self.size > 1:
+            dist.init_process_group("gloo")
+        self.rank = dist.get_rank() if self.size > 1 else 0
+
+    def average(self, tensors):
+        if self.size > 1:
+            flat = torch.cat([t.flatten() for t in tensors])
+            dist.all_reduce(flat)
+            for t, part in zip(tensors, flat.div_(self.size).split([t.numel() for t in tensors])):
+                t.copy_(part.view_as(t))
+
+    def from_chief(self, value):
+        if self.size == 1:
+            return value
+        t = torch.tensor(value, dtype=torch.float64)
+        dist.broadcast(t, 0)
+        return t.item()
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", required=True, help="where tokenizer.py wrote; checkpoint.pt and curves.csv go here")
-    p.add_argument("--minutes", type=float, default=110)
+    p.add_argument("--minutes", type=float, default=42)
     p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
-    p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--batch-tokens", type=int, default=8192)
-    p.add_argument("--lengths", default="0:256,0.45:512,0.92:1024", help="share of the budget:rows per sequence, ...")
+    p.add_argument("--threads", type=int, default=1, help="per process")
+    p.add_argument("--batch-tokens", type=int, default=2048, help="per step, all processes together")
+    p.add_argument("--lengths", default="0:128,0.7:256", help="share of the budget:rows per sequence, ...")
     p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
     p.add_argument("--lr", type=float, default=0.02)
-    p.add_argument("--adam-lr", type=float, default=0.003)
+    p.add_argument("--adam-lr", type=float, default=0.002)
     p.add_argument("--weight-decay", type=float, default=0.05)
     p.add_argument("--flat", type=float, default=0.35)
-    p.add_argument("--warmup", type=int, default=60)
+    p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--mtp-factor", type=float, default=0.3)
+    p.add_argument("--mtp-every", type=int, default=3, help="the MTP modules run on every n-th step, on half of the sequences")
     p.add_argument("--self-fed-factor", type=float, default=0.1)
     p.add_argument("--self-fed", type=float, default=0.25, help="share of the rows on which module 0 is fed with itself")
     p.add_argument("--distill", type=float, default=0.5, help="weight of the target's distribution in the MTP targets")
-    p.add_argument("--distill-from", type=float, default=0.3)
+    p.add_argument("--distill-from", type=float, default=0.5)
     p.add_argument("--balance", type=float, default=0.002)
-    p.add_argument("--eval-minutes", type=float, default=3)
-    p.add_argument("--eval-sequences", type=int, default=48)
+    p.add_argument("--eval-minutes", type=float, default=5)
+    p.add_argument("--eval-sequences", type=int, default=12)
     p.add_argument("--save-minutes", type=float, default=4)
-    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32")
     p.add_argument("--stop-after", type=int, default=0, help="leave after this many steps (for timing)")
     p.add_argument("--seed", type=int, default=1)
     return p.parse_args()
@@ -113,6 +142,7 @@ def main():
     torch.manual_seed(a.seed)
     path = lambda name: os.path.join(a.work, name)
     dtype = getattr(torch, a.dtype)
+    peers = Peers()
 
     import tokenizers
     tok = tokenizers.Tokenizer.from_file(path("tokenizer.json"))
@@ -124,6 +154,8 @@ def main():
     for o in opts:
         for g in o.param_groups:
             g["base"] = g["lr"]
+    if os.path.exists(path("bigram.pt")):
+        model.start_from_bigram(torch.load(path("bigram.pt")))
     rope = rope_table(cfg, cfg.max_position_embeddings)
     step, tokens, spent = 0, 0, 0.0
     if os.path.exists(path("checkpoint.pt")):
@@ -139,12 +171,12 @@ def main():
     next_eval, next_save = spent, spent + 60 * a.save_minutes
     sums, count = {}, 0
     while True:
-        spent = time.time() - begin
+        spent = peers.from_chief(time.time() - begin)
         used = step / a.steps if a.steps else spent / (60 * a.minutes)
         done = used >= 1 or (a.stop_after and step >= a.stop_after)
-        if (done or spent >= next_eval) and count:
+        if (done or spent >= next_eval) and count and not peers.rank:
             row = {"step": step, "minutes": round(spent / 60, 2), "tokens": tokens, "lr": round(opts[0].param_groups[0]["lr"], 6)}
-            row |= {f"train_{k}": round(v / count, 4) for k, v in sums.items()}
+            row |= {f"train_{k}": round(mean, 4) for k, (_, mean) in sums.items()}
             row |= {f"heldout_{k}": round(v, 4) for k, v in evaluate(model, heldout, rope, dtype).items()}
             new = not os.path.exists(path("curves.csv"))
             with open(path("curves.csv"), "a", newline="") as f:
@@ -154,7 +186,7 @@ def main():
                 w.writerow(row)
             print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
             sums, count, next_eval = {}, 0, spent + 60 * a.eval_minutes
-        if done or spent >= next_save:
+        if (done or spent >= next_save) and not peers.rank:
             state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in opts], "config": asdict(cfg),
                      "step": step, "tokens": tokens, "seconds": time.time() - begin, "arguments": vars(a)}
             torch.save(state, path("checkpoint.tmp"))
@@ -168,21 +200,25 @@ def main():
         if stage != (T, novels):
             stage = (T, novels)
             files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
-            batches = Batches(files, T + 1 + D, newline_ids, a.seed + step)
-        B = a.batch_tokens // T
+            batches = Batches(files, T + 1 + D, newline_ids, a.seed + step + 1000003 * peers.rank)
+        B = a.batch_tokens // peers.size // T
         m = rate(used, step, a.warmup, a.flat)
         for o in opts:
             for g in o.param_groups:
                 g["lr"] = g["base"] * m
         fed_rows = min(T, 256)
-        fed_b = max(1, round(a.self_fed * a.batch_tokens / fed_rows)) if a.self_fed else 0
+        late, drafting = used >= a.distill_from, step % a.mtp_every == 0
+        fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late else 0
         main_loss, depth, fed, plain = forward_losses(
-            model, batches.next(B), rope, dtype, HeadLoss.apply, a.distill if used >= a.distill_from else 0.0,
-            (fed_b, fed_rows))
-        loss = main_loss + a.mtp_factor * sum(depth) / D
+            model, batches.next(B), rope, dtype, HeadLoss.apply, a.distill if late and drafting else 0.0,
+            max(1, B // 2) if drafting else 0, (fed_b, fed_rows))
+        loss = main_loss
+        if depth:
+            loss = loss + a.mtp_factor * sum(depth) / D
         if fed:
             loss = loss + a.self_fed_factor * sum(fed) / len(fed)
         loss.backward()
+        peers.average([p.grad for p in model.parameters() if p.grad is not None] + [moe.load for moe in model.experts()])
         for o in opts:
             o.step()
             o.zero_grad(set_to_none=True)
@@ -191,11 +227,12 @@ def main():
         if not torch.isfinite(loss):
             raise SystemExit(f"the loss is not finite at step {step}")
         for k, v in plain.items():
-            sums[k] = sums.get(k, 0.0) + v
+            n, mean = sums.get(k, (0, 0.0))
+            sums[k] = (n + 1, mean + (v - mean) / (n + 1))
         count += 1
         step += 1
-        tokens += B * T
-        if step % 50 == 0 or (a.stop_after and step % 5 == 0):
+        tokens += B * T * peers.size
+        if not peers.rank and (step % 20 == 0 or a.stop_after):
             print(f"step {step} {spent / 60:.1f} min, {tokens / max(spent, 1e-9):.0f} tokens/s, loss {loss.item():.3f} "
                   + " ".join(f"{k} {v:.3f}" for k, v in plain.items()), flush=True)
 

@@ -1,0 +1,114 @@
+/* tests/test_bits.c -- golden/bits/fingerprints.txt: the same bits on this machine, whatever the instruction set, the
+ * threads, the prefill chunk and the draft method. These goldens are the engine's own and change only on purpose.
+ *
+ *     test_bits [LINES]    only the first LINES lines (for slow machines, such as an emulator) */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../engine/verbatim.h"
+#include "../simd/kernels.h"
+
+#define GOLDEN "golden/bits/fingerprints.txt"
+#define MAX_PROMPT 256
+
+struct golden {
+    char model[64];
+    unsigned n;
+    float temperature;
+    unsigned long long seed;
+    int32_t prompt[MAX_PROMPT];
+    size_t prompt_count;
+    uint64_t fingerprint;
+};
+
+static int most_lines = 1 << 30;
+
+static int parse(struct golden *g, char *line)
+{
+    char ids[2048];
+    if (sscanf(line, "%63s %u %f %llu %2047s %" SCNx64, g->model, &g->n, &g->temperature, &g->seed, ids,
+               &g->fingerprint) != 6)
+        return 0;
+    g->prompt_count = 0;
+    for (char *p = strtok(ids, ","); p && g->prompt_count < MAX_PROMPT; p = strtok(NULL, ","))
+        g->prompt[g->prompt_count++] = atoi(p);
+    return 1;
+}
+
+static void check(const vb_model *model, const struct golden *g, vb_session_options o)
+{
+    vb_session *s;
+    vb_result r;
+    vb_error err;
+    o.context = (int32_t)(g->prompt_count + g->n);
+    o.sampling.temperature = g->temperature;
+    o.sampling.seed = g->seed;
+    if (vb_session_open(&s, model, &o, &err) || vb_append(s, g->prompt, g->prompt_count, &err))
+        fail_msg("%s: %s", g->model, err.message);
+    vb_generate_options go = {.max_tokens = g->n, .ignore_eos = 1, .fingerprint = 1};
+    if (vb_generate(s, &go, &r, &err))
+        fail_msg("%s: %s", g->model, err.message);
+    vb_session_close(s);
+    if (r.fingerprint != g->fingerprint)
+        fail_msg("%s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
+                 ", golden %016" PRIx64, g->model, g->n, (double)g->temperature, o.draft ? o.draft : "none",
+                 o.draft_tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
+}
+
+static void check_all_settings(const struct golden *g)
+{
+    vb_model *model;
+    vb_error err;
+    if (vb_model_open(&model, g->model, NULL, &err))
+        fail_msg("%s", err.message);
+    for (const struct kernels *const *k = kernel_tables; *k; k++) {
+        if (!kernels_runs_here(*k))
+            continue;
+        const char *isa = (*k)->name;
+        check(model, g, (vb_session_options){.isa = isa, .threads = 1});
+        check(model, g, (vb_session_options){.isa = isa, .threads = 2, .prefill_chunk = 1});
+        check(model, g, (vb_session_options){.isa = isa, .threads = 3, .prefill_chunk = 7});
+        if (!vb_mtp_modules(model))
+            continue;
+        check(model, g, (vb_session_options){.isa = isa, .threads = 2, .draft = "mtp-vanilla", .draft_tokens = 3});
+        check(model, g, (vb_session_options){.isa = isa, .threads = 1, .draft = "mtp-eagle", .draft_tokens = 5,
+                                             .prefill_chunk = 7});
+    }
+    vb_model_close(model);
+}
+
+static void fingerprints_are_those_of_the_golden_file_in_every_setting(void **state)
+{
+    (void)state;
+    char line[4096];
+    int lines = 0;
+    FILE *f = fopen(GOLDEN, "r");
+    assert_non_null(f);
+    while (lines < most_lines && fgets(line, sizeof line, f)) {
+        struct golden g;
+        if (line[0] == '#')
+            continue;
+        assert_true(parse(&g, line));
+        check_all_settings(&g);
+        lines++;
+    }
+    fclose(f);
+    assert_true(lines > 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        most_lines = atoi(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fingerprints_are_those_of_the_golden_file_in_every_setting),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,543 @@
+/* tests/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its text.
+ * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. What it refuses is in
+ * test_cli_errors.c. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support/golden.h"
+#include "support/process.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define TINY "golden/tiny/"
+#define V3 TINY "v3"
+
+static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
+static const int modules[] = {1, 3, 0, 0, 0, 1};
+
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s fingerprint:s draft:s draft_tokens:i stats:o"
+#define STATS_KEYS \
+    "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
+    "decode_tokens_per_second:R"
+
+static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
+
+/* The new tokens of `generate --json`, at most `most`. */
+static size_t tokens_of(const json_t *j, int32_t *tokens, size_t most)
+{
+    const json_t *array = json_object_get(j, "tokens");
+    assert_true(json_array_size(array) <= most);
+    for (size_t i = 0; i < json_array_size(array); i++)
+        tokens[i] = token_at(array, i);
+    return json_array_size(array);
+}
+
+static void expect_same(const json_t *a, const json_t *b, const char *key, const char *what)
+{
+    if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
+        fail_msg("%s: %s differs: %s and %s", what, key, json_dumps(json_object_get(a, key), JSON_ENCODE_ANY),
+                 json_dumps(json_object_get(b, key), JSON_ENCODE_ANY));
+}
+
+/* "5,6,7" and the first n of tokens, as --tokens takes them */
+static void write_ids(char *spec, const char *prompt, const int32_t *tokens, size_t n)
+{
+    spec += sprintf(spec, "%s", prompt);
+    for (size_t i = 0; i < n; i++)
+        spec += sprintf(spec, ",%d", tokens[i]);
+}
+
+static int is_plain_text(const char *text, size_t size)
+{
+    return !memchr(text, '\033', size) && !memchr(text, '\r', size) && !memchr(text, '\b', size);
+}
+
+/* ---- generate ------------------------------------------------------------------------------------------------------ */
+
+TEST(generate_json_has_its_keys_and_types)
+{
+    char keys[256];
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--draft", "mtp-eagle", "--draft-tokens", "4");
+    snprintf(keys, sizeof keys, GENERATE_KEYS, 'n');
+    expect_keys(j, keys);
+    expect_keys(json_object_get(j, "stats"), STATS_KEYS);
+    assert_int_equal(integer(j, "prompt_tokens"), 3);
+    assert_int_equal(integer(j, "draft_tokens"), 4);
+    assert_string_equal(string(j, "draft"), "mtp-eagle");
+    assert_string_equal(string(j, "finish_reason"), "length");
+    assert_int_equal(json_array_size(json_object_get(j, "tokens")), 9);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(j, "stats"), "accepted_by_depth")), 4);
+    assert_int_equal(strspn(string(j, "fingerprint"), "0123456789abcdef"), 16);
+    assert_int_equal(strlen(string(j, "fingerprint")), 16);
+    json_decref(j);
+}
+
+TEST(no_tokens_are_an_answer_too)
+{
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "0"), *stats = json_object_get(j, "stats");
+    assert_int_equal(json_array_size(json_object_get(j, "tokens")), 0);
+    assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
+    assert_string_equal(string(j, "finish_reason"), "length");
+    expect_keys(stats, "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
+                       "prefill_tokens_per_second:n decode_tokens_per_second:n");
+    assert_int_equal(integer(stats, "forwards"), 0);
+    json_decref(j);
+    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
+    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
+                                             "prefill_tokens_per_second:r decode_tokens_per_second:n");
+    json_decref(j);
+    struct said s = RUN("generate", V3, "--tokens", "5,6,7", "-n", "0");
+    expect_code(&s, 0);
+    assert_string_equal(s.out, "");
+    forget(&s);
+}
+
+static void expect_draft(json_t *j, const char *draft, int draft_tokens, int depths)
+{
+    assert_string_equal(string(j, "draft"), draft);
+    assert_int_equal(integer(j, "draft_tokens"), draft_tokens);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(j, "stats"), "accepted_by_depth")), depths);
+    json_decref(j);
+}
+
+TEST(no_draft_is_none_and_0_and_the_default_is_one_draft_per_module)
+{
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2"), "none", 0, 0);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "none", "--draft-tokens", "7"), "none", 0, 0);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-vanilla", "--draft-tokens", "0"), "none", 0, 0);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-vanilla"), "mtp-vanilla", 1, 1);
+    expect_draft(JSON("generate", TINY "v3-mtp3", "--tokens", "5", "-n", "2", "--draft", "mtp-eagle"), "mtp-eagle", 3, 3);
+    expect_draft(JSON("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-eagle", "--draft-tokens", "15"), "mtp-eagle", 15, 15);
+}
+
+/* Every pass gives its accepted drafts and one token of the target's own, except the last when the limit cuts it. */
+TEST(statistics_add_up)
+{
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        char dir[64];
+        long long by_depth = 0;
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        json_t *j = JSON("generate", dir, "--tokens", "9,8,7,6", "-n", "40", "--ignore-eos", "--draft",
+                         modules[i] ? "mtp-vanilla" : "none", "--draft-tokens", "3");
+        json_t *stats = json_object_get(j, "stats"), *depths = json_object_get(stats, "accepted_by_depth");
+        long long forwards = integer(stats, "forwards"), accepted = integer(stats, "accepted");
+        for (size_t k = 0; k < json_array_size(depths); k++)
+            by_depth += token_at(depths, k);
+        assert_int_equal(by_depth, accepted);
+        assert_true(accepted <= integer(stats, "drafted") && integer(stats, "drafted") <= 3 * forwards);
+        if (forwards + accepted != 39 && forwards + accepted != 40)
+            fail_msg("%s: 40 tokens by %lld passes and %lld accepted drafts", dir, forwards, accepted);
+        if (modules[i] && !accepted)
+            fail_msg("%s: nothing was accepted, so nothing was tested", dir);
+        double ratio = json_real_value(json_object_get(stats, "tokens_per_forward"));
+        assert_true(fabs(ratio - 39.0 / (double)forwards) < 1e-6);
+        json_decref(j);
+    }
+}
+
+TEST(the_prompts_last_pass_is_prefill_whatever_the_chunk)
+{
+    static const char *const chunks[] = {"1", "2", "3", "512"};
+    for (size_t i = 0; i < COUNT(chunks); i++) {
+        json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "5", "--prefill-chunk", chunks[i]);
+        long long forwards = integer(json_object_get(j, "stats"), "forwards");
+        if (forwards != 4)
+            fail_msg("--prefill-chunk %s: %lld passes after prefill for 5 tokens, wanted 4", chunks[i], forwards);
+        json_decref(j);
+    }
+}
+
+TEST(generation_ends_with_an_end_token_or_a_full_context)
+{
+    char dir[64], edit[64];
+    int32_t tokens[8], again[8];
+    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "8", "--ignore-eos");
+    assert_int_equal(tokens_of(plain, tokens, 8), 8);
+    make_dir(dir);
+    copy_files(V3, dir);
+    snprintf(edit, sizeof edit, "\"eos_token_id\": %d,", tokens[2]);
+    replace_in(dir, "config.json", "\"eos_token_id\": 1,", edit);
+    for (int eagle = 0; eagle < 2; eagle++) {
+        json_t *j = JSON("generate", dir, "--tokens", "5,6,7", "-n", "8", "--draft", eagle ? "mtp-eagle" : "none");
+        assert_int_equal(tokens_of(j, again, 8), 3); /* the end token is one of them */
+        assert_memory_equal(again, tokens, 3 * sizeof *tokens);
+        assert_string_equal(string(j, "finish_reason"), "stop");
+        json_decref(j);
+    }
+    json_t *on = JSON("generate", dir, "--tokens", "5,6,7", "-n", "8", "--ignore-eos");
+    expect_same(on, plain, "tokens", "--ignore-eos");
+    expect_same(on, plain, "fingerprint", "--ignore-eos");
+    assert_string_equal(string(on, "finish_reason"), "length");
+    json_decref(on);
+
+    snprintf(edit, sizeof edit, "{\"eos_token_id\": [1, %d]}", tokens[1]);
+    write_text(dir, "generation_config.json", edit); /* it goes before config.json */
+    json_t *j = JSON("generate", dir, "--tokens", "5,6,7", "-n", "8");
+    assert_int_equal(tokens_of(j, again, 8), 2);
+    json_decref(j);
+    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "8", "--context", "7", "--draft", "mtp-vanilla");
+    assert_int_equal(tokens_of(j, again, 8), 4);
+    assert_memory_equal(again, tokens, 4 * sizeof *tokens);
+    assert_string_equal(string(j, "finish_reason"), "length");
+    json_decref(j);
+    json_decref(plain);
+    remove_dir(dir);
+}
+
+static uint64_t fnv1a(uint64_t h, const char *row, size_t V)
+{
+    for (size_t v = 0; v < V; v++) {
+        const unsigned char *b = (const unsigned char *)row + 4 * v;
+        h ^= (uint32_t)(b[0] | b[1] << 8 | b[2] << 16) | (uint32_t)b[3] << 24;
+        h *= 1099511628211u;
+    }
+    return h;
+}
+
+static int32_t argmax(const char *row, size_t V)
+{
+    int32_t best = 0;
+    float most = -INFINITY, x;
+    for (size_t v = 0; v < V; v++) {
+        memcpy(&x, row + 4 * v, sizeof x);
+        if (x > most)
+            most = x, best = (int32_t)v;
+    }
+    return best;
+}
+
+/* The fingerprint and, for greedy decoding, the tokens of a run, from the file that `logits` writes for all of it. */
+static void expect_rows(const char *dir, const char *prompt, size_t prompt_tokens, const json_t *run, int greedy)
+{
+    char out[64], file[128], spec[1024], fingerprint[32];
+    int32_t tokens[64];
+    size_t n = tokens_of(run, tokens, COUNT(tokens)), size;
+    make_dir(out);
+    snprintf(file, sizeof file, "%s/rows.safetensors", out);
+    write_ids(spec, prompt, tokens, n);
+    struct said s = RUN("logits", dir, "--tokens", spec, "-o", file, "--prefill-chunk", "5");
+    expect_code(&s, 0);
+    forget(&s);
+    struct golden g = golden_read(file);
+    const char *logits = golden_data(&g, "logits", &size);
+    size_t V = size / (prompt_tokens + n);
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++) {
+        const char *row = logits + 4 * V * (prompt_tokens + i - 1);
+        h = fnv1a(h, row, V);
+        if (greedy && argmax(row, V) != tokens[i])
+            fail_msg("%s: token %zu is %d, its row of logits says %d", dir, i, tokens[i], argmax(row, V));
+    }
+    snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)h);
+    if (strcmp(fingerprint, string(run, "fingerprint")))
+        fail_msg("%s: fingerprint %s, the rows of `verbatim logits` say %s", dir, string(run, "fingerprint"), fingerprint);
+    golden_close(&g);
+    remove_dir(out);
+}
+
+TEST(fingerprint_and_tokens_are_those_of_the_rows_that_logits_writes)
+{
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        char dir[64];
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        const char *draft = modules[i] ? "mtp-eagle" : "none";
+        json_t *j = JSON("generate", dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", draft, "--draft-tokens", "3");
+        expect_rows(dir, "5,6,7,70", 4, j, 1);
+        json_decref(j);
+        j = JSON("generate", dir, "--tokens", "5", "-n", "12", "--ignore-eos", "--draft", draft, "--temperature", "0.9",
+                 "--top-k", "20", "--top-p", "0.95", "--seed", "18446744073709551615"); /* before temperature */
+        expect_rows(dir, "5", 1, j, 0);
+        json_decref(j);
+    }
+}
+
+TEST(plain_generate_without_a_tokenizer_prints_ids_alone)
+{
+    char ids[256];
+    int32_t tokens[16];
+    json_t *j = JSON("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos");
+    struct said s = RUN("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos", "--draft", "mtp-vanilla", "--draft-tokens", "3");
+    expect_code(&s, 0);
+    assert_int_equal(tokens_of(j, tokens, 16), 16);
+    write_ids(ids, "", tokens, 16);
+    strcat(ids, "\n");
+    assert_string_equal(s.out, ids + 1);
+    if (strchr(s.err, '\n') != s.err + s.err_size - 1 || !is_plain_text(s.err, s.err_size))
+        fail_msg("stderr should be one line of statistics: %s", s.err);
+    forget(&s);
+    s = RUN("generate", V3, "--tokens", "5", "-n", "16", "--ignore-eos", "--stats");
+    expect_code(&s, 0);
+    assert_string_equal(s.out, ids + 1);
+    assert_true(s.err_size > 0 && is_plain_text(s.err, s.err_size));
+    forget(&s);
+    json_decref(j);
+}
+
+/* ---- draft, verify ------------------------------------------------------------------------------------------------- */
+
+TEST(draft_proposes_what_the_specification_does)
+{
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        json_t *truth = golden_json(checkpoints[i]), *cases = json_object_get(truth, "drafts");
+        int32_t prompt[128];
+        char dir[64], spec[1024];
+        read_tokens(json_object_get(truth, "tokens"), prompt);
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        for (size_t m = 0; m < COUNT(methods) && modules[i]; m++) {
+            json_t *wanted = json_array_get(cases, 5 + m), *drafts = json_object_get(json_object_get(wanted, methods[m]), "drafts");
+            sprintf(spec, "%d", prompt[0]);
+            write_ids(spec + strlen(spec), "", prompt + 1, (size_t)integer(wanted, "n") - 1);
+            json_t *j = JSON("draft", dir, "--tokens", spec, "--draft", methods[m], "--draft-tokens", "6");
+            expect_keys(j, "next:i drafts:a");
+            expect_same(j, wanted, "next", spec);
+            if (!json_equal(json_object_get(j, "drafts"), drafts))
+                fail_msg("%s %s after %s: %s", dir, methods[m], spec, json_dumps(j, 0));
+            json_decref(j);
+        }
+        json_decref(truth);
+    }
+    json_t *j = JSON("draft", V3, "--tokens", "5,6", "--draft", "mtp-eagle", "--draft-tokens", "0");
+    assert_int_equal(json_array_size(json_object_get(j, "drafts")), 0);
+    json_decref(j);
+    struct said s = RUN("draft", V3, "--tokens", "5,6", "--draft", "mtp-eagle", "--draft-tokens", "2");
+    expect_code(&s, 0);
+    assert_true(s.err_size == 0 && s.out_size > 0 && is_plain_text(s.out, s.out_size));
+    forget(&s);
+}
+
+/* The rows with these values; NULL and -1: any. */
+static int count_rows(const json_t *rows, const char *draft, int K, int threads, int chunk, const char *isa)
+{
+    size_t i;
+    json_t *r;
+    int n = 0;
+    json_array_foreach((json_t *)(uintptr_t)rows, i, r)
+        n += (!draft || !strcmp(string(r, "draft"), draft)) && (K < 0 || integer(r, "draft_tokens") == K) &&
+             (threads < 0 || integer(r, "threads") == threads) && (chunk < 0 || integer(r, "chunk") == chunk) &&
+             (!isa || !strcmp(string(r, "isa"), isa));
+    return n;
+}
+
+static const char *const isas[] = {"scalar", "avx2", "avx512", "neon"};
+
+/* Instruction sets that `generate` takes here; the mask of those. */
+static int isas_of_this_machine(void)
+{
+    int mask = 0;
+    for (size_t i = 0; i < COUNT(isas); i++) {
+        struct said s = RUN("generate", V3, "--tokens", "5", "-n", "1", "--isa", isas[i]);
+        if (s.exit_code != 2)
+            expect_code(&s, 0);
+        mask |= (s.exit_code == 0) << i;
+        forget(&s);
+    }
+    assert_true(mask & 1);
+    return mask;
+}
+
+TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
+{
+    static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
+    int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
+    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
+    json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
+    expect_keys(j, "equal:b rows:a");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    json_t *first = json_array_get(rows, 0);
+    const char *isa = string(first, "isa");
+    int threads = (int)integer(first, "threads"), chunk = (int)integer(first, "chunk");
+    assert_string_equal(string(first, "draft"), "none");
+    assert_int_equal(integer(first, "draft_tokens"), 0);
+    assert_int_equal(chunk, 512);
+    size_t i;
+    json_array_foreach(rows, i, r) {
+        expect_keys(r, "draft:s draft_tokens:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(json_object_get(r, "stats"), STATS_KEYS);
+        assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
+        assert_true(json_is_true(json_object_get(r, "equal")));
+        expect_same(r, plain, "fingerprint", "verify");
+    }
+    for (int m = 0; m < 2; m++)
+        for (size_t k = 0; k < COUNT(lengths); k++)
+            if (!count_rows(rows, m ? "mtp-eagle" : "mtp-vanilla", lengths[k], threads, chunk, isa))
+                fail_msg("no row for method %d with K = %d", m, lengths[k]);
+    for (size_t k = 0; k < COUNT(chunks); k++)
+        if (!count_rows(rows, "none", 0, threads, chunks[k], isa))
+            fail_msg("no row for chunk %d", chunks[k]);
+    for (size_t k = 0; k < COUNT(isas); k++) {
+        int listed = count_rows(rows, "none", 0, threads, chunk, isas[k]);
+        if (!listed != !(here >> k & 1))
+            fail_msg("%s: %d rows", isas[k], listed);
+        other_isas += (here >> k & 1) && strcmp(isas[k], isa);
+    }
+    for (int t = 1; t <= 3; t++)
+        other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
+    assert_true(other_threads >= 2);
+    assert_int_equal(json_array_size(rows), 1 + 10 + other_threads + 3 + other_isas + 8);
+    json_decref(j);
+    json_decref(plain);
+}
+
+TEST(verify_keeps_to_what_the_command_line_fixes)
+{
+    int here = isas_of_this_machine(), sets = 0;
+    json_t *j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "mtp-eagle", "--draft-tokens", "3", "--threads", "2",
+                     "--isa", "scalar", "--temperature", "1");
+    json_t *rows = json_object_get(j, "rows");
+    int all = (int)json_array_size(rows);
+    assert_int_equal(all, 1 + 1 + 3 + 8); /* plain, eagle, three other chunks, combinations */
+    assert_int_equal(count_rows(rows, NULL, -1, 2, -1, "scalar"), all);
+    assert_int_equal(count_rows(rows, "none", 0, -1, -1, NULL) + count_rows(rows, "mtp-eagle", 3, -1, -1, NULL), all);
+    json_decref(j);
+    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "none", "--threads", "1", "--all");
+    for (size_t k = 0; k < COUNT(isas); k++)
+        sets += here >> k & 1;
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
+    json_decref(j);
+    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 3 * 4);
+    json_decref(j);
+    j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    json_decref(j);
+}
+
+TEST(verify_says_identical_for_every_checkpoint)
+{
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        char dir[64];
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        struct said s = RUN("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--seed", "3",
+                            "--threads", i ? "1" : "2", "--temperature", i % 2 ? "0.7" : "0");
+        expect_code(&s, 0);
+        if (s.err_size || !is_plain_text(s.out, s.out_size) || !strstr(s.out, "identical"))
+            fail_msg("%s: %s%s", dir, s.out, s.err);
+        if (!modules[i] != !strstr(s.out, "mtp-"))
+            fail_msg("%s: %d modules, but %s", dir, modules[i], s.out);
+        forget(&s);
+    }
+}
+
+/* ---- logits, inspect ----------------------------------------------------------------------------------------------- */
+
+static void expect_tensor(const json_t *header, const char *name, int rows, int columns, int begin)
+{
+    json_t *t = json_object_get(header, name);
+    json_t *wanted = json_pack("{s:s,s:[i,i],s:[i,i]}", "dtype", "F32", "shape", rows, columns, "data_offsets", begin,
+                               begin + 4 * rows * columns);
+    if (!json_equal(t, wanted))
+        fail_msg("%s is %s, wanted %s", name, json_dumps(t, JSON_ENCODE_ANY), json_dumps(wanted, 0));
+    json_decref(wanted);
+}
+
+TEST(logits_writes_two_tensors_whose_bits_depend_on_nothing_else)
+{
+    static const char *const settings[][2] = {{"--threads", "1"}, {"--threads", "3"}, {"--prefill-chunk", "1"},
+                                              {"--prefill-chunk", "3"}, {"--isa", "scalar"}, {"--context", "100"}};
+    char out[64], file[128];
+    struct golden first = {0};
+    make_dir(out);
+    snprintf(file, sizeof file, "%s/o.safetensors", out);
+    write_text(out, "o.safetensors", "what was there before");
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        struct said s = RUN("logits", V3, "--tokens", "5,6,7,8,9", "-o", file, settings[i][0], settings[i][1]);
+        expect_code(&s, 0);
+        assert_int_equal(s.out_size + s.err_size, 0);
+        forget(&s);
+        struct golden g = golden_read(file);
+        assert_int_equal(json_object_size(g.header), 2);
+        expect_tensor(g.header, "logits", 5, 160, 0);
+        expect_tensor(g.header, "hidden", 5, 64, 4 * 5 * 160);
+        if (i && (g.size != first.size || memcmp(g.bytes, first.bytes, g.size)))
+            fail_msg("%s %s: another file", settings[i][0], settings[i][1]);
+        if (i)
+            golden_close(&g);
+        else
+            first = g;
+    }
+    uint64_t length;
+    memcpy(&length, first.bytes, sizeof length);
+    assert_int_equal(length % 8, 0);
+    assert_int_equal(first.size, 8 + length + 4 * 5 * (160 + 64));
+    golden_close(&first);
+    unlink(file);
+    assert_int_equal(rmdir(out), 0); /* no .part is left */
+}
+
+static double elements(const json_t *tensor)
+{
+    double n = 1;
+    size_t i;
+    json_t *size;
+    json_array_foreach(json_object_get(tensor, "shape"), i, size)
+        n *= (double)json_integer_value(size);
+    return n;
+}
+
+TEST(inspect_counts_what_the_file_holds)
+{
+    static const char *const one_file[] = {"v3", "v2", "v2-lite", "moonlight", "glm"};
+    for (size_t i = 0; i < COUNT(one_file); i++) {
+        char dir[64], file[128];
+        double parameters = 0;
+        snprintf(dir, sizeof dir, TINY "%s", one_file[i]);
+        snprintf(file, sizeof file, "%s/model.safetensors", dir);
+        struct golden g = golden_read(file);
+        json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
+        expect_keys(j, "architecture:s parameters:i active_parameters:i mtp_modules:i tensors:o");
+        expect_keys(tensors, "used:i ignored:a");
+        size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);
+        assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")), count);
+        json_array_foreach(json_object_get(tensors, "ignored"), k, ignored)
+            expect_keys(ignored, "name:s why:s");
+        const char *name;
+        json_object_foreach(g.header, name, t)
+            if (strcmp(name, "__metadata__") && !strstr(name, "weight_scale_inv") &&
+                !strstr(name, "layers.3.embed_tokens") && !strstr(name, "shared_head.head")) /* equal copies, in v3 */
+                parameters += elements(t);
+        if ((double)integer(j, "parameters") != parameters)
+            fail_msg("%s: %lld parameters, the file has %.0f", dir, integer(j, "parameters"), parameters);
+        assert_true(integer(j, "active_parameters") > 0 && integer(j, "active_parameters") < integer(j, "parameters"));
+        json_decref(j);
+        golden_close(&g);
+        struct said s = RUN("inspect", dir, "--check");
+        expect_code(&s, 0);
+        assert_true(s.err_size == 0 && is_plain_text(s.out, s.out_size));
+        forget(&s);
+    }
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        char dir[64];
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        json_t *j = JSON("inspect", dir, "--check");
+        assert_int_equal(integer(j, "mtp_modules"), modules[i]);
+        json_decref(j);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generate_json_has_its_keys_and_types),
+        cmocka_unit_test(no_tokens_are_an_answer_too),
+        cmocka_unit_test(no_draft_is_none_and_0_and_the_default_is_one_draft_per_module),
+        cmocka_unit_test(statistics_add_up),
+        cmocka_unit_test(the_prompts_last_pass_is_prefill_whatever_the_chunk),
+        cmocka_unit_test(generation_ends_with_an_end_token_or_a_full_context),
+        cmocka_unit_test(fingerprint_and_tokens_are_those_of_the_rows_that_logits_writes),
+        cmocka_unit_test(plain_generate_without_a_tokenizer_prints_ids_alone),
+        cmocka_unit_test(draft_proposes_what_the_specification_does),
+        cmocka_unit_test(verify_varies_each_setting_alone_and_then_eight_combinations),
+        cmocka_unit_test(verify_keeps_to_what_the_command_line_fixes),
+        cmocka_unit_test(verify_says_identical_for_every_checkpoint),
+        cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),
+        cmocka_unit_test(inspect_counts_what_the_file_holds),
+    };
+    find_verbatim(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
