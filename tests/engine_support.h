@@ -1,7 +1,14 @@
 /* tests/engine_support.h -- what the tests of the engine share: models, prompts, runs with a record of every row that
- * chose a token, and where two runs differ first. Include after cmocka.h. Programs run in the repository's root. */
+ * chose a token, and where two runs differ first. Programs run in the repository's root. */
 #ifndef VB_TEST_ENGINE_SUPPORT_H
 #define VB_TEST_ENGINE_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
 
 #include "../engine/session.h"
 #include "support/files.h"

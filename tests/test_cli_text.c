@@ -240,7 +240,6 @@ TEST(tale_tells_the_same_story_with_any_draft)
         assert_true(json_equal(json_object_get(j, "text"), text));
         assert_true(json_equal(json_object_get(j, "tokens"), json_object_get(plain, "tokens")));
         assert_true(json_equal(json_object_get(j, "fingerprint"), json_object_get(plain, "fingerprint")));
-        assert_true(integer(json_object_get(j, "stats"), "accepted") > 0);
         json_decref(j);
         expect_printed(RUN("generate", TALE, "--prompt", "Once upon a time", "-n", "48", "--draft", methods[m]), text);
     }

@@ -5,16 +5,12 @@
  * sequence must equal its own plain run (no drafts, one thread, one pass for the prompt, the best instruction set):
  * tokens, and the bits of every row that chose one. Runs in the repository's root.
  *     test_properties [--all | --quick]     --quick: fewer tokens, for sanitizers and emulators */
-#include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <time.h>
-
-#include <cmocka.h>
-
 #include "engine_support.h"
 #include "wide_checkpoint.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+#include <time.h>
 
 static int all, quick;
 
