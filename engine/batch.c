@@ -65,7 +65,7 @@ static int round_of(struct workspace *w, struct row *rows, struct run **runs, si
         struct run *run = runs[i];
         int32_t chosen[VB_MAX_DRAFT + 1];
         size_t n = 0;
-        int is_prompt = run->session->cached == 0 || run->plan.committed > 1 || !run->plan.chooses;
+        int is_prompt = run->plan.is_prompt;
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
         session_commit(run->session, &run->plan, chosen, n, w->hidden + run->plan.first_row * d);
@@ -128,6 +128,9 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
                 code = vb_fail(err, VB_BAD_ARGUMENT, "sequences %zu and %zu are the same session", j, i);
         if (!code && s->model != sessions[0]->model)
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu belongs to another model", i);
+        else if (!code && s->context > sessions[0]->context) /* passes run in the memory of sessions[0] */
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, more than the %zu of the first", i,
+                           s->context, sessions[0]->context);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     }

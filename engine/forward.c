@@ -125,7 +125,6 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S)
 {
     for (size_t s = 0; s < S; s++) {
         w->ids[s] = rows[s].token;
-        w->first_bad_layer[s] = -1;
         op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
     }
 }
@@ -135,6 +134,8 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
     const struct model *m = w->model;
     size_t d = (size_t)m->config.hidden_size;
     begin_pass(w, rows, S);
+    for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
+        w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
         decoder_layer(w, &m->layers[l], l, rows, S);

@@ -153,6 +153,7 @@ int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
     for (size_t i = 0; i < count; i++)
         sampler_saw_prompt(s->sampler, tokens[i]);
     s->count += count;
+    s->given = count ? s->count : s->given;
     return VB_OK;
 }
 
@@ -167,7 +168,9 @@ int vb_truncate(vb_session *s, size_t count, vb_error *err)
         s->cached = rows;
         kvcache_truncate(&s->cache, rows);
         s->observed = rows ? rows + 1 : 0;
+        s->given = count; /* the drafter still holds what was cut, until it observes again */
     }
+    s->given = s->given < count ? s->given : count;
     s->count = count;
     sampler_restart(s->sampler); /* what is left counts as the prompt */
     for (size_t i = 0; i < count; i++)
@@ -196,8 +199,9 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     assert(left > 0);
     chunk = s->chunk < chunk ? s->chunk : chunk;
     *p = (struct plan){.committed = left < chunk ? left : chunk};
+    p->is_prompt = s->cached < s->given;
     p->chooses = p->committed == left;
-    if (!s->type || left > 1)
+    if (!s->type || p->is_prompt)
         return;
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;

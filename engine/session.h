@@ -17,6 +17,7 @@ struct vb_session {
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* tokens the drafter knows */
+    size_t given;         /* tokens appended by the caller or left by a cut: passes over them are a prompt's, without drafts */
     const struct drafter_type *type; /* NULL: no drafts */
     struct drafter *drafter;
     int max_draft;        /* K */
@@ -29,6 +30,7 @@ struct plan {
     size_t committed;     /* rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_DRAFT];
     int drafts;           /* rows of drafts after them */
+    int is_prompt;        /* the first of them was given, not chosen */
     int chooses;          /* the last committed token is among the rows: tokens are chosen */
     size_t first_row;     /* in the pass */
     const float *logits;  /* rows of the last committed token and of the drafts [1 + drafts, V] */

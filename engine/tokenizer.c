@@ -7,7 +7,7 @@
 
 /* ---- messages and JSON ---- */
 
-struct shown show(const char *s)
+struct shown token_show(const char *s)
 {
     struct shown out = {""};
     size_t n = 0, step;
@@ -26,22 +26,22 @@ struct shown show(const char *s)
     return out;
 }
 
-json_t *json_member(const json_t *object, const char *key)
+json_t *get_member(const json_t *object, const char *key)
 {
     json_t *value = json_object_get(object, key);
     return json_is_null(value) ? NULL : value;
 }
 
-int json_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag)
+int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag)
 {
-    const json_t *value = json_member(object, key);
+    const json_t *value = get_member(object, key);
     if (value && !json_is_boolean(value))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s.%s is not a boolean", l->file, where, key);
     *flag = value ? json_is_true(value) : otherwise;
     return VB_OK;
 }
 
-static int json_load(struct loading *l, const char *text, size_t size)
+static int load_json(struct loading *l, const char *text, size_t size)
 {
     json_error_t why;
     l->root = json_loadb(text, size, 0, &why);
@@ -52,7 +52,7 @@ static int json_load(struct loading *l, const char *text, size_t size)
     if (json_error_code(&why) == json_error_out_of_memory)
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory to parse %zu bytes", l->file, size);
     return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", l->file, why.line, why.column,
-                   show(why.text).text);
+                   token_show(why.text).text);
 }
 
 /* ---- PCRE2's memory ---- */
@@ -82,16 +82,16 @@ static void pcre_free(void *block, void *memory)
 /* bos_token or eos_token: a string, or an object with a content. *id stays -1 when there is none. */
 static int config_token(struct loading *l, const char *key, int32_t *id)
 {
-    const json_t *value = json_member(l->root, key);
+    const json_t *value = get_member(l->root, key);
     if (!value)
         return VB_OK;
-    const char *content = json_string_value(json_is_object(value) ? json_member(value, "content") : value);
+    const char *content = json_string_value(json_is_object(value) ? get_member(value, "content") : value);
     if (!content)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is neither a string nor an object with a content", l->file,
                        key);
     if ((*id = names_find(&l->names, content, strlen(content))) < 0)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is \"%s\", which tokenizer.json does not have", l->file, key,
-                       show(content).text);
+                       token_show(content).text);
     return VB_OK;
 }
 
@@ -100,7 +100,7 @@ static int config_load(struct loading *l)
     struct tokenizer *t = l->t;
     int rc;
     if ((rc = config_token(l, "bos_token", &t->bos)) || (rc = config_token(l, "eos_token", &t->eos)) ||
-        (rc = json_flag(l, l->root, "the top", "add_bos_token", 0, &t->add_bos)))
+        (rc = get_flag(l, l->root, "the top", "add_bos_token", 0, &t->add_bos)))
         return rc;
     if (t->add_bos && t->bos < 0)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: add_bos_token is true and there is no bos_token", l->file);
@@ -129,14 +129,14 @@ static int parse(struct tokenizer **out, struct source json, struct source confi
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a tokenizer", json.name);
         goto done;
     }
-    if ((rc = json_load(&l, json.data, json.size)) || (rc = model_load(&l)) ||
-        (rc = split_load(&l, json_member(l.root, "pre_tokenizer"))))
+    if ((rc = load_json(&l, json.data, json.size)) || (rc = tables_load(&l)) ||
+        (rc = split_load(&l, get_member(l.root, "pre_tokenizer"))))
         goto done;
     if (config.data) {
         first = l.root;
         l.root = NULL;
         l.file = config.name;
-        if ((rc = json_load(&l, config.data, config.size)) || (rc = config_load(&l)))
+        if ((rc = load_json(&l, config.data, config.size)) || (rc = config_load(&l)))
             goto done;
     }
     if (t->memory.failed)

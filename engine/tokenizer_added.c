@@ -14,18 +14,18 @@ static int token_load(struct loading *l, size_t index, const json_t *entry, stru
 {
     char where[48];
     snprintf(where, sizeof where, "added_tokens[%zu]", index);
-    const json_t *id = json_member(entry, "id"), *text = json_member(entry, "content");
+    const json_t *id = get_member(entry, "id"), *text = get_member(entry, "content");
     if (!json_is_object(entry) || !json_is_integer(id) || !json_is_string(text) || !json_string_length(text))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is not an object with an id and a content", l->file, where);
     json_int_t n = json_integer_value(id);
     *content = json_string_value(text);
     if (n < 0 || n >= MAX_TOKEN_ID)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" has id %lld, wanted 0 to %d", l->file,
-                       show(*content).text, (long long)n, MAX_TOKEN_ID - 1);
+                       token_show(*content).text, (long long)n, MAX_TOKEN_ID - 1);
     static const char *const keys[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     int flag[5], rc;
     for (int k = 0; k < 5; k++)
-        if ((rc = json_flag(l, entry, where, keys[k], k == 3, &flag[k])))
+        if ((rc = get_flag(l, entry, where, keys[k], k == 3, &flag[k])))
             return rc;
     *token = (struct added_token){(int32_t)n, (unsigned)json_string_length(text), flag[0], flag[1], flag[2],
                                   flag[3], flag[4]};
@@ -82,7 +82,7 @@ int added_load(struct loading *l, const json_t *list)
         d->n_tokens++;
         if (!trie_add(d, i, content))
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" is there twice", l->file,
-                           show(content).text);
+                           token_show(content).text);
         if (token->single_word && !d->word &&
             (rc = pattern_compile(l, "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]", 0, &d->word)))
             return rc;

@@ -35,7 +35,7 @@ static int merge_parts(struct loading *l, size_t index, const json_t *merge, con
         const char *s = json_string_value(merge), *space = strchr(s, ' ');
         if (!space || strchr(space + 1, ' '))
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: merge %zu is \"%s\", wanted two parts", l->file, index,
-                           show(s).text);
+                           token_show(s).text);
         part[0] = s, size[0] = (size_t)(space - s);
         part[1] = space + 1, size[1] = strlen(space + 1);
         return VB_OK;
@@ -64,7 +64,7 @@ static int merge_load(struct loading *l, size_t index, const char *part[2], cons
         scratch[n] = 0;
         if ((id[k] = names_find(&l->names, scratch, n)) < 0)
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: merge %zu %s \"%s\", which the vocabulary does not have",
-                           l->file, index, k < 2 ? "names" : "makes", show(scratch).text);
+                           l->file, index, k < 2 ? "names" : "makes", token_show(scratch).text);
     }
     struct merge *m = find_slot(t->merges, t->merge_mask, pair_key(id[0], id[1]));
     m->key = pair_key(id[0], id[1]);

@@ -141,14 +141,14 @@ int encoding_push(struct encoding *e, int32_t id);
 struct shown { /* a string from a file made fit for a message: one line, whole characters, not long */
     char text[96];
 };
-struct shown show(const char *s);
+struct shown token_show(const char *s);
 /* `object`'s member or NULL; JSON null counts as missing. */
-json_t *json_member(const json_t *object, const char *key);
+json_t *get_member(const json_t *object, const char *key);
 /* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
-int json_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
+int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
 /* ---- tokenizer_model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
-int model_load(struct loading *l);
+int tables_load(struct loading *l);
 int names_make(struct name_table *table, size_t n, const vb_allocator *a);
 int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* 0: it is there already */
 int32_t names_find(const struct name_table *table, const char *s, size_t size);  /* -1: none */

@@ -101,7 +101,7 @@ static int check_ids(struct loading *l, json_t *vocab, int32_t *size, size_t *by
         json_int_t id = json_integer_value(value);
         if (!json_is_integer(value) || id < 0 || id >= MAX_TOKEN_ID)
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: token \"%s\" has no id from 0 to %d", l->file,
-                           show(name).text, MAX_TOKEN_ID - 1);
+                           token_show(name).text, MAX_TOKEN_ID - 1);
         if (id >= *size)
             *size = (int32_t)id + 1;
         *bytes += strlen(name);
@@ -121,7 +121,7 @@ static int claim(struct loading *l, int32_t id, const char *name, size_t size)
     struct piece *p = &l->t->pieces[id];
     if (p->used)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: token \"%s\" has id %d, which another token has", l->file,
-                       show(name).text, id);
+                       token_show(name).text, id);
     *p = (struct piece){.at = (uint32_t)l->arena_used, .size = (uint32_t)size & 0x3fffffff, .used = 1};
     l->arena_used += size;
     return VB_OK;
@@ -171,7 +171,7 @@ static int added_join(struct loading *l, const json_t *list)
         int32_t id = names_find(&l->names, content, token->size);
         if (id >= 0 && id != token->id)
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" has id %d, the vocabulary says %d",
-                           l->file, show(content).text, token->id, id);
+                           l->file, token_show(content).text, token->id, id);
         if (id >= 0)
             t->pieces[id].used = 0;
         int rc = claim(l, token->id, content, token->size);
@@ -190,7 +190,7 @@ static int added_join(struct loading *l, const json_t *list)
 /* VB_UNSUPPORTED unless the member is missing, null, "" or (a number) 0. */
 static int must_be_empty(struct loading *l, const json_t *model, const char *key)
 {
-    const json_t *value = json_member(model, key);
+    const json_t *value = get_member(model, key);
     if (!value || (json_is_string(value) && !json_string_length(value)) ||
         (json_is_number(value) && json_number_value(value) <= 0))
         return VB_OK;
@@ -201,12 +201,12 @@ static int normalizer_check(struct loading *l, const json_t *normalizer)
 {
     if (!normalizer)
         return VB_OK;
-    const char *type = json_string_value(json_member(normalizer, "type"));
+    const char *type = json_string_value(get_member(normalizer, "type"));
     if (!type)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: the normalizer has no type", l->file);
     if (strcmp(type, "Sequence"))
-        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the normalizer %s is not implemented", l->file, show(type).text);
-    const json_t *list = json_member(normalizer, "normalizers");
+        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the normalizer %s is not implemented", l->file, token_show(type).text);
+    const json_t *list = get_member(normalizer, "normalizers");
     int rc = VB_OK;
     for (size_t i = 0; !rc && i < json_array_size(list); i++) {
         const json_t *inner = json_array_get(list, i);
@@ -219,34 +219,34 @@ static int normalizer_check(struct loading *l, const json_t *normalizer)
 
 static int decoder_check(struct loading *l, const json_t *decoder)
 {
-    const char *type = json_string_value(json_member(decoder, "type"));
+    const char *type = json_string_value(get_member(decoder, "type"));
     if (type && !strcmp(type, "ByteLevel"))
         return VB_OK;
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: the decoder %s is not implemented", l->file,
-                   type ? show(type).text : "null");
+                   type ? token_show(type).text : "null");
 }
 
 /* unk_token, fuse_unk and byte_fallback say what becomes of a byte without a token. Byte-level vocabularies have all
  * bytes; where one has not, encoding that byte is an error instead. The post-processor is not used: whether BOS is put
  * before a text is for the caller to say. Truncation and padding are settings of a training run. */
-int model_load(struct loading *l)
+int tables_load(struct loading *l)
 {
-    json_t *model = json_member(l->root, "model"), *vocab = json_member(model, "vocab");
-    const json_t *added = json_member(l->root, "added_tokens");
-    const char *type = json_string_value(json_member(model, "type"));
+    json_t *model = get_member(l->root, "model"), *vocab = get_member(model, "vocab");
+    const json_t *added = get_member(l->root, "added_tokens");
+    const char *type = json_string_value(get_member(model, "type"));
     int rc;
     if (!json_is_object(model))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: there is no model", l->file);
     if (type && strcmp(type, "BPE"))
-        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the model %s is not implemented", l->file, show(type).text);
+        return vb_fail(l->err, VB_UNSUPPORTED, "%s: the model %s is not implemented", l->file, token_show(type).text);
     if (!json_is_object(vocab))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: model.vocab is not an object", l->file);
     if ((rc = must_be_empty(l, model, "dropout")) || (rc = must_be_empty(l, model, "continuing_subword_prefix")) ||
         (rc = must_be_empty(l, model, "end_of_word_suffix")) ||
-        (rc = json_flag(l, model, "model", "ignore_merges", 0, &l->t->ignore_merges)) ||
-        (rc = normalizer_check(l, json_member(l->root, "normalizer"))) ||
-        (rc = decoder_check(l, json_member(l->root, "decoder"))) || (rc = added_load(l, added)) ||
-        (rc = vocab_load(l, vocab)) || (rc = merges_load(l, json_member(model, "merges"))))
+        (rc = get_flag(l, model, "model", "ignore_merges", 0, &l->t->ignore_merges)) ||
+        (rc = normalizer_check(l, get_member(l->root, "normalizer"))) ||
+        (rc = decoder_check(l, get_member(l->root, "decoder"))) || (rc = added_load(l, added)) ||
+        (rc = vocab_load(l, vocab)) || (rc = merges_load(l, get_member(model, "merges"))))
         return rc;
     return added_join(l, added);
 }

@@ -55,7 +55,7 @@ static int refuse(struct translation *x, size_t n)
         what[i] = x->in[i];
     what[i] = 0;
     return vb_fail(x->l->err, VB_UNSUPPORTED, "%s: the pattern \"%s\" uses %s, which is not implemented", x->l->file,
-                   show(x->whole).text, show(what).text);
+                   token_show(x->whole).text, token_show(what).text);
 }
 
 /* \p{L}, \P{Nd}, \p{^L}: general categories. */
@@ -283,7 +283,7 @@ int pattern_compile(struct loading *l, const char *pattern, uint32_t options, pc
         char why[128] = "";
         pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why);
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: PCRE2 does not take the pattern \"%s\": %s", l->file,
-                       show(pattern).text, why);
+                       token_show(pattern).text, why);
     }
     /* Without it (a system that lends no executable memory) matching is slower, not different. */
     (void)pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);

@@ -36,10 +36,10 @@ static int add_stage(struct loading *l, const char *pattern, int literal, enum b
 static int load_split(struct loading *l, const json_t *object)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-    const json_t *pattern = json_member(object, "pattern"), *regex = json_member(pattern, "Regex");
-    const char *text = json_string_value(regex ? regex : json_member(pattern, "String"));
-    const char *behavior = json_string_value(json_member(object, "behavior"));
-    int invert, rc = json_flag(l, object, "pre_tokenizer Split", "invert", 0, &invert);
+    const json_t *pattern = get_member(object, "pattern"), *regex = get_member(pattern, "Regex");
+    const char *text = json_string_value(regex ? regex : get_member(pattern, "String"));
+    const char *behavior = json_string_value(get_member(object, "behavior"));
+    int invert, rc = get_flag(l, object, "pre_tokenizer Split", "invert", 0, &invert);
     if (rc)
         return rc;
     if (!text || !behavior)
@@ -49,20 +49,20 @@ static int load_split(struct loading *l, const json_t *object)
         if (!strcmp(behavior, names[k]))
             return add_stage(l, text, !regex, (enum behavior)k, invert);
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: Split has the behavior \"%s\", which is not implemented", l->file,
-                   show(behavior).text);
+                   token_show(behavior).text);
 }
 
 static int load_digits(struct loading *l, const json_t *object)
 {
-    int each, rc = json_flag(l, object, "pre_tokenizer Digits", "individual_digits", 0, &each);
+    int each, rc = get_flag(l, object, "pre_tokenizer Digits", "individual_digits", 0, &each);
     return rc ? rc : add_stage(l, "\\p{N}", 0, each ? ISOLATED : CONTIGUOUS, 0);
 }
 
 static int load_byte_level(struct loading *l, const json_t *object)
 {
     int space, words, rc;
-    if ((rc = json_flag(l, object, "pre_tokenizer ByteLevel", "add_prefix_space", 1, &space)) ||
-        (rc = json_flag(l, object, "pre_tokenizer ByteLevel", "use_regex", 1, &words)))
+    if ((rc = get_flag(l, object, "pre_tokenizer ByteLevel", "add_prefix_space", 1, &space)) ||
+        (rc = get_flag(l, object, "pre_tokenizer ByteLevel", "use_regex", 1, &words)))
         return rc;
     if (space && (rc = add_stage(l, NULL, 0, ISOLATED, 0)))
         return rc;
@@ -72,11 +72,11 @@ static int load_byte_level(struct loading *l, const json_t *object)
 /* *bytes becomes 1 at ByteLevel, which has to be the last: behind it the text is no longer made of its characters. */
 static int load_stage(struct loading *l, const json_t *object, int *bytes)
 {
-    const char *type = json_string_value(json_member(object, "type"));
+    const char *type = json_string_value(get_member(object, "type"));
     if (!type)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: a pre-tokenizer without a type", l->file);
     if (!strcmp(type, "Sequence")) {
-        const json_t *list = json_member(object, "pretokenizers");
+        const json_t *list = get_member(object, "pretokenizers");
         if (!json_is_array(list))
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: the pre-tokenizer Sequence has no list", l->file);
         int rc = VB_OK;
@@ -86,7 +86,7 @@ static int load_stage(struct loading *l, const json_t *object, int *bytes)
     }
     if (*bytes)
         return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s stands behind ByteLevel", l->file,
-                       show(type).text);
+                       token_show(type).text);
     if (!strcmp(type, "Split"))
         return load_split(l, object);
     if (!strcmp(type, "Digits"))
@@ -95,7 +95,7 @@ static int load_stage(struct loading *l, const json_t *object, int *bytes)
         *bytes = 1;
         return load_byte_level(l, object);
     }
-    return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s is not implemented", l->file, show(type).text);
+    return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s is not implemented", l->file, token_show(type).text);
 }
 
 int split_load(struct loading *l, const json_t *pre_tokenizer)

@@ -157,7 +157,8 @@ typedef struct vb_generate_options {
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
 /* The same for several sessions of one model, in shared passes: row by row the same bits. options[i] and result[i]
- * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0]. An error ends all of them. */
+ * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0], whose context must be the largest (or equal). An
+ * error ends all of them. */
 int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
                       vb_error *err);
 

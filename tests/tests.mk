@@ -49,7 +49,7 @@ fuzz: $(FUZZERS)
 	tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(FUZZ_SMOKE))
 
 # The named subset: what handles memory and files, and a run of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_model test_tokenizer test_session test_sampler
+SUBSET := test_config test_checkpoint test_model test_tokenizer test_tokenizer_errors test_session test_sampler
 sanitized = $(MAKE) BUILD=build-$@ OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset
 asan:
 	$(call sanitized,address)

@@ -2,8 +2,9 @@
 
     python tokenizer.py --work WORKDIR && torchrun --nproc-per-node 2 train.py --work WORKDIR --minutes 42
 
-Run by torchrun, every process takes its share of the batch and gradients are averaged once per step: on a shared CPU
-two processes of one thread each go further than one process of two threads. Run as plain `python train.py` it is one.
+Run by torchrun, every process trains on its own batches and every --sync-every steps all take the mean of their
+parameters (local SGD): on a busy CPU two processes of one thread that seldom meet go several times further than one of
+two threads. Run as plain `python train.py` it is one process.
 
 The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
 included, summed over resumes), or of --steps if given. Every --eval-minutes a row is added to WORKDIR/curves.csv.
@@ -91,8 +92,9 @@ class Peers:
             dist.init_process_group("gloo")
         self.rank = dist.get_rank() if self.size > 1 else 0
 
-    def average(self, tensors):
+    def average(self, model):
         if self.size > 1:
+            tensors = list(model.state_dict().values())
             flat = torch.cat([t.flatten() for t in tensors])
             dist.all_reduce(flat)
             for t, part in zip(tensors, flat.div_(self.size).split([t.numel() for t in tensors])):
@@ -112,7 +114,8 @@ def arguments():
     p.add_argument("--minutes", type=float, default=42)
     p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
     p.add_argument("--threads", type=int, default=1, help="per process")
-    p.add_argument("--batch-tokens", type=int, default=2048, help="per step, all processes together")
+    p.add_argument("--batch-tokens", type=int, default=2048, help="per step and process")
+    p.add_argument("--sync-every", type=int, default=8, help="steps between two averagings of the processes' parameters")
     p.add_argument("--lengths", default="0:128,0.7:256", help="share of the budget:rows per sequence, ...")
     p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
     p.add_argument("--lr", type=float, default=0.02)
@@ -171,10 +174,13 @@ def main():
     next_eval, next_save = spent, spent + 60 * a.save_minutes
     sums, count = {}, 0
     while True:
-        spent = peers.from_chief(time.time() - begin)
+        spent, meet = time.time() - begin, step % a.sync_every == 0
+        if meet:
+            peers.average(model)
+            spent = peers.from_chief(spent)
         used = step / a.steps if a.steps else spent / (60 * a.minutes)
-        done = used >= 1 or (a.stop_after and step >= a.stop_after)
-        if (done or spent >= next_eval) and count and not peers.rank:
+        done = meet and (used >= 1 or (a.stop_after and step >= a.stop_after))
+        if meet and (done or spent >= next_eval) and count and not peers.rank:
             row = {"step": step, "minutes": round(spent / 60, 2), "tokens": tokens, "lr": round(opts[0].param_groups[0]["lr"], 6)}
             row |= {f"train_{k}": round(mean, 4) for k, (_, mean) in sums.items()}
             row |= {f"heldout_{k}": round(v, 4) for k, v in evaluate(model, heldout, rope, dtype).items()}
@@ -186,7 +192,7 @@ def main():
                 w.writerow(row)
             print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
             sums, count, next_eval = {}, 0, spent + 60 * a.eval_minutes
-        if (done or spent >= next_save) and not peers.rank:
+        if meet and (done or spent >= next_save) and not peers.rank:
             state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in opts], "config": asdict(cfg),
                      "step": step, "tokens": tokens, "seconds": time.time() - begin, "arguments": vars(a)}
             torch.save(state, path("checkpoint.tmp"))
@@ -201,7 +207,7 @@ def main():
             stage = (T, novels)
             files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
             batches = Batches(files, T + 1 + D, newline_ids, a.seed + step + 1000003 * peers.rank)
-        B = a.batch_tokens // peers.size // T
+        B = a.batch_tokens // T
         m = rate(used, step, a.warmup, a.flat)
         for o in opts:
             for g in o.param_groups:
@@ -218,7 +224,6 @@ def main():
         if fed:
             loss = loss + a.self_fed_factor * sum(fed) / len(fed)
         loss.backward()
-        peers.average([p.grad for p in model.parameters() if p.grad is not None] + [moe.load for moe in model.experts()])
         for o in opts:
             o.step()
             o.zero_grad(set_to_none=True)
