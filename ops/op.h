@@ -8,9 +8,13 @@
 
 #include "../simd/kernels.h"
 
+/* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
+#define OP_THREAD_COST 131072.0
+
 struct op_ctx {
     const struct kernels *k;
     int threads;
+    double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
 };

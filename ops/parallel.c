@@ -6,9 +6,6 @@
 #include <assert.h>
 #include <omp.h>
 
-/* Below this many multiplications a second thread costs more than it brings (a barrier is a few microseconds). */
-#define WORTH_A_THREAD 32768.0
-
 float *op_take(struct op_ctx *cx, size_t floats)
 {
     float *p = (float *)(void *)(cx->scratch + cx->scratch_used);
@@ -21,8 +18,9 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
                  void *arg)
 {
     int threads = cx->threads;
-    if ((double)threads > cost / WORTH_A_THREAD)
-        threads = (int)(cost / WORTH_A_THREAD);
+    double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : OP_THREAD_COST);
+    if ((double)threads > most)
+        threads = (int)most;
     if ((size_t)threads > tasks)
         threads = (int)tasks;
     if (threads <= 1) {

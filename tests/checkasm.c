@@ -9,6 +9,7 @@
 #include "../golden/sleef.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -117,6 +118,29 @@ static uint32_t bits_of(const float *f)
     return bits;
 }
 
+static struct {
+    enum kernel kernel;
+    const struct kernels *k;
+    const char *what;
+} running;
+
+void about_to_run(enum kernel kernel, const struct kernels *k, const char *what)
+{
+    running.kernel = kernel;
+    running.k = k;
+    running.what = what;
+}
+
+/* A kernel that reads or writes where it must not ends the run: what comes after would prove nothing. */
+static void crashed(int signal)
+{
+    static const char *const why[] = {"touched memory that is not its own", "ran an illegal instruction"};
+    fflush(stdout);
+    dprintf(1, "%s %s: seed %" PRIu64 ", %s: %s\ncheckasm: FAILED\n", running.k ? running.k->name : "scalar",
+            kernel_names[running.kernel], seed, running.what ? running.what : "", why[signal == SIGILL]);
+    _exit(1);
+}
+
 static int is_nan(uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
 
 static int *failures_of(enum kernel kernel, const struct kernels *k)
@@ -173,6 +197,7 @@ static void check_dot(size_t K, enum kind kind, size_t slack)
     snprintf(what, sizeof what, "K=%zu %s", K, kind_names[kind]);
     FOR_EACH_TABLE(k)
     {
+        about_to_run(DOT, k, what);
         float got = k->dot(a, b, K);
         same_bits(DOT, k, what, &got, &want, 1);
     }
@@ -191,6 +216,7 @@ static void check_pack(size_t K, enum kind kind, size_t slack)
     FOR_EACH_TABLE(k)
     {
         fill_canary(got, n);
+        about_to_run(PACK, k, what);
         k->pack(got + 16, x, K);
         same_bits(PACK, k, what, got, want, n);
     }
@@ -209,7 +235,8 @@ static void random_arguments(float *x, size_t n, int choice)
         case 1: x[i] = -unit * 20 - 86; break; /* exp is subnormal or zero */
         case 2: x[i] = unit * 240 - 120; break;
         case 3: x[i] = special[r % (sizeof special / sizeof *special)]; break;
-        default: memcpy(x + i, &any, sizeof any); /* any bits, NaN too */
+        case 4: x[i] = r % 3 ? (r % 3 == 1 ? 0.0f : -0.0f) : -unit; break; /* the largest is a zero */
+        default: memcpy(x + i, &any, sizeof any);                          /* any bits, NaN too */
         }
     }
 }
@@ -235,6 +262,7 @@ static void check_elementwise(enum kernel kernel, size_t n, int choice, size_t s
             fill_canary(got, n + 32);
             if (place)
                 memcpy(got + 16, place == 1 ? x : u, n * sizeof *got);
+            about_to_run(kernel, k, what);
             if (kernel == EXP)
                 k->exp(got + 16, place ? got + 16 : x, n);
             else
@@ -260,6 +288,7 @@ static void check_softmax(size_t n, int choice, size_t slack)
             fill_canary(got, n + 32);
             if (in_place)
                 memcpy(got + 16, s, n * sizeof *got);
+            about_to_run(SOFTMAX, k, what);
             got[1] = k->softmax_block(got + 16, in_place ? got + 16 : s, n, got);
             same_bits(SOFTMAX, k, what, got, want, n + 32);
         }
@@ -278,7 +307,7 @@ static void check_vector_kernels(void)
             if (wanted(PACK) && kind < 2)
                 check_pack(n, (enum kind)kind, below(4));
         }
-        for (int choice = 0; choice < 5; choice++) {
+        for (int choice = 0; choice < 6; choice++) {
             if (wanted(SOFTMAX) && n)
                 check_softmax(n, choice, below(4));
             if (wanted(EXP))
@@ -395,6 +424,9 @@ int main(int argc, char **argv)
         return bench();
     printf("checkasm: seed %" PRIu64 "\n", seed);
     rng_state = seed;
+    signal(SIGSEGV, crashed);
+    signal(SIGBUS, crashed);
+    signal(SIGILL, crashed);
     int bad = check_environment();
     check_vector_kernels();
     check_matrix_kernels();

@@ -53,6 +53,9 @@ enum kernel {
 extern const char *const kernel_names[KERNELS];
 int wanted(enum kernel kernel); /* by --filter */
 
+/* Says what is about to run, so that a crash can be told. */
+void about_to_run(enum kernel kernel, const struct kernels *k, const char *what);
+
 /* Compares n outputs with scalar's as bits; NaN equals NaN (its payload is not part of the contract). The first
  * difference of each kernel and table is printed with `what` (a description of the case). Returns whether equal. */
 int same_bits(enum kernel kernel, const struct kernels *k, const char *what, const float *got, const float *want,

@@ -126,7 +126,7 @@ static inline int release_all(__attribute__((unused)) void **state)
 /* A context whose scratch is exactly `bytes` long. */
 static inline struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes)
 {
-    struct op_ctx cx = {.k = k, .threads = threads, .scratch_size = bytes};
+    struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes};
     cx.scratch = guarded(bytes);
     return cx;
 }

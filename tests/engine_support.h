@@ -75,9 +75,11 @@ static inline vb_model *open_tiny(const char *name)
 /* The bundled model, once it is there: from then on it must open. */
 static inline int have_tale(void)
 {
+    static int told;
     if (vb_file_exists("golden/tale/config.json"))
         return 1;
-    print_message("skipped: golden/tale is not there yet\n");
+    if (!told++)
+        print_message("skipped: golden/tale, which is not there\n");
     return 0;
 }
 

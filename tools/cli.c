@@ -158,10 +158,10 @@ static int encode_prompt(struct cli *c, const char *name, const char *text, size
     memcpy(*ids + bos, encoded, *count * sizeof **ids);
     if (bos)
         (*ids)[0] = tokenizer_bos(c->tokenizer);
-    int empty = *count == 0;
+    int empty = *count == 0 && !c->bos; /* BOS alone is a prompt when asked for by name */
     *count += (size_t)bos;
     vb_free(NULL, encoded);
-    if (empty && !bos) {
+    if (empty) {
         free(*ids);
         *ids = NULL;
         return cli_fail(c, EXIT_USAGE, "the prompt is empty");

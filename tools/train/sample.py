@@ -4,7 +4,8 @@
     python sample.py --model ../../golden/tale --acceptance             # table over prompts.jsonl
     python sample.py --model ../../golden/tale --make-prompts 20        # write prompts.jsonl from the held-out tales
 
-Drafts follow the definition, not an engine's caches: for every round all rows of every module are computed anew.
+Drafting never changes the text, so the text is made first; then the drafts of all its possible rounds are computed at
+once, and the rounds counted. Three modules, three drafts.
 """
 import argparse
 import json
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from model import Config, Model, rope_table
+from losses import self_fed_masks
 from tokenizer import BOS_ID, EOS_ID, documents
 
 
@@ -44,64 +46,96 @@ def load(path):
 
 
 @torch.no_grad()
-def generate(model, prompt, n, temperature, generator, rope):
-    """prompt (ids) -> prompt and at most n new ids; the target's hidden rows of all but the last (KV cache inside)."""
-    ids, past = list(prompt), [None] * len(model.layers)
-    rows = [model.hidden(torch.tensor([ids]), tuple(t[:len(ids)] for t in rope), torch.float32, past)[0]]
-    for _ in range(n):
-        z = model.logits(rows[-1][-1])
-        p = F.softmax(z / temperature, -1) if temperature else None
-        ids.append(torch.multinomial(p, 1, generator=generator).item() if temperature else z.argmax().item())
-        if ids[-1] == EOS_ID:
-            break
-        at = len(ids) - 1
-        rows.append(model.hidden(torch.tensor([ids[-1:]]), tuple(t[at:at + 1] for t in rope), torch.float32, past)[0])
-    return ids, torch.cat(rows)
+def generate(model, prompts, n, temperature, generator, rope):
+    """Prompts (lists of ids) -> per prompt ids with at most n new ones, and the target's hidden rows of all but the last.
+
+    All run as one batch from the shortest prompt's end on; a longer prompt's own ids are forced."""
+    at = min(map(len, prompts))
+    ids = torch.tensor([p[:at] for p in prompts])
+    past = [None] * len(model.layers)
+    rows = [model.hidden(ids, tuple(t[:at] for t in rope), torch.float32, past)]
+    for at in range(at, max(map(len, prompts)) + n):
+        z = model.logits(rows[-1][:, -1])
+        new = torch.multinomial(F.softmax(z / temperature, -1), 1, generator=generator)[:, 0] if temperature else z.argmax(-1)
+        new = torch.tensor([p[at] if at < len(p) else t for p, t in zip(prompts, new.tolist())])
+        ids = torch.cat((ids, new[:, None]), 1)
+        rows.append(model.hidden(new[:, None], tuple(t[at:at + 1] for t in rope), torch.float32, past))
+    hidden, out = torch.cat(rows, 1), []
+    for b, p in enumerate(prompts):
+        text = ids[b, :len(p) + n].tolist()
+        if EOS_ID in text[len(p):]:
+            text = text[:text.index(EOS_ID, len(p)) + 1]
+        out.append((text, hidden[b, :len(text) - 1]))
+    return out
+
+
+class Streams:
+    """One module run over all rows at once, as often as a draft needs: rows that are final, then rows made of drafts."""
+
+    def __init__(self, model, rope, rows):
+        self.model, self.rope = model, tuple(t[:rows] for t in rope)
+        self.masks = (None,) + self_fed_masks(rows)
+
+    def run(self, module, tokens, h, past=()):
+        g, kv = module(self.model.embed(tokens)[None], h[None], self.rope, torch.float32, past, self.masks[len(past)])
+        return g[0], kv
+
+    def best(self, g):
+        return self.model.logits(g).argmax(-1)
+
+
+def later(x, by):
+    """Row i of x -> row i+by (zeros come in front); by < 0: rows come earlier, zeros behind."""
+    zeros = torch.zeros_like(x[:abs(by)])
+    return torch.cat((zeros, x[:-by]) if by > 0 else (x[-by:], zeros))
 
 
 @torch.no_grad()
-def vanilla(model, tok, hidden, rope, K):
-    """Drafts after tok[0..N], hidden rows 0..N-1: module k's row N-1 proposes tok[N+k+1]."""
-    N, tok, h = len(tok) - 1, list(tok), hidden[None]
-    for k in range(K):
-        emb = model.embed(torch.tensor([tok[k + 1:k + 1 + N]]))
-        h, _ = model.mtp[k](emb, h, tuple(t[:N] for t in rope), torch.float32)
-        tok.append(model.logits(h[0, -1]).argmax().item())
-    return tok[N + 1:]
+def vanilla(model, ids, hidden, rope):
+    """Three drafts of every possible round: row i = N-1 knows tok[0..N]. Returns d1, d2, d3 [M], M = len(ids) - 1.
+
+    Module 1's row i reads d1; its earlier rows are final. Module 2's row i reads d2, its row i-1 reads d1 (not final in
+    this round), its earlier rows are final: the same two masks as in training."""
+    M, tok = len(ids) - 1, torch.tensor(ids)
+    s, (m0, m1, m2) = Streams(model, rope, M), model.mtp
+    g0, _ = s.run(m0, tok[1:], hidden)
+    d1 = s.best(g0)
+    g1, final1 = s.run(m1, later(tok[1:], -1), g0)
+    g1_draft, _ = s.run(m1, d1, g0, [final1])
+    d2 = s.best(g1_draft)
+    _, final2 = s.run(m2, later(tok[1:], -2), g1)
+    _, newest = s.run(m2, later(d1, -1), g1, [final2])
+    g2, _ = s.run(m2, d2, g1_draft, [final2, newest])
+    return d1, d2, s.best(g2)
 
 
 @torch.no_grad()
-def eagle(model, tok, hidden, rope, K):
-    """Module 0 again and again: draft j+1 takes (its own g of the previous row, d_j) as the next row, position N-1+j."""
-    N, drafts = len(tok) - 1, []
-    g, kv = model.mtp[0](model.embed(torch.tensor([tok[1:]])), hidden[None], tuple(t[:N] for t in rope), torch.float32)
-    past, g = [kv], g[:, -1:]
-    for j in range(K):
-        drafts.append(model.logits(g[0, -1]).argmax().item())
-        if j + 1 < K:
-            at = N + j
-            g, kv = model.mtp[0](model.embed(torch.tensor([[drafts[-1]]])), g, tuple(t[at:at + 1] for t in rope),
-                                 torch.float32, past)
-            past.append(kv)
-    return drafts
+def eagle(model, ids, hidden, rope):
+    """The same with module 0 alone: draft j+1 takes (its own g of the previous row, d_j) as the next row."""
+    M = len(ids) - 1
+    s, module = Streams(model, rope, M + 2), model.mtp[0]
+    pad = lambda x: torch.cat((x, torch.zeros_like(x[:1]), torch.zeros_like(x[:1])))
+    g, kv = s.run(module, pad(torch.tensor(ids[1:])), pad(hidden))
+    d1 = s.best(g)
+    g, kv2 = s.run(module, later(d1, 1), later(g, 1), [kv])
+    d2 = s.best(g)                                                           # of the round one row earlier
+    g, _ = s.run(module, later(d2, 1), later(g, 1), [kv, kv2])
+    return d1[:M], d2[1:M + 1], s.best(g)[2:]
 
 
-def acceptance(model, prompts, n, temperature, method, rope, K):
-    """tokens per forward, share of rounds in which depth 1..K was reached and right, share of repeated 8-grams."""
-    generator = torch.Generator().manual_seed(0)
+def acceptance(drafts, texts, prompts, K=3):
+    """drafts: per text the K drafts of every row. Rounds as the engine counts them: the prompt's own pass gives the first
+    token; a round drafts at most what is left less one, accepts the longest right prefix and emits one token more."""
     rounds, emitted, right, repeated, grams = 0, 0, [0] * K, 0, 0
-    for prompt in prompts:
-        ids, hidden = generate(model, prompt, n, temperature, generator, rope)
-        N = len(prompt)                            # the prompt's own pass gave tok[N]
-        emitted += len(ids) - 1 - N
-        while N < len(ids) - 1:
-            rounds += 1
-            drafts = method(model, ids[:N + 1], hidden[:N], rope, min(K, len(ids) - 2 - N) or 1)
+    for d, ids, prompt in zip(drafts, texts, prompts):
+        N, last = len(prompt), len(ids) - 1
+        emitted += last - N
+        while N < last:
             m = 0
-            while m < len(drafts) and N + 1 + m < len(ids) - 1 and drafts[m] == ids[N + 1 + m]:
+            while m < min(K, last - N - 1) and d[m][N - 1] == ids[N + 1 + m]:
                 right[m] += 1
                 m += 1
-            N += m + 1
+            rounds, N = rounds + 1, N + m + 1
         seen = [tuple(ids[i:i + 8]) for i in range(len(prompt), len(ids) - 7)]
         grams += len(seen)
         repeated += len(seen) - len(set(seen))
@@ -147,14 +181,17 @@ def main():
     rope = rope_table(model.cfg, model.cfg.max_position_embeddings)
     if not a.acceptance:
         prompt = [BOS_ID] + tok.encode(a.prompt).ids
-        ids, _ = generate(model, prompt, a.n, a.temperature, torch.Generator().manual_seed(a.seed), rope)
-        return print(tok.decode(ids))
+        text, _ = generate(model, [prompt], a.n, a.temperature, torch.Generator().manual_seed(a.seed), rope)[0]
+        return print(tok.decode(text))
     with open(os.path.join(a.model, "prompts.jsonl")) as f:
         prompts = [[BOS_ID] + tok.encode(json.loads(line)["prompt"]).ids for line in f][:a.prompts]
     for temperature in (0.0, 1.0):
+        out = generate(model, prompts, a.n, temperature, torch.Generator().manual_seed(a.seed), rope)
+        texts = [ids for ids, _ in out]
         for method in (vanilla, eagle):
-            row = acceptance(model, prompts, a.n, temperature, method, rope, len(model.mtp))
-            print(json.dumps({"method": "mtp-" + method.__name__, "temperature": temperature} | row), flush=True)
+            drafts = [[d.tolist() for d in method(model, ids, hidden, rope)] for ids, hidden in out]
+            print(json.dumps({"method": "mtp-" + method.__name__, "temperature": temperature}
+                             | acceptance(drafts, texts, prompts)), flush=True)
 
 
 if __name__ == "__main__":
