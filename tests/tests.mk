@@ -9,12 +9,12 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filt
 
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
+$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(LIBRARIES)
+	$(link) -lcmocka $(LIBS)
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/fuzz_main.o $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 	$(link) $(LIBS)
-$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(LIBRARIES)
-	$(link) -lcmocka $(LIBS)
 $(BUILD)/tests/sleef_hash: $(BUILD)/tests/sleef_hash.o $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
@@ -25,17 +25,57 @@ FUZZ_RUNS ?= 3000
 SEEDS_OF_fuzz_safetensors := $(wildcard golden/tiny/v3-mtp3/*.safetensors)
 SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
-FUZZ_SMOKE = $(foreach f,$(FUZZERS),"$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
+fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
+
+# The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
+SUBSET := test_config test_checkpoint test_model test_tokenizer test_tokenizer_errors test_session test_sampler test_forced
+SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
+subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
+run_subset = $(foreach t,$(SUBSET),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
+             "$(1)/test_bits:build-$(1)/tests/test_bits 4" \
+             $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
+sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
+asan-programs:
+	$(call sanitized,address)
+ubsan-programs:
+	$(call sanitized,undefined)
+asan: asan-programs
+	tests/run.sh -l build-address/logs $(call run_subset,address)
+ubsan: ubsan-programs
+	tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
+
+# Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
+SYSROOT := build-arm64/sysroot
+ARM64_LINES ?= 3
+arm64-programs:
+	tools/scripts/arm64-sysroot.sh $(SYSROOT)
+	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
+	    CFLAGS="-g -isystem $(SYSROOT)/usr/include -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,$(SYSROOT)/usr/lib/aarch64-linux-gnu" \
+	    arm64-subset
+arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
+run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
+            "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)"
+arm64: arm64-programs
+	tests/run.sh -l build-arm64/logs $(run_arm64)
 
 test-deps:
 	tools/scripts/install-deps.sh test
-
-test: test-deps
-	$(MAKE) all test-programs
-	tests/run.sh -l $(BUILD)/logs tools/scripts/layers.sh $(BUILD)/tests/checkasm $(TESTS) \
-	    $(FUZZ_SMOKE)
-
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
+
+run_native = tools/scripts/layers.sh $(BUILD)/tests/checkasm $(TESTS) $(call fuzz_smoke)
+
+# One sanitizer build for both in `make test`: each finds what it finds alone.
+test: test-deps
+	+$(MAKE) -j2 all test-programs
+	+$(MAKE) -j2 arm64-programs
+	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
+	tests/run.sh -l $(BUILD)/logs $(run_native) $(call run_subset,sanitized) $(run_arm64)
+
+test-all: test
+	tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
+
+fuzz: $(FUZZERS)
+	tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
 
 checkasm: $(BUILD)/tests/checkasm
 	$<
@@ -45,33 +85,4 @@ checkasm-bench: $(BUILD)/tests/checkasm
 layers:
 	tools/scripts/layers.sh
 
-fuzz: $(FUZZERS)
-	tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(FUZZ_SMOKE))
-
-# The named subset: what handles memory and files, and a run of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_model test_tokenizer test_tokenizer_errors test_session test_sampler
-sanitized = $(MAKE) BUILD=build-$@ OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset
-asan:
-	$(call sanitized,address)
-ubsan:
-	$(call sanitized,undefined)
-asan-ubsan:
-	$(call sanitized,address$(comma)undefined)
-comma := ,
-SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
-subset: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
-	ASAN_OPTIONS=detect_leaks=1 tests/run.sh -l $(BUILD)/logs $(SUBSET_PROGRAMS) "$(BUILD)/tests/test_bits 12" $(FUZZ_SMOKE)
-
-# Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
-SYSROOT := build-arm64/sysroot
-arm64:
-	tools/scripts/arm64-sysroot.sh $(SYSROOT)
-	$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
-	    CFLAGS="-g -isystem $(SYSROOT)/usr/include -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,$(SYSROOT)/usr/lib/aarch64-linux-gnu" \
-	    arm64-programs
-	tests/run.sh -l build-arm64/logs "qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
-	    "qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)"
-ARM64_LINES ?= 4
-arm64-programs: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
-
-.PHONY: test-deps test-programs subset asan-ubsan arm64 arm64-programs
+.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset

@@ -1,7 +1,7 @@
 /* tests/wide_checkpoint.h -- a checkpoint made by the test, wide enough that a second and a third thread are woken for a
  * single row (ops/parallel.c does not wake them for the few numbers of golden/tiny). Include after engine_support.h.
  *
- * DeepseekV3, BF16, 3 layers (the first dense), 2 MTP modules, about 7 million weights, random but for a plan: the
+ * DeepseekV3, BF16, 3 layers (the first dense), 2 MTP modules, about 9 million weights, random but for a plan: the
  * embedding outweighs what the layers add, and the head's row of token t+1 resembles the embedding of t, so that the
  * greedy text wanders through the vocabulary and MTP, which sees the embedding as well, is often right. */
 #ifndef VB_TEST_WIDE_CHECKPOINT_H
@@ -71,7 +71,7 @@ static inline void wide_layer(struct wide *w, int layer)
     wide_tensor(w, prefix, "self_attn.kv_b_proj.weight", 4 * 64, 64, 0, 0.2);
     wide_tensor(w, prefix, "self_attn.o_proj.weight", WIDE_D, 4 * 32, 0, 0.3);
     if (layer == 0) {
-        wide_mlp(w, prefix, "mlp.", 768);
+        wide_mlp(w, prefix, "mlp.", 1536);
         return;
     }
     wide_tensor(w, prefix, "mlp.gate.weight", 4, WIDE_D, 0, 0.08);
@@ -98,7 +98,7 @@ static inline void wide_mtp(struct wide *w, int layer)
 
 static inline void wide_checkpoint(char dir[64])
 {
-    struct wide w = {.room = 10u << 20, .random = 2026};
+    struct wide w = {.room = 12u << 20, .random = 2026};
     size_t total;
     w.header = malloc(1 << 20);
     w.data = malloc(w.room * sizeof *w.data);
@@ -124,7 +124,7 @@ static inline void wide_checkpoint(char dir[64])
     write_text(dir, "config.json",
                "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"hidden_size\":512,"
                "\"vocab_size\":384,\"num_hidden_layers\":3,\"num_nextn_predict_layers\":2,\"first_k_dense_replace\":1,"
-               "\"moe_layer_freq\":1,\"intermediate_size\":768,\"moe_intermediate_size\":128,\"n_routed_experts\":4,"
+               "\"moe_layer_freq\":1,\"intermediate_size\":1536,\"moe_intermediate_size\":128,\"n_routed_experts\":4,"
                "\"n_shared_experts\":1,\"num_experts_per_tok\":2,\"n_group\":2,\"topk_group\":1,\"norm_topk_prob\":true,"
                "\"routed_scaling_factor\":1.5,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\","
                "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"q_lora_rank\":96,\"kv_lora_rank\":64,"
