@@ -150,7 +150,7 @@ int vb_evaluate(vb_session *s, int (*row)(void *context, size_t index, const flo
                 void *context, vb_error *err)
 {
     struct fpenv env = fpenv_enter();
-    size_t d = (size_t)s->model->config.hidden_size, failed;
+    size_t d = (size_t)s->model->config.hidden_size, V = (size_t)s->model->config.vocab_size, failed;
     int code = VB_OK;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
     for (size_t end = s->count; s->cached < end && !code;) {
@@ -159,10 +159,12 @@ int vb_evaluate(vb_session *s, int (*row)(void *context, size_t index, const flo
         session_plan(s, &p, s->chunk, 0, &failed);
         size_t S = session_rows(s, &p, s->rows);
         forward_target(&s->work, s->rows, S);
-        for (size_t i = 0; i < S && !code; i++) {
-            forward_head(&s->work, &s->model->lm_head, s->work.logits, s->work.hidden + i * d, 1);
-            if (row(context, index + i, s->work.logits, s->work.hidden + i * d))
-                code = vb_fail(err, VB_STOPPED, "stopped by the caller");
+        for (size_t i = 0; i < S && !code; i += s->work.max_logit_rows) {
+            size_t rows = S - i < s->work.max_logit_rows ? S - i : s->work.max_logit_rows;
+            forward_head(&s->work, &s->model->lm_head, s->work.logits, s->work.hidden + i * d, rows);
+            for (size_t j = 0; j < rows && !code; j++)
+                if (row(context, index + i + j, s->work.logits + j * V, s->work.hidden + (i + j) * d))
+                    code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         }
         session_commit(s, &p, NULL, 0, s->work.hidden);
         if (p.chooses)
