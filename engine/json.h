@@ -20,9 +20,14 @@ static inline const char *json_trouble(const json_error_t *e)
     case json_error_null_byte_in_key:
     case json_error_null_character: return "a string holds a zero character";
     case json_error_premature_end_of_input: return "it ends too early";
-    case json_error_out_of_memory: return "no memory";
     default: return "it is not JSON";
     }
+}
+
+/* jansson says nothing at all when it ran out of memory in the middle. */
+static inline int json_no_memory(const json_error_t *e)
+{
+    return !*e->text || json_error_code(e) == json_error_out_of_memory;
 }
 
 /* The value, or NULL. The caller owns it (json_decref). Duplicate keys are refused: which of two would count? */
@@ -30,9 +35,10 @@ static inline json_t *json_read(const char *text, size_t size, const char *file,
 {
     json_error_t e;
     json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
-    if (!value)
-        vb_fail(err, json_error_code(&e) == json_error_out_of_memory ? VB_NO_MEMORY : VB_BAD_CHECKPOINT,
-                "%s: line %d, column %d: %s", file, e.line, e.column, json_trouble(&e));
+    if (!value && json_no_memory(&e))
+        vb_fail(err, VB_NO_MEMORY, "%s: no memory to read %zu bytes of JSON", file, size);
+    else if (!value)
+        vb_fail(err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", file, e.line, e.column, json_trouble(&e));
     return value;
 }
 

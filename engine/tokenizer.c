@@ -49,7 +49,7 @@ static int load_json(struct loading *l, const char *text, size_t size)
         return VB_OK;
     if (l->root)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: not a JSON object", l->file);
-    if (json_error_code(&why) == json_error_out_of_memory)
+    if (!*why.text || json_error_code(&why) == json_error_out_of_memory) /* or, in the middle, no word at all */
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory to parse %zu bytes", l->file, size);
     return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", l->file, why.line, why.column,
                    token_show(why.text).text);

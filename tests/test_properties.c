@@ -337,7 +337,8 @@ static void spying_matmul(float *y, size_t ldy, const struct weight_view *w, siz
     atomic_uint *seen = T == 1 ? &threads_seen_one_row : &threads_seen;
     atomic_fetch_or(seen, 1u << omp_get_thread_num());
     struct timespec moment = {0, 20000}; /* so that the others come to take a task as well */
-    if (*seen != (1u << omp_get_num_threads()) - 1)
+    unsigned team = (1u << omp_get_num_threads()) - 1;
+    if ((*seen & team) != team)
         nanosleep(&moment, NULL);
     spied->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T);
 }

@@ -40,9 +40,9 @@ asan-programs:
 ubsan-programs:
 	$(call sanitized,undefined)
 asan: asan-programs
-	tests/run.sh -l build-address/logs $(call run_subset,address)
+	@tests/run.sh -l build-address/logs $(call run_subset,address)
 ubsan: ubsan-programs
-	tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
+	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
@@ -56,7 +56,7 @@ arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
 run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
             "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)"
 arm64: arm64-programs
-	tests/run.sh -l build-arm64/logs $(run_arm64)
+	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
 test-deps:
 	tools/scripts/install-deps.sh test
@@ -69,13 +69,13 @@ test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	tests/run.sh -l $(BUILD)/logs $(run_native) $(call run_subset,sanitized) $(run_arm64)
+	@tests/run.sh -l $(BUILD)/logs $(run_native) $(call run_subset,sanitized) $(run_arm64)
 
 test-all: test
-	tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
+	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
 
 fuzz: $(FUZZERS)
-	tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
+	@tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
 
 checkasm: $(BUILD)/tests/checkasm
 	$<

@@ -88,6 +88,8 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
         if (r->drafted_by_depth[k])
             fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
                     r->drafted_by_depth[k], 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]);
+    if (r->draft_failures)
+        fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
 }
 
 static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
