@@ -228,7 +228,8 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
-    memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
+    if (n) /* with none, chosen may be NULL */
+        memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
     s->count += n;
     /* A part of a prompt leaves all its rows; else the last token chosen has no row yet. */
     s->cached = p->chooses ? (n ? s->count - 1 : first + p->committed - 1) : first + p->committed;

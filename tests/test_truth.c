@@ -111,6 +111,33 @@ TEST(logits_and_hidden_rows_are_as_near_to_the_truth_as_f32_allows)
     }
 }
 
+/* Longer than one block of attention, and than two: blocks are joined by a rule of their own. */
+TEST(long_timelines_are_as_near_to_the_reference_as_f32_allows)
+{
+    enum { LONG = 530 };
+    static int32_t tokens[LONG];
+    vb_model *m = open_tiny("v3");
+    struct reference *ref;
+    struct rows r, exact;
+    double logits, hidden;
+    vb_session_options o = {.context = LONG, .threads = 1, .prefill_chunk = 100};
+    OK(reference_open(&ref, "golden/tiny/v3", NULL, &err));
+    random_tokens(m, 31, tokens, LONG);
+    measure_spread(ref, 3, tokens, LONG, &logits, &hidden);
+    rows_open(&exact, (size_t)vb_vocab_size(m), (size_t)vb_hidden_size(m), LONG);
+    rows_open(&r, exact.V, exact.d, LONG);
+    OK(reference_forward(ref, NULL, tokens, LONG, exact.hidden, exact.logits, &err));
+    vb_session *s = open_session(m, &o, tokens, LONG);
+    OK(vb_evaluate(s, take_row, &r, &err));
+    check_within("530 tokens: logits", distance(r.logits, exact.logits, LONG * r.V), logits);
+    check_within("530 tokens: hidden", distance(r.hidden, exact.hidden, LONG * r.d), hidden);
+    vb_session_close(s);
+    rows_close(&r);
+    rows_close(&exact);
+    reference_close(ref);
+    vb_model_close(m);
+}
+
 TEST(greedy_tokens_are_the_truths)
 {
     static struct record r;
@@ -268,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_hidden_rows_are_as_near_to_the_truth_as_f32_allows),
+        cmocka_unit_test(long_timelines_are_as_near_to_the_reference_as_f32_allows),
         cmocka_unit_test(greedy_tokens_are_the_truths),
         cmocka_unit_test(drafts_are_the_truths),
         cmocka_unit_test(long_drafts_are_the_references),
