@@ -149,7 +149,8 @@ int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
         if (tokens[i] < 0 || tokens[i] >= s->model->config.vocab_size)
             return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, tokens[i],
                            s->model->config.vocab_size);
-    memcpy(s->tokens + s->count, tokens, count * sizeof *tokens);
+    if (count)
+        memcpy(s->tokens + s->count, tokens, count * sizeof *tokens);
     for (size_t i = 0; i < count; i++)
         sampler_saw_prompt(s->sampler, tokens[i]);
     s->count += count;
