@@ -74,11 +74,12 @@ struct product {
     const float *x;
     float *y;
     size_t ldx, ldy;
-    int decoded; /* weights go through a panel of f32 */
+    int decoded;              /* weights go through a panel of f32 */
+    float (*tail)[DOT_BLOCK]; /* x's last block, copied once for all rows; NULL: copied where it is needed */
 };
 
-/* x's tail in a block cut short: what the caller left beyond K is not trusted */
-static void copy_tokens(float copy[TILE_TOKENS][DOT_BLOCK], const float *x, size_t ldx, size_t T, size_t n)
+/* x's block cut short: what the caller left beyond K is not trusted */
+static void copy_tokens(float (*copy)[DOT_BLOCK], const float *x, size_t ldx, size_t T, size_t n)
 {
     size_t whole = n / DOT_CHUNK * DOT_CHUNK, tail = n - whole;
     for (size_t t = 0; t < T; t++, x += ldx) {
@@ -94,7 +95,7 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
                           float (*panel)[DOT_BLOCK])
 {
     const struct weight_view *w = p->w;
-    float tail[TILE_TOKENS][DOT_BLOCK];
+    float copy[TILE_TOKENS][DOT_BLOCK];
     struct tile tile = {.source = p->decoded ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
     tile.prefetch = p->decoded ? 0 : step > 1 || rows <= TILE_ROWS ? PREFETCH : TILE_ROWS * w->stride * weight_size(w->type);
 
@@ -109,8 +110,9 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
             tile.x = p->x + t * p->ldx + k;
             tile.ldx = p->ldx;
             if (length % DOT_CHUNK) {
-                copy_tokens(tail, tile.x, p->ldx, T, length);
-                tile.x = tail[0];
+                if (!p->tail)
+                    copy_tokens(copy, tile.x, p->ldx, T, length);
+                tile.x = p->tail ? p->tail[t] : copy[0];
                 tile.ldx = DOT_BLOCK;
             }
             for (size_t first = 0; first < rows; first += TILE_ROWS) {
@@ -134,14 +136,19 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
 void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                   const float *x, size_t ldx, size_t T)
 {
-    struct product p = {v, w, x, y, ldx, ldy, 0};
+    struct product p = {v, w, x, y, ldx, ldy, 0, NULL};
     p.decoded = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->cols % DOT_CHUNK;
     if (w->cols == 0) {
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
     } else if (T <= FEW_TOKENS) {
-        float panel[TILE_ROWS][DOT_BLOCK];
+        float panel[TILE_ROWS][DOT_BLOCK], tail[FEW_TOKENS][DOT_BLOCK];
+        size_t last = w->cols / DOT_BLOCK * DOT_BLOCK;
+        if (w->cols % DOT_CHUNK) {
+            copy_tokens(tail, x + last, ldx, T, w->cols - last);
+            p.tail = tail;
+        }
         size_t streams = (n1 - n0 + TILE_ROWS - 1) / TILE_ROWS; /* rows in each of four streams, the last the shortest */
         for (size_t i = 0; i < streams && n0 + i < n1; i++)
             multiply_rows(&p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);

@@ -240,6 +240,9 @@ TEST(tale_tells_the_same_story_with_any_draft)
         assert_true(json_equal(json_object_get(j, "text"), text));
         assert_true(json_equal(json_object_get(j, "tokens"), json_object_get(plain, "tokens")));
         assert_true(json_equal(json_object_get(j, "fingerprint"), json_object_get(plain, "fingerprint")));
+        double per_forward = json_number_value(json_object_get(json_object_get(j, "stats"), "tokens_per_forward"));
+        if (per_forward < 1.5) /* trained modules are right more often than not; untrained or misread ones are near 1 */
+            fail_msg("%s: %f tokens per forward", methods[m], per_forward);
         json_decref(j);
         expect_printed(RUN("generate", TALE, "--prompt", "Once upon a time", "-n", "48", "--draft", methods[m]), text);
     }

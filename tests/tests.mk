@@ -62,14 +62,16 @@ test-deps:
 	tools/scripts/install-deps.sh test
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
 
-run_native = tools/scripts/layers.sh $(BUILD)/tests/checkasm $(TESTS) $(call fuzz_smoke)
+# The longest first, so that no core waits for one of them at the end.
+LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_forced checkops_attention)
+run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session takes minutes there and is left to `make asan` and `make ubsan`.
 test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_native) $(call run_subset,sanitized,test_session) $(run_arm64)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(call run_subset,sanitized,test_session)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"

@@ -2,7 +2,7 @@
 
 Parameter names are those of the Hugging Face layout, so export is a rename of nothing but the experts (stored stacked
 here). Shapes: B sequences, T rows, N = B*T, H heads, n nope, r rope, v value, c kv latent, q query latent, E experts.
-Parameters are f32; matrix products run in the dtype of the activations (bf16 in training, f32 for sampling and checks),
+Parameters are f32; the operators (ops.py) run in the dtype of the activations (bf16 in training, f32 for sampling and checks),
 the residual stream, the norms, the router and the losses in f32.
 """
 import math
@@ -12,21 +12,24 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import ops
+from ops import linear
+
 
 @dataclass
 class Config:
     vocab_size: int = 1024
-    hidden_size: int = 128
-    intermediate_size: int = 384
-    moe_intermediate_size: int = 64
-    num_hidden_layers: int = 4
+    hidden_size: int = 192
+    intermediate_size: int = 576
+    moe_intermediate_size: int = 96
+    num_hidden_layers: int = 5
     first_k_dense_replace: int = 1
     num_nextn_predict_layers: int = 3
     num_attention_heads: int = 4
-    q_lora_rank: int = 64
-    kv_lora_rank: int = 64
+    q_lora_rank: int = 96
+    kv_lora_rank: int = 96
     qk_nope_head_dim: int = 32
-    qk_rope_head_dim: int = 16
+    qk_rope_head_dim: int = 32
     v_head_dim: int = 48
     n_routed_experts: int = 8
     n_shared_experts: int = 1
@@ -39,10 +42,6 @@ class Config:
     max_position_embeddings: int = 2048
 
 
-def linear(x, w):
-    return F.linear(x, w.to(x.dtype))
-
-
 def matrix(out, inp, zero=False):
     """A weight that starts as zero (what writes into the residual) or uniform with variance 1/(3 in)."""
     w = torch.empty(out, inp)
@@ -50,15 +49,12 @@ def matrix(out, inp, zero=False):
 
 
 class RMSNorm(nn.Module):
-    """y = x / sqrt(mean(x^2) + eps) * weight, in f32, returned in `dtype`."""
-
     def __init__(self, dim, eps):
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(dim)), eps
 
     def forward(self, x, dtype=None):
-        dtype = dtype or x.dtype
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(dtype)
+        return ops.rms_norm(x, self.weight, self.eps, dtype or x.dtype)
 
 
 def rope_table(cfg, T):
@@ -66,13 +62,6 @@ def rope_table(cfg, T):
     r = cfg.qk_rope_head_dim
     angle = torch.arange(T).double()[:, None] * cfg.rope_theta ** (-torch.arange(0, r, 2).double() / r)
     return angle.cos().float(), angle.sin().float()
-
-
-def rotate(x, rope):
-    """Rotate adjacent pairs (2i, 2i+1) of x [..., T, r]."""
-    cos, sin = rope
-    x0, x1 = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((x0 * cos - x1 * sin, x0 * sin + x1 * cos), -1).flatten(-2).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -94,22 +83,16 @@ class Attention(nn.Module):
     def forward(self, x, rope, past=(), mask=None):
         """x [B,T,d] -> [B,T,d] and this pass's (k, v). `past` holds (k, v) pairs of earlier passes, joined before
         ours on the key axis; without past the mask is causal, with past it is `mask` (None: everything is seen)."""
-        cfg, (B, T, _) = self.cfg, x.shape
-        H, n, r, v = cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim, cfg.v_head_dim
-        q = linear(self.q_a_layernorm(linear(x, self.q_a_proj)), self.q_b_proj).view(B, T, H, n + r).transpose(1, 2)
-        latent, k_rope = linear(x, self.kv_a_proj_with_mqa).split((cfg.kv_lora_rank, r), -1)
-        kv = linear(self.kv_a_layernorm(latent), self.kv_b_proj).view(B, T, H, n + v).transpose(1, 2)
-        k_nope, val = kv.split((n, v), -1)
-        k_rope = rotate(k_rope, rope)[:, None].expand(B, H, T, r)
-        query = torch.cat((q[..., :n], rotate(q[..., n:], rope)), -1)
-        key = torch.cat((k_nope, k_rope), -1)
-        own = (key, val)
+        cfg = self.cfg
+        q = linear(self.q_a_layernorm(linear(x, self.q_a_proj)), self.q_b_proj)
+        latent, k_rope = linear(x, self.kv_a_proj_with_mqa).split((cfg.kv_lora_rank, cfg.qk_rope_head_dim), -1)
+        kv = linear(self.kv_a_layernorm(latent), self.kv_b_proj)
+        query, key, value = ops.heads(q, kv, k_rope, rope, cfg.num_attention_heads, cfg.qk_nope_head_dim)
+        own = (key, value)
         if past:
             key = torch.cat([k for k, _ in past] + [key], 2)
-            val = torch.cat([w for _, w in past] + [val], 2)
-        o = F.scaled_dot_product_attention(query, key, val, attn_mask=mask, is_causal=not past,
-                                           scale=(n + r) ** -0.5)
-        return linear(o.transpose(1, 2).reshape(B, T, H * v), self.o_proj), own
+            value = torch.cat([v for _, v in past] + [value], 2)
+        return linear(ops.attend(query, key, value, mask), self.o_proj), own
 
 
 class MLP(nn.Module):
@@ -118,74 +101,7 @@ class MLP(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = matrix(inner, d), matrix(inner, d), matrix(d, inner, zero=True)
 
     def forward(self, x):
-        return linear(F.silu(linear(x, self.gate_proj)) * linear(x, self.up_proj), self.down_proj)
-
-
-class Experts(torch.autograd.Function):
-    """out[t] = sum over t's chosen experts e of g[t,e] * down_e(silu(gate_e x_t) * up_e x_t).
-
-    Rows are sorted by expert; each expert is three matrix products on its rows. Backward is by hand, because a
-    permutation's gradient is a gather, which index_add would hide."""
-
-    @staticmethod
-    def forward(ctx, x, g, chosen, w_gate, w_up, w_down):
-        N, K = chosen.shape
-        order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=w_gate.shape[0]).tolist()
-        where = torch.empty_like(order)
-        where[order] = torch.arange(N * K)
-        xs = x.index_select(0, order // K)
-        gs = g.flatten().index_select(0, order).to(x.dtype)[:, None]
-        wg, wu, wd = (w.to(x.dtype) for w in (w_gate, w_up, w_down))
-        a, u = x.new_empty(N * K, wg.shape[1]), x.new_empty(N * K, wg.shape[1])
-        lo = 0
-        for e, cnt in enumerate(counts):
-            rows = slice(lo, lo + cnt)
-            torch.mm(xs[rows], wg[e].t(), out=a[rows])
-            torch.mm(xs[rows], wu[e].t(), out=u[rows])
-            lo += cnt
-        hid = F.silu(a).mul_(u)
-        y = torch.empty_like(xs)
-        lo = 0
-        for e, cnt in enumerate(counts):
-            rows = slice(lo, lo + cnt)
-            torch.mm(hid[rows], wd[e].t(), out=y[rows])
-            lo += cnt
-        ctx.save_for_backward(xs, gs, a, u, y, order, where, wg, wu, wd)
-        ctx.counts, ctx.K = counts, K
-        return (y * gs).index_select(0, where).view(N, K, -1).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        xs, gs, a, u, y, order, where, wg, wu, wd = ctx.saved_tensors
-        K = ctx.K
-        gy = grad.index_select(0, order // K)
-        dg = (gy * y).sum(-1, dtype=torch.float32).index_select(0, where).view(-1, K)
-        gy = gy.mul_(gs)
-        s = torch.sigmoid(a)
-        act = a * s                                                                   # silu(a)
-        hid = act * u
-        dhid = torch.empty_like(a)
-        dwg, dwu, dwd = (torch.zeros(w.shape) for w in (wg, wu, wd))
-        lo = 0
-        for e, cnt in enumerate(ctx.counts):
-            rows = slice(lo, lo + cnt)
-            torch.mm(gy[rows], wd[e], out=dhid[rows])
-            dwd[e] = torch.mm(gy[rows].t(), hid[rows])
-            lo += cnt
-        du = dhid * act
-        da = dhid.mul_(u).mul_(torch.addcmul(s, act, 1 - s))                          # silu' = s + silu (1 - s)
-        dx = torch.empty_like(xs)
-        lo = 0
-        for e, cnt in enumerate(ctx.counts):
-            rows = slice(lo, lo + cnt)
-            torch.mm(da[rows], wg[e], out=dx[rows])
-            dx[rows] += torch.mm(du[rows], wu[e])
-            dwg[e] = torch.mm(da[rows].t(), xs[rows])
-            dwu[e] = torch.mm(du[rows].t(), xs[rows])
-            lo += cnt
-        dx = dx.index_select(0, where).view(-1, K, dx.shape[-1]).sum(1)
-        return dx, dg, None, dwg, dwu, dwd
+        return linear(ops.swiglu(linear(x, self.gate_proj), linear(x, self.up_proj)), self.down_proj)
 
 
 class MoE(nn.Module):
@@ -203,27 +119,16 @@ class MoE(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(E))
         self.register_buffer("load", torch.zeros(E), persistent=False)       # tokens per expert since the last balance()
 
-    def route(self, x):
-        """x [N,d] -> weights [N,K] f32, chosen [N,K]."""
-        cfg = self.cfg
-        s = torch.sigmoid(F.linear(x.float(), self.gate))
-        with torch.no_grad():
-            choice = s + self.e_score_correction_bias
-            groups = choice.view(-1, cfg.n_group, cfg.n_routed_experts // cfg.n_group)
-            best = groups.topk(2, -1)[0].sum(-1).topk(cfg.topk_group, -1)[1]
-            keep = torch.zeros(groups.shape[:2], dtype=torch.bool).scatter_(1, best, True)
-            choice = groups.masked_fill(~keep[..., None], -math.inf).flatten(1)
-            chosen = choice.topk(cfg.num_experts_per_tok, -1)[1]
-        g = s.gather(1, chosen)
-        return g / g.sum(-1, keepdim=True) * cfg.routed_scaling_factor, chosen
-
     def forward(self, x):
+        """Every expert is computed on every row and weighed, with zero where it was not chosen: at this size two large
+        products are several times faster than many small ones, and the value is the same."""
         flat = x.reshape(-1, x.shape[-1])
-        g, chosen = self.route(flat)
+        g, load = ops.route(F.linear(flat.float(), self.gate), self.e_score_correction_bias, self.cfg)
         if self.training:
-            self.load += torch.bincount(chosen.flatten(), minlength=self.cfg.n_routed_experts)
-        y = Experts.apply(flat, g, chosen, self.gate_proj, self.up_proj, self.down_proj)
-        return y.view_as(x) + self.shared_experts(x)
+            self.load += load
+        every = lambda w: w.view(-1, w.shape[-1])
+        hid = ops.swiglu(linear(flat, every(self.gate_proj)), linear(flat, every(self.up_proj)), g)
+        return linear(hid, self.down_proj).view_as(x) + self.shared_experts(x)
 
     @torch.no_grad()
     def balance(self, speed):

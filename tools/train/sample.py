@@ -145,7 +145,7 @@ def acceptance(drafts, texts, prompts, K=3):
 
 
 def make_prompts(path, heldout, count, tokenizer):
-    """From document 1, 3, 5, ... (then 2, 4, ...) of the held-out tales, the second paragraph of at least 300 characters,
+    """From document 1, 3, 5, ... (then 0, 2, 4, ...) of the held-out tales, the second paragraph of at least 300 characters,
     cut at the last space before character 240."""
     docs = documents(heldout)
     order = list(range(1, len(docs), 2)) + list(range(0, len(docs), 2))

@@ -1,10 +1,9 @@
 """Train the model, or go on from WORKDIR/checkpoint.pt if it is there.
 
-    python tokenizer.py --work WORKDIR && torchrun --nproc-per-node 2 train.py --work WORKDIR --minutes 42
+    python tokenizer.py --work WORKDIR && python bigram.py --work WORKDIR && python train.py --work WORKDIR --minutes 42
 
-Run by torchrun, every process trains on its own batches and every --sync-every steps all take the mean of their
-parameters (local SGD): on a busy CPU two processes of one thread that seldom meet go several times further than one of
-two threads. Run as plain `python train.py` it is one process.
+Each of --processes trains on its own batches and every --sync-every steps all take the mean of their parameters (local
+SGD): on a busy CPU two processes of one thread that seldom meet go several times further than one of two threads.
 
 The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
 included, summed over resumes), or of --steps if given. Every --eval-minutes a row is added to WORKDIR/curves.csv.
@@ -12,6 +11,9 @@ included, summed over resumes), or of --steps if given. Every --eval-minutes a r
 import argparse
 import csv
 import os
+import socket
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 
@@ -19,7 +21,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from losses import HeadLoss, forward_losses
+import ops
+from losses import forward_losses
 from model import Config, Model, rope_table
 from optim import optimizers
 from tokenizer import BOS_ID
@@ -70,9 +73,9 @@ def evaluate(model, chunks, rope, dtype, batch=16):
     model.eval()
     total = {}
     for lo in range(0, len(chunks), batch):
-        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, HeadLoss.apply, 0.0, None, (batch, 256))[3]
+        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, 0.0, None, (batch, 256))[3]
         for k, v in plain.items():
-            total[k] = total.get(k, 0.0) + v * len(chunks[lo:lo + batch]) / len(chunks)
+            total[k] = total.get(k, 0.0) + v.item() * len(chunks[lo:lo + batch]) / len(chunks)
     model.train()
     return total
 
@@ -84,10 +87,10 @@ def rate(used, step, warmup, flat):
 
 
 class Peers:
-    """The processes of torchrun, or one alone. The first is the chief: its clock, files and losses count."""
+    """The processes of --processes, or one alone. The first is the chief: its clock, files and losses count."""
 
     def __init__(self):
-        self.size = int(os.environ.get("WORLD_SIZE", 1))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
         if self.size > 1:
             dist.init_process_group("gloo")
         self.rank = dist.get_rank() if self.size > 1 else 0
@@ -113,10 +116,12 @@ def arguments():
     p.add_argument("--work", required=True, help="where tokenizer.py wrote; checkpoint.pt and curves.csv go here")
     p.add_argument("--minutes", type=float, default=42)
     p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
+    p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=1, help="per process")
-    p.add_argument("--batch-tokens", type=int, default=2048, help="per step and process")
+    p.add_argument("--batch-tokens", type=int, default=4096, help="per step and process")
+    p.add_argument("--micro-tokens", type=int, default=2048, help="of them computed at a time: the memory touched stays small")
     p.add_argument("--sync-every", type=int, default=8, help="steps between two averagings of the processes' parameters")
-    p.add_argument("--lengths", default="0:128,0.7:256", help="share of the budget:rows per sequence, ...")
+    p.add_argument("--lengths", default="0:256", help="share of the budget:rows per sequence, ...")
     p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
     p.add_argument("--lr", type=float, default=0.02)
     p.add_argument("--adam-lr", type=float, default=0.002)
@@ -133,7 +138,8 @@ def arguments():
     p.add_argument("--eval-minutes", type=float, default=5)
     p.add_argument("--eval-sequences", type=int, default=12)
     p.add_argument("--save-minutes", type=float, default=4)
-    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32")
+    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    p.add_argument("--plain", action="store_true", help="no fused operators (fused.c)")
     p.add_argument("--stop-after", type=int, default=0, help="leave after this many steps (for timing)")
     p.add_argument("--seed", type=int, default=1)
     return p.parse_args()
@@ -141,10 +147,14 @@ def arguments():
 
 def main():
     a = arguments()
+    if a.processes > 1 and "RANK" not in os.environ:
+        start_processes(a.processes)
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
     path = lambda name: os.path.join(a.work, name)
     dtype = getattr(torch, a.dtype)
+    if not a.plain and a.dtype == "bfloat16":
+        ops.use_fused()
     peers = Peers()
 
     import tokenizers
@@ -171,12 +181,13 @@ def main():
     lengths = [(float(s), int(n)) for s, n in (x.split(":") for x in a.lengths.split(","))]
     heldout = heldout_chunks(path("tales.heldout.npy"), 256, D, a.eval_sequences)
     begin, stage = time.time() - spent, None
-    next_eval, next_save = spent, spent + 60 * a.save_minutes
+    next_eval, next_save = spent + 60 * a.eval_minutes, spent + 60 * a.save_minutes
     sums, count = {}, 0
     while True:
         spent, meet = time.time() - begin, step % a.sync_every == 0
         if meet:
             peers.average(model)
+            ops.weights_changed()
             spent = peers.from_chief(spent)
         used = step / a.steps if a.steps else spent / (60 * a.minutes)
         done = meet and (used >= 1 or (a.stop_after and step >= a.stop_after))
@@ -207,39 +218,51 @@ def main():
             stage = (T, novels)
             files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
             batches = Batches(files, T + 1 + D, newline_ids, a.seed + step + 1000003 * peers.rank)
-        B = a.batch_tokens // T
+        B = a.micro_tokens // T
         m = rate(used, step, a.warmup, a.flat)
         for o in opts:
             for g in o.param_groups:
                 g["lr"] = g["base"] * m
-        fed_rows = min(T, 256)
         late, drafting = used >= a.distill_from, step % a.mtp_every == 0
-        fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late else 0
-        main_loss, depth, fed, plain = forward_losses(
-            model, batches.next(B), rope, dtype, HeadLoss.apply, a.distill if late and drafting else 0.0,
-            max(1, B // 2) if drafting else 0, (fed_b, fed_rows))
-        loss = main_loss
-        if depth:
-            loss = loss + a.mtp_factor * sum(depth) / D
-        if fed:
-            loss = loss + a.self_fed_factor * sum(fed) / len(fed)
-        loss.backward()
+        fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
+        for _ in range(a.batch_tokens // (B * T)):
+            main_loss, depth, fed, plain = forward_losses(
+                model, batches.next(B), rope, dtype, a.distill if late and drafting else 0.0,
+                max(1, B // 2) if drafting else 0, (fed_b, T if fed_b else 0))
+            loss = main_loss
+            if depth:
+                loss = loss + a.mtp_factor * sum(depth) / D
+            if fed:
+                loss = loss + a.self_fed_factor * sum(fed) / len(fed)
+            (loss * (B * T / a.batch_tokens)).backward()
+            for k, v in plain.items():
+                n, mean = sums.get(k, (0, 0.0))
+                sums[k] = (n + 1, mean + (v.item() - mean) / (n + 1))
         for o in opts:
             o.step()
             o.zero_grad(set_to_none=True)
+        ops.weights_changed()
         for moe in model.experts():
             moe.balance(a.balance * max(m, 0.1))
         if not torch.isfinite(loss):
             raise SystemExit(f"the loss is not finite at step {step}")
-        for k, v in plain.items():
-            n, mean = sums.get(k, (0, 0.0))
-            sums[k] = (n + 1, mean + (v - mean) / (n + 1))
         count += 1
         step += 1
-        tokens += B * T * peers.size
+        tokens += a.batch_tokens * peers.size
         if not peers.rank and (step % 20 == 0 or a.stop_after):
             print(f"step {step} {spent / 60:.1f} min, {tokens / max(spent, 1e-9):.0f} tokens/s, loss {loss.item():.3f} "
-                  + " ".join(f"{k} {v:.3f}" for k, v in plain.items()), flush=True)
+                  + " ".join(f"{k} {v.item():.3f}" for k, v in plain.items()), flush=True)
+
+
+def start_processes(count):
+    """This program again, once per process; torchrun would do it, but its agent polls and takes a third of a core."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    rendezvous = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = [subprocess.Popen([sys.executable, *sys.argv], env=os.environ | rendezvous | {"RANK": str(rank)})
+                for rank in range(count)]
+    raise SystemExit(max(child.wait() for child in children))
 
 
 if __name__ == "__main__":
