@@ -14,7 +14,7 @@ say = $(if $(V),,@echo '  $(1)')
 # -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
 BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp -fvisibility=hidden \
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
-LIBS    := -lsleef -lpcre2-8 -ljansson -lm
+LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))

@@ -26,6 +26,11 @@ static void logits_of(struct workspace *w, struct run **runs, size_t count)
     }
     if (n)
         forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
+    for (size_t i = 0; i < count; i++) {
+        struct plan *p = &runs[i]->plan;
+        if (p->chooses)
+            forward_tap_logits(w, p->logits, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
+    }
 }
 
 static void count_pass(struct run *run, double elapsed, int is_prompt)
@@ -162,6 +167,7 @@ int vb_evaluate(vb_session *s, int (*row)(void *context, size_t index, const flo
         for (size_t i = 0; i < S && !code; i += s->work.max_logit_rows) {
             size_t rows = S - i < s->work.max_logit_rows ? S - i : s->work.max_logit_rows;
             forward_head(&s->work, &s->model->lm_head, s->work.logits, s->work.hidden + i * d, rows);
+            forward_tap_logits(&s->work, s->work.logits, i, rows);
             for (size_t j = 0; j < rows && !code; j++)
                 if (row(context, index + i + j, s->work.logits + j * V, s->work.hidden + (i + j) * d))
                     code = vb_fail(err, VB_STOPPED, "stopped by the caller");

@@ -13,6 +13,7 @@ struct drafter_options {
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
     int poison;              /* cut cache rows become NaN */
+    int32_t sequence;        /* whose drafts these are, for taps */
 };
 
 struct drafter_type {

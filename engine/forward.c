@@ -10,6 +10,7 @@
 #include "../ops/mlp.h"
 #include "../ops/rmsnorm.h"
 #include "../ops/router.h"
+#include "tap.h"
 
 static struct attention attention_of(const struct workspace *w, const struct mla *a)
 {
@@ -30,6 +31,20 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .bias = moe ? moe->e_score_correction_bias : NULL};
 }
 
+/* What attention reads of these rows: queries after RoPE, and the cache rows, which have just been written. */
+static void tap_rope_and_cache_rows(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+{
+    const struct config *c = &w->model->config;
+    size_t H = (size_t)c->num_attention_heads, r = (size_t)c->qk_rope_head_dim, latent = (size_t)c->kv_lora_rank;
+    size_t n = (size_t)c->qk_nope_head_dim;
+    tapper_tell_matrix(w->tapper, "self_attn.q_rope", 0, S, w->q + n, H, r, H * (n + r), n + r);
+    for (size_t s = 0; s < S; s++) {
+        const float *cache_row = kvcache_layer(rows[s].cache, layer) + (size_t)rows[s].slot * (latent + r);
+        tapper_tell(w->tapper, "self_attn.kv_a_layernorm.output", s, 1, cache_row, 0, latent, latent);
+        tapper_tell(w->tapper, "self_attn.k_rope", s, 1, cache_row + latent, 0, r, r);
+    }
+}
+
 /* x -> self_attn(x); the rows' latents go to the cache first, so that rows of one pass see each other. */
 static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
                            float *out, size_t S)
@@ -41,12 +56,17 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     if (c->q_lora_rank) {
         size_t q = (size_t)c->q_lora_rank;
         op_linear(&w->cx, w->q_a, x, &a->q_a_proj, S);
+        tap(w, "self_attn.q_a_proj.output", w->q_a, q);
         op_rmsnorm(&w->cx, w->q_a, q, w->q_a, q, a->q_a_layernorm, S, q, (float)c->latent_eps);
+        tap(w, "self_attn.q_a_layernorm.output", w->q_a, q);
         op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
+        tap(w, "self_attn.q_b_proj.output", w->q, H * (n + r));
     } else {
         op_linear(&w->cx, w->q, x, &a->q_proj, S);
+        tap(w, "self_attn.q_proj.output", w->q, H * (n + r));
     }
     op_linear(&w->cx, w->kv_a, x, &a->kv_a_proj_with_mqa, S);
+    tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, latent + r);
     for (size_t s = 0; s < S; s++) {
         const float *cos_sin = w->cos_sin + s * r, *kv_a = w->kv_a + s * (latent + r);
         float *layer_rows = kvcache_layer(rows[s].cache, layer);
@@ -57,8 +77,13 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
         w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
     }
+    if (w->tapper)
+        tap_rope_and_cache_rows(w, layer, rows, S);
+    tap_operator(w, "self_attn.");
     op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
+    tap(w, "self_attn.o_proj.input", w->heads, H * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
+    tap(w, "self_attn.o_proj.output", out, (size_t)c->hidden_size);
 }
 
 static struct mlp_weights mlp_weights_of(const struct mlp *m)
@@ -84,7 +109,10 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
     op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
+    tap(w, "mlp.gate.output", w->scores, router.experts);
+    tap_operator(w, "mlp.gate.");
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
+    tap_operator(w, "mlp.");
     op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
 }
 
@@ -113,16 +141,25 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
 {
     size_t d = (size_t)w->model->config.hidden_size;
     float eps = (float)w->model->config.rms_norm_eps;
+    tap(w, "input_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
+    tap(w, "input_layernorm.output", w->normed, d);
     self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
     add_to_residual(w->x, w->delta, S * d);
+    tap(w, "post_attention_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
+    tap(w, "post_attention_layernorm.output", w->normed, d);
     feed_forward(w, l, w->normed, w->delta, S);
+    tap(w, "mlp.output", w->delta, d);
     add_to_residual(w->x, w->delta, S * d);
+    tap(w, "output", w->x, d);
 }
 
-static void begin_pass(struct workspace *w, const struct row *rows, size_t S)
+/* depth: of MTP, or -1 */
+static void begin_pass(struct workspace *w, const struct row *rows, size_t S, int depth)
 {
+    if (w->tapper)
+        tapper_pass(w->tapper, rows, S, depth);
     for (size_t s = 0; s < S; s++) {
         w->ids[s] = rows[s].token;
         op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
@@ -133,32 +170,54 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct model *m = w->model;
     size_t d = (size_t)m->config.hidden_size;
-    begin_pass(w, rows, S);
+    begin_pass(w, rows, S, -1);
     for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
         w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
+    tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
+        tap_layer(w, (int32_t)l);
         decoder_layer(w, &m->layers[l], l, rows, S);
         note_first_bad_layer(w, l, S);
     }
+    tap_layer(w, -1);
+    tap(w, "model.norm.input", w->x, d);
     op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
+    tap(w, "model.norm.output", w->hidden, d);
 }
 
-void forward_mtp(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, float *g,
-                 size_t S)
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, size_t S)
 {
     size_t d = (size_t)w->model->config.hidden_size;
     float eps = (float)w->model->config.rms_norm_eps;
-    begin_pass(w, rows, S);
+    begin_pass(w, rows, S, depth);
+    tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    tap(w, "embed_tokens.output", w->x, d);
+    tap(w, "hnorm.input", h, d);
     op_rmsnorm(&w->cx, w->concat, 2 * d, w->x, d, module->enorm, S, d, eps); /* embedding first, */
     op_rmsnorm(&w->cx, w->concat + d, 2 * d, h, d, module->hnorm, S, d, eps); /* then the hidden row */
+    tap_of(w, "enorm.output", w->concat, d, 2 * d);
+    tap_of(w, "hnorm.output", w->concat + d, d, 2 * d);
+    tap(w, "eh_proj.input", w->concat, 2 * d);
     op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
+    tap(w, "eh_proj.output", w->x, d);
     decoder_layer(w, &module->layer, 0, rows, S);
+    tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
+    tap(w, "shared_head.norm.output", g, d);
 }
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
     op_linear(&w->cx, logits, hidden, head, S);
+}
+
+void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count)
+{
+    size_t V = (size_t)w->model->config.vocab_size;
+    if (w->tapper)
+        tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count, logits, 0,
+                    V, V);
 }

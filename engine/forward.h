@@ -16,6 +16,7 @@ struct row {
     int32_t slot;     /* where its cache row is written */
     int32_t index;    /* it sees tokens 0..index of its timeline */
     int32_t position; /* RoPE */
+    int32_t draft;    /* 0: committed; k: the k-th draft of its round; for taps */
 };
 
 /* All memory of a pass, made once: a step allocates nothing. */
@@ -34,6 +35,7 @@ struct workspace {
     struct timeline *seen;         /* [rows] */
     float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone */
     float *logits;                 /* [max_logit_rows, V] */
+    struct tapper *tapper;         /* NULL: nobody listens */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;
@@ -46,12 +48,15 @@ void workspace_close(struct workspace *w);
 /* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */
 void forward_target(struct workspace *w, const struct row *rows, size_t S);
 
-/* Module k over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer, g = shared_head.norm(y).
+/* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer, g = shared_head.norm(y).
  * h [S, d], g [S, d], may be h. The cache has one layer. SEMANTICS "MTP module k". */
-void forward_mtp(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, float *g,
-                 size_t S);
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, size_t S);
 
 /* logits [S, V] = head(hidden rows), not normalised again. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+
+/* Tells taps about logits [count, V] of rows first.. of the last pass. */
+void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
 
 #endif

@@ -12,6 +12,7 @@ struct kvcache {
     size_t length;                  /* tokens whose rows are there */
     float *rows;                    /* [layers, capacity, width] */
     int32_t *slots;                 /* [capacity] */
+    int32_t sequence;               /* whose it is, for taps */
     int poison;                     /* rows beyond a cut become NaN */
 };
 

@@ -32,6 +32,7 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
         missing = !depth->hidden_of_next;
         code = kvcache_open(&depth->cache, 1, o->context + VB_MAX_DRAFT, width, a, err);
         depth->cache.poison = o->poison;
+        depth->cache.sequence = o->sequence;
     }
     if (missing)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
@@ -102,11 +103,13 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const i
         size_t i = depth->cache.length, token = i + (size_t)k + 1;
         s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i, .position = (int32_t)i,
                                   .token = token < s->count ? s->tokens[token] : draft[token - s->count],
+                                  .draft = token < s->count ? 0 : (int32_t)(token - s->count) + 1,
                                   .slot = kvcache_append(&depth->cache)};
     }
     while (done < n) {
         size_t S = at_most(n - done, w->max_rows);
-        forward_mtp(w, depth->module, s->rows + done, s->h + done * d, s->g + done * d, S);
+        forward_mtp(w, depth->module, k, s->rows + done, s->h + done * d, s->g + done * d, S);
+        s->last_rows = S;
         done += S;
     }
 }
@@ -115,6 +118,7 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 {
     size_t V = (size_t)s->model->config.vocab_size;
     forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
+    forward_tap_logits(w, s->logits, s->last_rows - 1, 1); /* the row that chooses is the pass's last */
     return all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
 }
 

@@ -26,6 +26,7 @@ struct mtp_state {
     float *h, *g;         /* [room, d]: the rows that a pass takes and gives */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
+    size_t last_rows;     /* how many the last pass had */
     struct mtp_depth *depths;
     int num_depths;
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "tap.h"
 
 static const struct drafter_type *drafter_named(const char *name)
 {
@@ -81,12 +82,19 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     if (!code)
         code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
     s->cache.poison = s->options.poison_cut_rows;
+    s->cache.sequence = s->options.sequence;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
     if (!code && s->type) {
         struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
-                                    .poison = s->options.poison_cut_rows};
+                                    .poison = s->options.poison_cut_rows, .sequence = s->options.sequence};
         code = s->type->open(&s->drafter, s->model, &o, err);
+    }
+    if (!code && s->options.tap) {
+        s->work.tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, max_rows, a);
+        s->work.cx.probe = s->work.tapper ? &s->work.tapper->probe : NULL;
+        if (!s->work.tapper)
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for taps of %zu rows", max_rows);
     }
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
     s->rows = vb_alloc(a, max_rows, sizeof *s->rows);
@@ -132,6 +140,7 @@ void vb_session_close(vb_session *s)
     const vb_allocator *a = s->model->allocator;
     if (s->drafter)
         s->type->close(s->drafter);
+    tapper_close(s->work.tapper, a);
     sampler_close(s->sampler, a);
     kvcache_close(&s->cache, a);
     workspace_close(&s->work);
@@ -220,6 +229,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
         size_t index = s->cached + i;
         rows[p->first_row + i] = (struct row){
             .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index,
+            .draft = i < p->committed ? 0 : (int32_t)(i - p->committed) + 1,
             .token = i < p->committed ? s->tokens[index] : p->draft[i - p->committed],
             .slot = kvcache_append(&s->cache)};
     }

@@ -97,6 +97,36 @@ typedef struct vb_sampling {
     void *mask_context;
 } vb_sampling;
 
+/* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
+
+/* What a row of a pass is. */
+typedef struct vb_tap_row {
+    int32_t sequence; /* the session's `sequence` option */
+    int32_t token;    /* the one whose embedding the row starts from */
+    int32_t index;    /* of the row in its cache's timeline: the target's row i and an MTP module's row i belong to h_i */
+    int32_t position; /* of RoPE */
+    int32_t slot;     /* where its cache row lies */
+    int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round */
+} vb_tap_row;
+
+/* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
+ * value that has no module of its own. README, "Taps", lists them. RoPE rows hold adjacent pairs, or halves where
+ * config.json has rope_interleave false. Data is valid during the call; the callback may not use the session. */
+typedef struct vb_tap {
+    const char *name;
+    int32_t layer;          /* as the checkpoint counts; MTP module k is num_hidden_layers + k; -1: outside the layers */
+    int32_t depth;          /* MTP depth, from 0: the module's number, but where module k mod D stands in; -1: the target */
+    uint64_t pass;          /* passes of this session through the target and through modules, in order, from 0 */
+    size_t rows;            /* rows side by side; a pass may tell a name in several pieces, rows ascending */
+    const vb_tap_row *row;  /* [rows] */
+    size_t outer, inner;    /* a row's shape; outer is 1 where there is but one dimension */
+    size_t stride;          /* numbers from one row to the next; */
+    size_t outer_stride;    /* and within a row from one outer index to the next */
+    int integers;           /* data is int32_t, else float */
+    const void *data;
+} vb_tap;
+typedef void (*vb_tap_callback)(void *context, const vb_tap *tap);
+
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
@@ -107,6 +137,10 @@ typedef struct vb_session_options {
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
+    vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
+    void *tap_context;
+    int tap_scores;        /* attention scores too: as much again as the attention itself */
+    int32_t sequence;      /* a number of the caller's, told to taps */
     int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
 } vb_session_options;
 

@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "linear.h"
@@ -158,6 +159,24 @@ static void attend(void *arg, size_t task, int thread)
     }
 }
 
+/* Tells of s_j, head by head, of every query: computed once more, on the caller's thread. */
+static void show_scores(const struct pass *p, size_t first)
+{
+    const struct attention *a = p->a;
+    struct op_probe *probe = p->cx->probe;
+    char name[32];
+    for (size_t s = 0; s < p->S; s++) {
+        const struct timeline *t = &p->seen[s];
+        for (size_t h = 0; h < a->heads; h++) {
+            const float *query_packed = p->query_packed + (s * a->heads + h) * packed_length(a->latent + a->rope);
+            for (size_t j = 0; j < t->length; j += ATTENTION_BLOCK)
+                scores_of_block(p, p->per_thread, t->length, query_packed, 1, t, j, at_most(j + ATTENTION_BLOCK, t->length));
+            snprintf(name, sizeof name, "scores.%zu", h);
+            probe->see(probe, name, first + s, 1, p->per_thread, 0, t->length);
+        }
+    }
+}
+
 static void value_head(void *arg, size_t h, int thread)
 {
     struct pass *p = arg;
@@ -192,6 +211,8 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
             tokens += (double)p.seen[i].length;
         size_t groups = (a->heads + p.heads_per_task - 1) / p.heads_per_task;
         op_parallel(cx, a->heads, per_head * (double)(a->heads * a->nope), absorb_head, &p);
+        if (cx->probe && cx->probe->scores)
+            show_scores(&p, s);
         op_parallel(cx, p.S * groups, 2.0 * tokens * (double)(a->heads * width), attend, &p);
         op_parallel(cx, a->heads, per_head * (double)(a->heads * a->value), value_head, &p);
     }

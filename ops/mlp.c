@@ -1,5 +1,7 @@
 #include "mlp.h"
 
+#include <stdio.h>
+
 #include "linear.h"
 
 /* A group of rows that go through the same three matrices: all rows of a dense layer, or the rows of one expert. */
@@ -107,6 +109,13 @@ static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int3
     return count;
 }
 
+static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out, size_t d)
+{
+    char name[32];
+    snprintf(name, sizeof name, "experts.%d.output", (int)expert);
+    p->see(p, name, pair / w->chosen, 1, out, 0, d);
+}
+
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S)
 {
@@ -124,6 +133,10 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
         cx->k->pack(x_packed + (size_t)place[i] * packed_length(d), x + i / w->chosen * d, d);
     run_bundles(cx, out, x_packed, bundles, count, pairs, d, w->intermediate);
     op_give(cx, inner);
+    for (size_t i = 0; cx->probe && i < pairs; i++) /* one expert's output of one row at a time */
+        show(cx->probe, w, i, expert[i], out + (size_t)place[i] * d, d);
+    if (cx->probe && w->shared)
+        cx->probe->see(cx->probe, "shared_experts.output", 0, S, shared, 0, d);
     for (size_t s = 0; s < S; s++, y += d) {
         for (size_t j = 0; j < d; j++)
             y[j] = 0.0f;

@@ -11,12 +11,21 @@
 /* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
 #define OP_THREAD_COST 131072.0
 
+/* Somebody who wants to see what operators compute on the way to their result. Told on the caller's thread: rows
+ * [first, first + count) of the operator's, each `width` numbers, int32_t if `integers`, else float, side by side. */
+struct op_probe {
+    void (*see)(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
+                size_t width);
+    int scores; /* the scores of attention too, which are computed a second time for it */
+};
+
 struct op_ctx {
     const struct kernels *k;
     int threads;
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
+    struct op_probe *probe;      /* NULL: nobody */
 };
 
 /* Memory for the time of one operator: a stack. take returns 64-byte aligned floats; give returns to an earlier mark.

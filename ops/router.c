@@ -94,6 +94,25 @@ static void weigh(float *weight, const int32_t *expert, const float *s, const st
     }
 }
 
+static void show(struct op_probe *p, size_t row, const struct router *r, const float *s, const float *choice,
+                 const float *group_scores, const int32_t *group, const int32_t *expert, const float *weight)
+{
+    int32_t groups[256];
+    size_t kept = 0;
+    p->see(p, "scores", row, 1, s, 0, r->experts);
+    if (r->bias)
+        p->see(p, "choice", row, 1, choice, 0, r->experts);
+    if (r->grouped && r->chosen_groups < r->groups && r->groups <= sizeof groups / sizeof *groups) {
+        for (size_t g = 0; g < r->groups; g++)
+            if (group[g] == ELECTED)
+                groups[kept++] = (int32_t)g;
+        p->see(p, "group_scores", row, 1, group_scores, 0, r->groups);
+        p->see(p, "groups", row, 1, groups, 1, kept);
+    }
+    p->see(p, "experts", row, 1, expert, 1, r->chosen);
+    p->see(p, "weights", row, 1, weight, 0, r->chosen);
+}
+
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
 {
     size_t mark = op_mark(cx), E = r->experts, blocks = E / SOFTMAX_BLOCK + 1;
@@ -116,6 +135,8 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
             if (state[e] == ELECTED)
                 expert[i++] = (int32_t)e;
         weigh(weight, expert, s, r);
+        if (cx->probe)
+            show(cx->probe, row, r, s, choice, few, group, expert, weight);
     }
     op_give(cx, mark);
 }

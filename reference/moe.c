@@ -119,7 +119,11 @@ static void route(struct run *run, const struct layer *w, const double *x, int S
     for (int s = 0; s < S; s++) {
         double *choice = run->choice + (size_t)s * E, *experts = run->experts + (size_t)s * X;
         if (grouped) {
+            double *kept = run->groups + (size_t)s * c->topk_group; /* the scores of this row are not needed again */
             ref_choose(run->chosen, run->groups + (size_t)s * G, G, c->topk_group);
+            for (int g = 0; g < G; g++)
+                if (run->chosen[g])
+                    *kept++ = g;
             for (int e = 0; e < E; e++)
                 if (!run->chosen[e / size])
                     choice[e] = -INFINITY;
@@ -130,6 +134,8 @@ static void route(struct run *run, const struct layer *w, const double *x, int S
                 *experts++ = e;
         expert_weights(c, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
     }
+    if (grouped)
+        ref_show(run, "router_kept", -1, S, c->topk_group, run->groups);
     ref_show(run, "router_experts", -1, S, X, run->experts);
     ref_value(run, "router_weights", -1, S, X, run->weights);
 }

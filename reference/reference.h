@@ -20,7 +20,7 @@
  *   an MLP      gate, up, silu, product [W], down [D]; index: the expert, and its rows are those tokens that chose it;
  *               -1 for a dense layer and the shared expert
  *   experts     router_logits, router_scores [E], router_choice [E] (with a bias; not masked), router_groups [n_group],
- *               router_experts [X] (ascending), router_weights [X]; the MLP of each expert; experts [S*X, D] in the
+ *               router_kept [topk_group], router_experts [X] (both ascending), router_weights [X]; the MLP of each expert; experts [S*X, D] in the
  *               order of router_experts, experts_sum [D]; the MLP of the shared expert, moe [D] (with it)
  *   layer -1    embed [D], norm [D], logits [V] (of the rows asked for)
  *   MTP         depth k is layer num_hidden_layers + k, also when module k mod D stands in: embed, enorm, hnorm [D],

@@ -270,6 +270,54 @@ TEST(penalties_count_what_was_chosen_until_a_cut_makes_it_prompt)
     vb_session_close(s);
 }
 
+/* The scores of a greedy choice, recomputed in double from the row and from what was said before. */
+struct penalties {
+    const vb_sampling *rule;
+    unsigned char prompted[4096];
+    int count[4096]; /* over the output */
+    int moved;       /* tokens that are not the row's largest */
+};
+
+static int check_penalties(void *context, const vb_event *e)
+{
+    struct penalties *p = context;
+    double best = -INFINITY, chosen = 0, largest = -INFINITY;
+    for (int32_t t = 0; t < vb_vocab_size(model); t++) {
+        double z = (double)e->logits[t], r = (double)p->rule->repetition_penalty;
+        largest = z > largest ? z : largest;
+        if (p->prompted[t] || p->count[t])
+            z = z > 0 ? z / r : z * r;
+        if (p->count[t])
+            z -= (double)p->rule->presence_penalty + (double)p->rule->frequency_penalty * p->count[t];
+        best = z > best ? z : best;
+        chosen = t == e->token ? z : chosen;
+    }
+    if (chosen < best - 1e-5) /* logits are below 16 here: f32 rounds three times by at most 2^-21 */
+        fail_msg("token %zu is %d with a score of %f, the best is %f", e->index, (int)e->token, chosen, best);
+    p->moved += (double)e->logits[e->token] < largest;
+    p->count[e->token]++;
+    return 0;
+}
+
+TEST(each_token_is_the_best_after_the_penalties_of_those_before_it)
+{
+    vb_session_options o = {.context = 120, .threads = 1, .draft_tokens = 5,
+                            .sampling = {.repetition_penalty = 1.2f, .presence_penalty = 0.5f, .frequency_penalty = 0.25f}};
+    for (size_t way = 0; way < 3; way++) {
+        static struct penalties p;
+        p = (struct penalties){.rule = &o.sampling};
+        o.draft = way ? mtp_method(way) : "none";
+        for (size_t i = 0; i < PROMPT; i++)
+            p.prompted[prompt[i]] = 1;
+        vb_session *s = open_session(model, &o, prompt, PROMPT);
+        vb_generate_options g = {.max_tokens = 60, .ignore_eos = 1, .callback = check_penalties, .context = &p};
+        vb_result r;
+        OK(vb_generate(s, &g, &r, &err));
+        assert_true(p.moved > 5);
+        vb_session_close(s);
+    }
+}
+
 /* ---- many sessions in a pass -------------------------------------------------------------------------------------- */
 
 TEST(sessions_with_different_options_share_passes_and_no_bit_changes)
@@ -417,6 +465,7 @@ int main(void)
         cmocka_unit_test(cut_to_any_length_it_goes_on_like_a_fresh_session),
         cmocka_unit_test(appended_after_a_run_it_goes_on_like_a_fresh_session),
         cmocka_unit_test(penalties_count_what_was_chosen_until_a_cut_makes_it_prompt),
+        cmocka_unit_test(each_token_is_the_best_after_the_penalties_of_those_before_it),
         cmocka_unit_test(sessions_with_different_options_share_passes_and_no_bit_changes),
         cmocka_unit_test(calls_that_cannot_be_right_are_refused_and_change_nothing),
         cmocka_unit_test(options_out_of_range_are_refused),

@@ -44,6 +44,8 @@ static const struct option options[] = {
     {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
     {"--file", TAKES_TEXT, TEXT_VALUE, AT(file), 0, 0},
     {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
+    {"--taps", TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0},
+    {"--reference", TAKES_TAPS, FLAG, AT(reference), 0, 0},
     {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
 };
 

@@ -3,7 +3,7 @@
 #   install-deps.sh         what `make` needs
 #   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm)
 set -eu
-packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev"
+packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev"
 if [ "${1:-}" = test ]; then
     packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 fi

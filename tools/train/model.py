@@ -207,6 +207,3 @@ class Model(nn.Module):
 
     def logits(self, h):
         return linear(h, self.lm_head).float()
-
-    def experts(self):
-        return [m for m in self.modules() if isinstance(m, MoE)]

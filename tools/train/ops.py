@@ -151,6 +151,8 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         x, wb = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return dy @ wb, None
         flat = dy.reshape(-1, dy.shape[-1])
         dw = (flat.t() @ x.reshape(-1, x.shape[-1])).float()
         if len(ctx.shape) == 3:
@@ -267,7 +269,8 @@ class CrossEntropy(torch.autograd.Function):
         probs = torch.empty_like(z) if want_probs else None
         sums = torch.zeros(2, dtype=torch.float64)
         call("cross_entropy", *z.shape, z, token.contiguous(), soft, weight, probs, sums)
-        ctx.save_for_backward(z @ wb, (z.t() @ g).float())
+        if any(ctx.needs_input_grad[:2]):
+            ctx.save_for_backward(z @ wb, (z.t() @ g).float() if ctx.needs_input_grad[1] else None)
         out = sums[0].float(), sums[1].float(), probs
         ctx.mark_non_differentiable(*[t for t in out[1:] if t is not None])
         return out
@@ -275,4 +278,4 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, *_):
         dg, dw = ctx.saved_tensors
-        return dg * grad.to(dg.dtype), dw * grad, None, None, None, None
+        return dg * grad.to(dg.dtype), dw * grad if dw is not None else None, None, None, None, None

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 import ops
 from losses import forward_losses
-from model import Config, Model, rope_table
+from model import Config, Model, MoE, rope_table
 from optim import optimizers
 from tokenizer import BOS_ID
 
@@ -132,6 +132,7 @@ def arguments():
     p.add_argument("--mtp-every", type=int, default=3, help="the MTP modules run on every n-th step, on half of the sequences")
     p.add_argument("--self-fed-factor", type=float, default=0.1)
     p.add_argument("--self-fed", type=float, default=0.25, help="share of the rows on which module 0 is fed with itself")
+    p.add_argument("--modules-from", type=float, default=0.82, help="from this share on only the MTP modules are trained")
     p.add_argument("--distill", type=float, default=0.5, help="weight of the target's distribution in the MTP targets")
     p.add_argument("--distill-from", type=float, default=0.5)
     p.add_argument("--balance", type=float, default=0.002)
@@ -213,22 +214,28 @@ def main():
             return
 
         T = [n for s, n in lengths if used >= s][-1]
-        novels = used < a.novels_until
+        main_used, modules_only = min(1.0, used / a.modules_from), used >= a.modules_from
+        novels = main_used < a.novels_until
         if stage != (T, novels):
             stage = (T, novels)
             files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
             batches = Batches(files, T + 1 + D, newline_ids, a.seed + step + 1000003 * peers.rank)
         B = a.micro_tokens // T
-        m = rate(used, step, a.warmup, a.flat)
+        if modules_only:
+            m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name.startswith("mtp."))
+        else:
+            m = rate(main_used, step, a.warmup, a.flat)
         for o in opts:
             for g in o.param_groups:
                 g["lr"] = g["base"] * m
-        late, drafting = used >= a.distill_from, step % a.mtp_every == 0
+        late, drafting = main_used >= a.distill_from, modules_only or step % a.mtp_every == 0
         fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
         for _ in range(a.batch_tokens // (B * T)):
             main_loss, depth, fed, plain = forward_losses(
                 model, batches.next(B), rope, dtype, a.distill if late and drafting else 0.0,
-                max(1, B // 2) if drafting else 0, (fed_b, T if fed_b else 0))
+                0 if not drafting else B if modules_only else max(1, B // 2), (fed_b, T if fed_b else 0))
             loss = main_loss
             if depth:
                 loss = loss + a.mtp_factor * sum(depth) / D
@@ -242,8 +249,9 @@ def main():
             o.step()
             o.zero_grad(set_to_none=True)
         ops.weights_changed()
-        for moe in model.experts():
-            moe.balance(a.balance * max(m, 0.1))
+        for moe in (model.mtp if modules_only else model).modules():
+            if isinstance(moe, MoE):
+                moe.balance(a.balance * max(m, 0.1))
         if not torch.isfinite(loss):
             raise SystemExit(f"the loss is not finite at step {step}")
         count += 1
