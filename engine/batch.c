@@ -151,35 +151,6 @@ int vb_generate(vb_session *session, const vb_generate_options *options, vb_resu
     return vb_generate_batch(&session, 1, options, result, err);
 }
 
-int vb_evaluate(vb_session *s, int (*row)(void *context, size_t index, const float *logits, const float *hidden),
-                void *context, vb_error *err)
-{
-    struct fpenv env = fpenv_enter();
-    size_t d = (size_t)s->model->config.hidden_size, V = (size_t)s->model->config.vocab_size, failed;
-    int code = VB_OK;
-    /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
-    for (size_t end = s->count; s->cached < end && !code;) {
-        struct plan p;
-        size_t index = s->cached;
-        session_plan(s, &p, s->chunk, 0, &failed);
-        size_t S = session_rows(s, &p, s->rows);
-        forward_target(&s->work, s->rows, S);
-        for (size_t i = 0; i < S && !code; i += s->work.max_logit_rows) {
-            size_t rows = S - i < s->work.max_logit_rows ? S - i : s->work.max_logit_rows;
-            forward_head(&s->work, &s->model->lm_head, s->work.logits, s->work.hidden + i * d, rows);
-            forward_tap_logits(&s->work, s->work.logits, i, rows);
-            for (size_t j = 0; j < rows && !code; j++)
-                if (row(context, index + i + j, s->work.logits + j * V, s->work.hidden + (i + j) * d))
-                    code = vb_fail(err, VB_STOPPED, "stopped by the caller");
-        }
-        session_commit(s, &p, NULL, 0, s->work.hidden);
-        if (p.chooses)
-            break;
-    }
-    fpenv_leave(env);
-    return code;
-}
-
 int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
 {
     vb_result result;

@@ -196,10 +196,14 @@ int vb_generate(vb_session *session, const vb_generate_options *options, vb_resu
 int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
                       vb_error *err);
 
-/* Runs the tokens not yet computed and tells `row` about each one: logits [V] and hidden [d] (after model.norm). */
-int vb_evaluate(vb_session *session,
-                int (*row)(void *context, size_t index, const float *logits, const float *hidden), void *context,
-                vb_error *err);
+/* Told about a row: of the target (depth -1) or of the module of an MTP depth (0..). logits [V] after token `index`, or for
+ * a module after token index + depth + 1; hidden [d], after the norm. Non-zero stops (VB_STOPPED). */
+typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
+
+/* Runs the tokens not yet computed through the target and, teacher forced, through `depths` MTP depths: row i of depth k
+ * takes tok[i+k+1] of the timeline, and is left out where the timeline ends before. Depth k uses module k mod D. Rows are
+ * told in ascending index, depth by depth within a chunk. With depths, the timeline must not have been computed before. */
+int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *context, vb_error *err);
 
 /* What would be proposed: *next is the target's token after the timeline, drafts [at most VB_MAX_DRAFT] those of the
  * session's method after it. *next is appended to the timeline. */

@@ -229,6 +229,37 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     return rc;
 }
 
+int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
+                      int depths, double *logits, vb_error *err)
+{
+    struct run run;
+    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size;
+    int rc = check_tokens(r, tokens, S, err);
+    if (rc)
+        return rc;
+    if (depths < 0 || depths > VB_MAX_DRAFT || (depths && !r->config.num_nextn_predict_layers))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", depths,
+                       r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0);
+    if ((rc = run_open(&run, r, options, S, err)))
+        return rc;
+    double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h), *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
+    if (h && row) {
+        target(&run, h, tokens, S);
+        head(&run, row, &r->head, h, S);
+        for (int k = 0; k < depths && S - k - 1 > 0; k++) {
+            const struct mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
+            mtp(&run, h, w, k, tokens + k + 1, h, S - k - 1);
+            head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, h, S - k - 1);
+        }
+    } else {
+        rc = vb_fail(err, VB_NO_MEMORY, "no memory for the modules' rows of %d tokens", S);
+    }
+    vb_free(&r->allocator, h);
+    vb_free(&r->allocator, row);
+    run_close(&run);
+    return rc;
+}
+
 /* -- decoding ----------------------------------------------------------------------------------------------------- */
 
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,

@@ -61,6 +61,12 @@ const struct config *reference_config(const struct reference *r);
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err);
 
+/* MTP modules that read the text itself: row i of depth k takes tok[i+k+1] and what depth k-1 gave for row i (h^0 is the
+ * target's), i < S-k-1, and predicts tok[i+k+2]. logits [depths, S, V], rows beyond those are not written; may be NULL,
+ * for the hook's sake, which is told of the target and its logits too. depths is 0..VB_MAX_DRAFT; depth k is module k mod D. Errors as above. */
+int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
+                      int depths, double *logits, vb_error *err);
+
 /* What is proposed after tok[0..N-1] = tokens and tok[N] = next (SEMANTICS, "MTP module k" and "State"): drafts [K]
  * predict tok[N+1..N+K]; draft_logits [K,V], row k the one that chose drafts[k], may be NULL. K is 0..VB_MAX_DRAFT.
  * A model without MTP modules is VB_BAD_ARGUMENT, a draft logit that is not finite VB_NOT_FINITE. */

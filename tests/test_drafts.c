@@ -164,9 +164,9 @@ static void tell(struct history *h, const char *what, size_t n)
     assert_true(h->length < sizeof h->told);
 }
 
-static int see_nothing(void *context, size_t index, const float *logits, const float *hidden)
+static int see_nothing(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
-    (void)context, (void)index, (void)logits, (void)hidden;
+    (void)depth, (void)context, (void)index, (void)logits, (void)hidden;
     return 0;
 }
 
@@ -194,7 +194,7 @@ static void one_step(struct history *h, const char *name)
         break;
     case 2:
         tell(h, "evaluate", count);
-        OK(vb_evaluate(d, see_nothing, NULL, &err));
+        OK(vb_evaluate(d, 0, see_nothing, NULL, &err));
         break;
     case 3:
         if (!room)

@@ -253,9 +253,10 @@ TEST(penalties_and_masks_see_the_accepted_drafts_before_a_row)
 
 /* ---- what a drafter is told --------------------------------------------------------------------------------------- */
 
-static int hash_hidden(void *context, size_t index, const float *logits, const float *hidden)
+static int hash_hidden(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
     struct forced *f = context;
+    (void)depth;
     size_t width = (size_t)vb_hidden_size(f->session->model);
     (void)logits;
     f->hidden[index] = vb_fingerprint(VB_FINGERPRINT_START, hidden, width);
@@ -271,7 +272,7 @@ TEST(a_drafter_is_told_the_committed_tokens_and_their_hidden_rows)
     vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1};
     vb_session *whole = open_session(t.model, &o, t.timeline, PROMPT + TOKENS);
     truth.session = whole;
-    OK(vb_evaluate(whole, hash_hidden, &truth, &err));
+    OK(vb_evaluate(whole, 0, hash_hidden, &truth, &err));
     for (int j = 0; j <= 5; j++)
         for (int chunk = 0; chunk <= 7; chunk += 7) {
             struct forced f = {.right_up_to = j, .wrong = -1};

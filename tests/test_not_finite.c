@@ -156,9 +156,9 @@ TEST(the_message_names_the_first_layer_that_broke)
     }
 }
 
-static int ignore_row(void *context, size_t index, const float *logits, const float *hidden)
+static int ignore_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
-    (void)context, (void)index, (void)logits, (void)hidden;
+    (void)depth, (void)context, (void)index, (void)logits, (void)hidden;
     return 0;
 }
 
@@ -177,7 +177,7 @@ TEST(the_message_is_right_when_a_neighbours_modules_run_first)
         tokens[i] = (int32_t)(i * 5 % 90);
     vb_session_options o = {.context = 64, .threads = 1, .prefill_chunk = 10, .draft = "mtp-vanilla", .draft_tokens = 3};
     vb_session *pair[] = {open_session(b.model, &o, tokens, 8), open_session(b.model, &o, tokens, 4)};
-    OK(vb_evaluate(pair[0], ignore_row, NULL, &err)); /* 8 rows wait for the modules, then 10 more come */
+    OK(vb_evaluate(pair[0], 0, ignore_row, NULL, &err)); /* 8 rows wait for the modules, then 10 more come */
     OK(vb_append(pair[0], tokens + 8, 14, &err));
     OK(vb_append(pair[1], (int32_t[]){99}, 1, &err));
     vb_generate_options g[2] = {{.max_tokens = 9, .ignore_eos = 1}, {.max_tokens = 9, .ignore_eos = 1}};

@@ -34,9 +34,10 @@ static void rows_close(struct rows *r)
     free(r->hidden);
 }
 
-static int take_row(void *context, size_t index, const float *logits, const float *hidden)
+static int take_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
     struct rows *r = context;
+    (void)depth;
     assert_true(index < r->n);
     for (size_t v = 0; v < r->V; v++)
         r->logits[index * r->V + v] = (double)logits[v];
@@ -94,7 +95,7 @@ TEST(logits_and_hidden_rows_are_as_near_to_the_truth_as_f32_allows)
                 vb_session_options o = {.context = (int32_t)n, .threads = 1, .isa = *isa, .prefill_chunk = chunk};
                 rows_open(&r, (size_t)vb_vocab_size(m), (size_t)vb_hidden_size(m), n);
                 vb_session *s = open_session(m, &o, tokens, n);
-                OK(vb_evaluate(s, take_row, &r, &err));
+                OK(vb_evaluate(s, 0, take_row, &r, &err));
                 snprintf(what, sizeof what, "%s, %s, chunk %d: logits", names[i], *isa, chunk);
                 check_within(what, distance(r.logits, golden_data(&g, "logits", &count), n * r.V), logits);
                 assert_int_equal(count, n * r.V);
@@ -128,7 +129,7 @@ TEST(long_timelines_are_as_near_to_the_reference_as_f32_allows)
     rows_open(&r, exact.V, exact.d, LONG);
     OK(reference_forward(ref, NULL, tokens, LONG, exact.hidden, exact.logits, &err));
     vb_session *s = open_session(m, &o, tokens, LONG);
-    OK(vb_evaluate(s, take_row, &r, &err));
+    OK(vb_evaluate(s, 0, take_row, &r, &err));
     check_within("530 tokens: logits", distance(r.logits, exact.logits, LONG * r.V), logits);
     check_within("530 tokens: hidden", distance(r.hidden, exact.hidden, LONG * r.d), hidden);
     vb_session_close(s);
@@ -273,7 +274,7 @@ TEST(a_changed_key_of_config_json_changes_the_logits_as_the_truth_says)
         vb_session_options o = {.context = (int32_t)n, .threads = 1};
         rows_open(&r, (size_t)vb_vocab_size(m), (size_t)vb_hidden_size(m), n);
         vb_session *s = open_session(m, &o, tokens, n);
-        OK(vb_evaluate(s, take_row, &r, &err));
+        OK(vb_evaluate(s, 0, take_row, &r, &err));
         snprintf(what, sizeof what, "%.80s", label);
         check_within(what, distance(r.logits + (n - 1) * r.V, golden_data(&g, label, &count), r.V), spread);
         assert_int_equal(count, r.V);

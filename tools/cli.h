@@ -24,13 +24,15 @@ enum option_group {
     TAKES_CHECK = 256,   /* --check */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
-    TAKES_TAPS = 2048    /* --taps --reference */
+    TAKES_TAPS = 2048,   /* --taps --reference */
+    TAKES_EVAL = 4096    /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
 };
 
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps;
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference; /* flags */
+    double mtp_loss_scaling_factor;
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
@@ -50,7 +52,7 @@ struct command {
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
-    command_inspect, command_demo, command_dump;
+    command_inspect, command_demo, command_dump, command_eval;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);

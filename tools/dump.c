@@ -7,13 +7,19 @@
 
 struct target {
     struct dump *dump;
-    int32_t layers; /* for the progress line: of one pass */
-    vb_tap_row *rows; /* of the reference's pass */
+    int32_t layers;   /* of the target */
+    int depths;       /* MTP depths that read the tokens themselves */
+    const struct config *config;
+    /* what follows is the reference's */
+    const int32_t *ids;
+    size_t tokens;    /* of ids */
+    int depth;        /* MTP depth being computed, -1: the target */
+    vb_tap_row *rows; /* of its pass */
     size_t count;
+    double *hidden;   /* what the next depth takes [tokens, D] */
     int32_t *experts; /* the reference's choice in `moe_layer`, [count, chosen] */
     size_t chosen;
     int moe_layer, residual_layer;
-    const struct config *config;
 };
 
 static void on_tap(void *context, const vb_tap *tap)
@@ -23,13 +29,13 @@ static void on_tap(void *context, const vb_tap *tap)
                                            .rows = tap->rows, .row = tap->row, .outer = tap->outer, .inner = tap->inner,
                                            .stride = tap->stride, .outer_stride = tap->outer_stride,
                                            .dtype = tap->integers ? DUMP_I32 : DUMP_F32, .data = tap->data});
-    if (tap->depth < 0 && tap->layer >= 0 && t->dump->step == 0)
-        cli_progress("layer", (size_t)tap->layer + 1, (size_t)t->layers);
+    if (tap->layer >= 0 && t->dump->step == 0)
+        cli_progress("layer", (size_t)tap->layer + 1, (size_t)(t->layers + t->depths));
 }
 
-static int on_row(void *context, size_t index, const float *logits, const float *hidden)
+static int on_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
-    (void)context, (void)index, (void)logits, (void)hidden;
+    (void)depth, (void)context, (void)index, (void)logits, (void)hidden;
     return 0;
 }
 
@@ -55,7 +61,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
         vb_result result;
         vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .callback = on_token, .context = t};
         int failed = vb_append(session, ids, count, &err) ||
-                     (n ? vb_generate(session, &g, &result, &err) : vb_evaluate(session, on_row, NULL, &err));
+                     (n ? vb_generate(session, &g, &result, &err) : vb_evaluate(session, t->depths, on_row, NULL, &err));
         if (failed)
             code = cli_error(c, &err);
     }
@@ -73,7 +79,8 @@ static const struct { const char *reference, *ours; } names[] = {
     {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
     {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
     {"router_weights", "mlp.gate.weights"}, {"moe", "mlp.output"},
-    {"embed", "model.embed_tokens.output"}, {"norm", "model.norm.output"}, {"logits", "lm_head.output"},
+    {"norm", "model.norm.output"}, {"enorm", "enorm.output"}, {"hnorm", "hnorm.output"}, {"concat", "eh_proj.input"},
+    {"eh_proj", "eh_proj.output"}, {"shared_head_norm", "shared_head.norm.output"},
 };
 
 static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows, size_t outer,
@@ -84,9 +91,26 @@ static void add_reference(struct target *t, const char *name, int layer, const v
         snprintf(full, sizeof full, "%s", name);
     else
         snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
-    dump_rows(t->dump, &(struct dump_rows){.name = full, .layer = layer, .depth = -1, .rows = rows, .row = row, .outer = outer,
-                                           .inner = inner, .stride = stride, .outer_stride = inner, .dtype = dtype,
-                                           .data = data});
+    dump_rows(t->dump, &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
+                                           .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
+                                           .outer_stride = inner, .dtype = dtype, .data = data});
+}
+
+static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v, const double *data)
+{
+    size_t D = (size_t)v->cols;
+    add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
+}
+
+/* The rows of the pass that begins: MTP depth k reads k+1 tokens ahead. */
+static void reference_pass(struct target *t, int depth)
+{
+    size_t ahead = (size_t)(depth + 1);
+    t->depth = depth;
+    t->count = t->tokens - ahead;
+    t->moe_layer = t->residual_layer = -1;
+    for (size_t i = 0; i < t->count; i++)
+        t->rows[i] = (vb_tap_row){.token = t->ids[i + ahead], .index = (int32_t)i, .position = (int32_t)i, .slot = (int32_t)i};
 }
 
 /* Choices come as numbers in double. */
@@ -105,25 +129,32 @@ static int32_t *integers(struct target *t, const char *name, const struct refere
 /* After attention; then after the MLP: the layer's end, and the input of what follows. */
 static void reference_residual(struct target *t, const struct reference_value *v)
 {
-    size_t D = (size_t)v->cols;
     int last = v->layer == t->residual_layer, next = v->layer + 1;
     t->residual_layer = last ? -1 : v->layer;
-    add_reference(t, last ? "output" : "post_attention_layernorm.input", v->layer, t->rows, t->count, 1, D, D, DUMP_F64, v->data);
-    if (last)
-        add_reference(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, t->rows,
-                      t->count, 1, D, D, DUMP_F64, v->data);
+    add_matrix(t, last ? "output" : "post_attention_layernorm.input", v->layer, v, v->data);
+    if (last && t->depth >= 0)
+        add_matrix(t, "shared_head.norm.input", v->layer, v, v->data);
+    else if (last)
+        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v, v->data);
+}
+
+/* What a pass begins with. */
+static void reference_embedding(struct target *t, const struct reference_value *v)
+{
+    reference_pass(t, v->layer < 0 ? -1 : v->layer - t->layers);
+    add_matrix(t, t->depth < 0 ? "model.embed_tokens.output" : "embed_tokens.output", v->layer, v, v->data);
+    if (t->depth < 0)
+        add_matrix(t, "input_layernorm.input", 0, v, v->data);
+    else
+        add_matrix(t, "hnorm.input", v->layer, v, t->hidden);
 }
 
 static void reference_down(struct target *t, const struct reference_value *v)
 {
     size_t D = (size_t)v->cols;
     char name[64];
-    if (v->index < 0 && t->moe_layer != v->layer) { /* a dense layer */
-        add_reference(t, "mlp.output", v->layer, t->rows, t->count, 1, D, D, DUMP_F64, v->data);
-        return;
-    }
     if (v->index < 0) {
-        add_reference(t, "mlp.shared_experts.output", v->layer, t->rows, t->count, 1, D, D, DUMP_F64, v->data);
+        add_matrix(t, t->moe_layer == v->layer ? "mlp.shared_experts.output" : "mlp.output", v->layer, v, v->data);
         return;
     }
     snprintf(name, sizeof name, "mlp.experts.%d.output", v->index);
@@ -135,8 +166,11 @@ static void reference_down(struct target *t, const struct reference_value *v)
 static void on_value(void *context, const struct reference_value *v)
 {
     struct target *t = context;
-    size_t S = t->count, rows = (size_t)v->rows, inner = (size_t)v->cols, outer = rows / S;
+    size_t inner = (size_t)v->cols;
     char name[64];
+    if (!strcmp(v->name, "embed"))
+        reference_embedding(t, v);
+    size_t S = t->count, outer = (size_t)v->rows / S;
     if (!strcmp(v->name, "router_experts")) {
         free(t->experts); /* an expert's rows are the tokens that chose it */
         t->experts = integers(t, "mlp.gate.experts", v);
@@ -145,28 +179,31 @@ static void on_value(void *context, const struct reference_value *v)
     } else if (!strcmp(v->name, "router_kept") && t->config->topk_group < t->config->n_group) {
         free(integers(t, "mlp.gate.groups", v));
     } else if (!strcmp(v->name, "router_groups") && t->config->topk_group < t->config->n_group) {
-        add_reference(t, "mlp.gate.group_scores", v->layer, t->rows, S, 1, inner, inner, DUMP_F64, v->data);
+        add_matrix(t, "mlp.gate.group_scores", v->layer, v, v->data);
     } else if (!strcmp(v->name, "experts_sum") && t->config->n_shared_experts == 0) {
-        add_reference(t, "mlp.output", v->layer, t->rows, S, 1, inner, inner, DUMP_F64, v->data);
+        add_matrix(t, "mlp.output", v->layer, v, v->data);
     } else if (!strcmp(v->name, "down")) {
         reference_down(t, v);
     } else if (!strcmp(v->name, "scores")) {
         snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
         if (dump_wants_scores(t->dump))
-            add_reference(t, name, v->layer, t->rows, S, 1, inner, inner, DUMP_F64, v->data);
+            add_matrix(t, name, v->layer, v, v->data);
     } else if (!strcmp(v->name, "q")) {
-        add_reference(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, t->rows, S,
-                      1, inner, inner, DUMP_F64, v->data);
+        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "logits")) {
+        add_matrix(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "norm") || !strcmp(v->name, "shared_head_norm")) {
+        memcpy(t->hidden, v->data, S * inner * sizeof *t->hidden);
+    } else if (!strcmp(v->name, "eh_proj")) {
+        add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
     } else if (!strcmp(v->name, "residual")) {
         reference_residual(t, v);
-    } else if (!strcmp(v->name, "embed")) {
-        add_reference(t, "input_layernorm.input", 0, t->rows, S, 1, inner, inner, DUMP_F64, v->data);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(v->name, names[i].reference))
             add_reference(t, names[i].ours, v->layer, t->rows, S, outer, inner, outer * inner, DUMP_F64, v->data);
     if (v->layer >= 0)
-        cli_progress("layer", (size_t)v->layer + 1, (size_t)t->layers);
+        cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
 }
 
 static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, size_t count)
@@ -176,21 +213,18 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
     struct reference_options o = {.hook = on_value, .hook_context = t};
     if (reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
-    size_t V = (size_t)reference_config(r)->vocab_size;
-    double *logits = malloc(count * V * sizeof *logits);
     t->config = reference_config(r);
-    t->moe_layer = t->residual_layer = -1;
-    t->count = count;
+    t->ids = ids;
+    t->tokens = count;
     t->rows = calloc(count, sizeof *t->rows);
-    if (!logits || !t->rows)
+    t->hidden = calloc(count * (size_t)t->config->hidden_size, sizeof *t->hidden);
+    if (!t->rows || !t->hidden)
         abort();
-    for (size_t i = 0; i < count; i++)
-        t->rows[i] = (vb_tap_row){.token = ids[i], .index = (int32_t)i, .position = (int32_t)i, .slot = (int32_t)i};
-    int failed = reference_forward(r, &o, ids, (int)count, NULL, logits, &err);
+    int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
     reference_close(r);
     free(t->experts);
     free(t->rows);
-    free(logits);
+    free(t->hidden);
     return failed ? cli_error(c, &err) : EXIT_DONE;
 }
 
@@ -216,6 +250,7 @@ static int run(struct cli *c)
         return code;
     }
     t.layers = c->model->config.num_hidden_layers;
+    t.depths = c->n > 0 ? 0 : vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
     dump.layout = c->model->config.rope_interleave ? "interleaved" : "halves";
     dump.prompt = count;
     code = c->reference ? dump_reference(c, &t, ids, count) : dump_engine(c, &t, ids, count);
@@ -232,7 +267,7 @@ static int run(struct cli *c)
 const struct command command_dump = {
     "dump", "every named intermediate value, to safetensors with a manifest",
     "usage: verbatim dump MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--reference] [OPTIONS]\n\n"
-    "One pass over IDS; with -n, decoding after it. OUT is a file that ends in .safetensors or a directory, which gets\n"
+    "One pass over IDS, also of the MTP modules, which read the tokens themselves; with -n, decoding after it. OUT is a file that ends in .safetensors or a directory, which gets\n"
     "dump.safetensors. Beside it the manifest, .jsonl: a line per tensor with its name, layer, MTP depth, step, pass, shape,\n"
     "dtype, layout of RoPE rows, SHA-256, and per row sequence, token, index, position, slot, draft depth, accepted.\n"
     "Names are Hugging Face's module paths: model.layers.3.self_attn.q_a_layernorm.output.\n\n"

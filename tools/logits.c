@@ -19,9 +19,10 @@ static int write_at(struct writer *w, size_t offset, const void *data, size_t si
     return w->failed |= fseeko(w->f, (off_t)offset, SEEK_SET) != 0 || fwrite(data, 1, size, w->f) != size;
 }
 
-static int write_row(void *context, size_t index, const float *logits, const float *hidden)
+static int write_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
     struct writer *w = context;
+    (void)depth;
     size_t row = w->V * sizeof *logits, hidden_begin = w->data_begin + w->rows * row;
     write_at(w, w->data_begin + index * row, logits, row);
     write_at(w, hidden_begin + index * w->d * sizeof *hidden, hidden, w->d * sizeof *hidden);
@@ -62,7 +63,7 @@ static int evaluate(struct cli *c, vb_session *session, const int32_t *ids, size
         return code;
     }
     write_header(&w);
-    int failed = vb_append(session, ids, count, &err) || vb_evaluate(session, write_row, &w, &err);
+    int failed = vb_append(session, ids, count, &err) || vb_evaluate(session, 0, write_row, &w, &err);
     w.failed |= fclose(w.f) != 0;
     if (w.failed)
         code = cli_fail(c, EXIT_OTHER, "%s: cannot write: %s", c->out, strerror(errno));

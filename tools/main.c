@@ -8,7 +8,7 @@
 #define VERSION "0.1.0"
 
 static const struct command *const commands[] = {&command_generate, &command_verify,  &command_logits, &command_draft,
-                                                 &command_tokenize, &command_inspect, &command_demo,   &command_dump,  NULL};
+                                                 &command_tokenize, &command_inspect, &command_demo,   &command_dump,  &command_eval, NULL};
 
 static void help(FILE *to)
 {
@@ -35,7 +35,7 @@ static int written(const struct cli *c, int code)
 
 int main(int argc, char **argv)
 {
-    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1};
+    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .mtp_loss_scaling_factor = 0.1};
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {
         help(stderr);

@@ -7,7 +7,7 @@
 
 #include "cli.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
 struct option {
     const char *name;
@@ -27,9 +27,9 @@ static const struct option options[] = {
     {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
     {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
     {"--prompt-file", TAKES_PROMPT, TEXT_VALUE, AT(prompt_file), 0, 0},
-    {"--tokens", TAKES_PROMPT | TAKES_TOKENS, TEXT_VALUE, AT(tokens), 0, 0},
-    {"--bos", TAKES_PROMPT | TAKES_TEXT, FLAG, AT(bos), 0, 0},
-    {"--no-bos", TAKES_PROMPT, FLAG, AT(no_bos), 0, 0},
+    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL, TEXT_VALUE, AT(tokens), 0, 0},
+    {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
+    {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
     {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
     {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
@@ -42,8 +42,9 @@ static const struct option options[] = {
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
     {"--all", TAKES_ALL, FLAG, AT(all), 0, 0},
     {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
-    {"--file", TAKES_TEXT, TEXT_VALUE, AT(file), 0, 0},
+    {"--file", TAKES_TEXT | TAKES_EVAL, TEXT_VALUE, AT(file), 0, 0},
     {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
+    {"--mtp-loss-scaling-factor", TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0},
     {"--taps", TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0},
     {"--reference", TAKES_TAPS, FLAG, AT(reference), 0, 0},
     {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
@@ -57,6 +58,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(int *)(void *)field = 1;
     } else if (o->kind == TEXT_VALUE) {
         *(const char **)(void *)field = value;
+    } else if (o->kind == DOUBLE_VALUE) {
+        double f = strtod(value, &end);
+        if (end == value || *end || !isfinite(f) || f < 0.0)
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
+        *(double *)(void *)field = f;
     } else if (o->kind == FLOAT_VALUE) {
         float f = strtof(value, &end);
         if (end == value || *end || !isfinite(f) || f < 0.0f)

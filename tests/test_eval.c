@@ -1,0 +1,178 @@
+/* tests/test_eval.c -- `verbatim eval`: the losses are those of the reference, whatever the settings. Runs the program
+ * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../reference/reference.h"
+#include "support/process.h"
+
+#include <math.h>
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define MODEL "golden/tiny/v3-mtp3"
+#define TOKENS 40
+
+static int32_t text[TOKENS];
+static char spec[TOKENS * 8];
+
+static double loss_of(const double *logits, int V, int32_t token)
+{
+    double max = -INFINITY, sum = 0;
+    for (int v = 0; v < V; v++)
+        max = fmax(max, logits[v]);
+    for (int v = 0; v < V; v++)
+        sum += exp(logits[v] - max);
+    return max + log(sum) - logits[token];
+}
+
+static int best_of(const double *logits, int V)
+{
+    int best = 0;
+    for (int v = 1; v < V; v++)
+        if (logits[v] > logits[best])
+            best = v;
+    return best;
+}
+
+/* What the reference says of one window of S tokens: sums over its rows. */
+struct wanted {
+    double loss[4];  /* of the target; of depths 0, 1, 2 */
+    int rows[4], agreed[4], in_a_row[4];
+};
+
+static void reference_window(const struct reference *r, const int32_t *tokens, int S, struct wanted *w)
+{
+    int V = reference_config(r)->vocab_size;
+    double *logits = calloc((size_t)S * (size_t)V, sizeof *logits), *depths = calloc(3 * (size_t)S * (size_t)V, sizeof *depths);
+    vb_error err;
+    assert_non_null(logits);
+    assert_non_null(depths);
+    if (reference_forward(r, NULL, tokens, S, NULL, logits, &err) || reference_modules(r, NULL, tokens, S, 3, depths, &err))
+        fail_msg("%s", err.message);
+    for (int i = 0; i < S; i++) {
+        int all = 1;
+        if (i + 1 < S) {
+            w->loss[0] += loss_of(logits + (size_t)i * (size_t)V, V, tokens[i + 1]);
+            w->rows[0]++;
+        }
+        for (int k = 0; k < 3 && i + k + 2 < S; k++) {
+            const double *row = depths + ((size_t)k * (size_t)S + (size_t)i) * (size_t)V;
+            w->loss[k + 1] += loss_of(row, V, tokens[i + k + 2]);
+            w->rows[k + 1]++;
+            int agrees = best_of(row, V) == best_of(logits + (size_t)(i + k + 1) * (size_t)V, V);
+            all &= agrees;
+            w->agreed[k + 1] += agrees;
+            w->in_a_row[k + 1] += all;
+        }
+    }
+    free(logits);
+    free(depths);
+}
+
+static void expect_near(const char *what, const json_t *value, double wanted)
+{
+    if (fabs(json_number_value(value) - wanted) > 1e-5) /* nats; an f32 logit of these models is off by 1e-6 or so */
+        fail_msg("%s is %.9f, wanted %.9f", what, json_number_value(value), wanted);
+}
+
+static void check_against_reference(const char *window, int size)
+{
+    struct reference *r;
+    struct wanted w = {{0}, {0}, {0}, {0}};
+    vb_error err;
+    double mtp = 0;
+    if (reference_open(&r, MODEL, NULL, &err))
+        fail_msg("%s", err.message);
+    for (int i = 0; i < TOKENS; i += size)
+        reference_window(r, text + i, TOKENS - i < size ? TOKENS - i : size, &w);
+    reference_close(r);
+    json_t *j = JSON("eval", MODEL, "--tokens", spec, "--context", window, "--mtp-loss-scaling-factor", "0.3");
+    assert_int_equal(integer(j, "tokens"), TOKENS);
+    assert_int_equal(integer(j, "predicted"), w.rows[0]);
+    expect_near("main_loss", json_object_get(j, "main_loss"), w.loss[0] / w.rows[0]);
+    if (fabs(log(json_number_value(json_object_get(j, "perplexity"))) - w.loss[0] / w.rows[0]) > 1e-5)
+        fail_msg("the perplexity is not that of the loss");
+    for (size_t k = 0; k < 3; k++) {
+        double rows = w.rows[k + 1];
+        expect_near("mtp_loss_by_depth", json_array_get(json_object_get(j, "mtp_loss_by_depth"), k), w.loss[k + 1] / rows);
+        expect_near("agreement", json_array_get(json_object_get(j, "agreement_by_depth"), k), w.agreed[k + 1] / rows);
+        expect_near("acceptance", json_array_get(json_object_get(j, "acceptance_by_depth"), k), w.in_a_row[k + 1] / rows);
+        mtp += w.loss[k + 1] / rows / 3;
+    }
+    expect_near("mtp_loss", json_object_get(j, "mtp_loss"), mtp);
+    expect_near("loss", json_object_get(j, "loss"), w.loss[0] / w.rows[0] + 0.3 * mtp);
+    json_decref(j);
+}
+
+TEST(losses_and_agreement_are_the_references)
+{
+    check_against_reference("40", 40);
+    check_against_reference("16", 16); /* two windows and a half */
+}
+
+TEST(every_setting_gives_the_same_numbers)
+{
+    static const char *const settings[][2] = {{"--threads", "1"}, {"--threads", "3"}, {"--prefill-chunk", "1"},
+                                              {"--prefill-chunk", "7"}, {"--isa", "scalar"}};
+    json_t *first = JSON("eval", MODEL, "--tokens", spec);
+    json_object_del(first, "tokens_per_second");
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        json_t *j = JSON("eval", MODEL, "--tokens", spec, settings[i][0], settings[i][1]);
+        json_object_del(j, "tokens_per_second");
+        if (!json_equal(j, first))
+            fail_msg("%s %s gives other numbers", settings[i][0], settings[i][1]);
+        json_decref(j);
+    }
+    json_decref(first);
+}
+
+TEST(a_model_without_modules_has_a_perplexity_alone)
+{
+    json_t *j = JSON("eval", "golden/tiny/v2", "--tokens", spec);
+    expect_keys(j, "tokens:i predicted:i context:i perplexity:r main_loss:r mtp_loss_by_depth:a agreement_by_depth:a "
+                   "acceptance_by_depth:a mtp_loss_scaling_factor:r mtp_loss:n loss:r tokens_per_second:r");
+    assert_int_equal(json_array_size(json_object_get(j, "mtp_loss_by_depth")), 0);
+    assert_true(json_is_null(json_object_get(j, "mtp_loss")));
+    assert_true(json_equal(json_object_get(j, "loss"), json_object_get(j, "main_loss")));
+    json_decref(j);
+}
+
+static void expect_failure(struct said s, int code, const char *part)
+{
+    expect_code(&s, code);
+    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, part))
+        fail_msg("%s: wanted one line with %s: %s%s", s.command, part, s.out, s.err);
+    forget(&s);
+}
+
+TEST(what_cannot_be_evaluated_is_refused_in_a_sentence)
+{
+    expect_failure(RUN("eval", MODEL), 2, "--file and --tokens");
+    expect_failure(RUN("eval", MODEL, "--tokens", "1", "--file", "x"), 2, "both");
+    expect_failure(RUN("eval", MODEL, "--tokens", "1"), 2, "2 or more");
+    expect_failure(RUN("eval", MODEL, "--tokens", "1,2,99999"), 2, "outside the vocabulary");
+    expect_failure(RUN("eval", MODEL, "--tokens", "1,2", "--context", "99999999"), 2, "max_position_embeddings");
+    expect_failure(RUN("eval", MODEL, "--tokens", "1,2", "--mtp-loss-scaling-factor", "much"), 2, "a number");
+    expect_failure(RUN("eval", "golden/tale", "--file", "/nowhere.txt"), 1, "/nowhere.txt");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_and_agreement_are_the_references),
+        cmocka_unit_test(every_setting_gives_the_same_numbers),
+        cmocka_unit_test(a_model_without_modules_has_a_perplexity_alone),
+        cmocka_unit_test(what_cannot_be_evaluated_is_refused_in_a_sentence),
+    };
+    find_verbatim(argc, argv);
+    for (int i = 0; i < TOKENS; i++) {
+        text[i] = (i * 37 + 11) % 128;
+        sprintf(spec + strlen(spec), i ? ",%d" : "%d", (int)text[i]);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

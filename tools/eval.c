@@ -1,0 +1,190 @@
+/* tools/eval.c -- `verbatim eval`: how well the model predicts a text, and its MTP modules the model.
+ *
+ * The text is cut into windows of --context tokens, each a timeline of its own. Teacher forced: module k's row i reads
+ * tok[i+k+1] and predicts tok[i+k+2]; the target's row i+k+1 predicts the same token. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+struct sum {
+    double loss;      /* nats */
+    size_t rows;
+    size_t agreed;    /* rows whose best token is the target's best for the same place */
+    size_t in_a_row;  /* agreed, and so did every depth before, of the draft that begins at the same token */
+};
+
+struct evaluation {
+    const int32_t *ids; /* of the window */
+    size_t count, done, total;
+    int depths;
+    int32_t *best[VB_MAX_DRAFT + 1]; /* [window]: of the target, by row; of depth k, by row */
+    struct sum target, depth[VB_MAX_DRAFT];
+};
+
+/* -log softmax(logits)[token] */
+static double loss_of(const float *logits, size_t V, int32_t token)
+{
+    double max = -INFINITY, sum = 0;
+    for (size_t v = 0; v < V; v++)
+        max = logits[v] > max ? (double)logits[v] : max;
+    for (size_t v = 0; v < V; v++)
+        sum += exp((double)logits[v] - max);
+    return max + log(sum) - (double)logits[token];
+}
+
+struct context {
+    struct evaluation *e;
+    size_t V;
+};
+
+static int take_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    const struct context *c = context;
+    struct evaluation *e = c->e;
+    size_t predicted = index + (size_t)depth + 2; /* depth -1 is the target */
+    int32_t best = 0;
+    (void)hidden;
+    for (size_t v = 1; v < c->V; v++)
+        if (logits[v] > logits[best])
+            best = (int32_t)v;
+    e->best[depth + 1][index] = best;
+    if (depth < 0)
+        cli_progress("eval", e->done + index + 1, e->total);
+    if (predicted < e->count) {
+        struct sum *s = depth < 0 ? &e->target : &e->depth[depth];
+        s->loss += loss_of(logits, c->V, e->ids[predicted]);
+        s->rows++;
+    }
+    return 0;
+}
+
+/* Where the target's row is known too. The draft of depth k after row i stands on those of depths 0..k-1 after row i: all
+ * were made from the text, so "in a row" is what strict verification would accept if the text were the target's own. */
+static void compare(struct evaluation *e)
+{
+    for (size_t i = 0; i < e->count; i++) {
+        int all = 1;
+        for (int k = 0; k < e->depths && i + (size_t)k + 2 < e->count; k++) {
+            int agrees = e->best[k + 1][i] == e->best[0][i + (size_t)k + 1];
+            all &= agrees;
+            e->depth[k].agreed += (size_t)agrees;
+            e->depth[k].in_a_row += (size_t)all;
+        }
+    }
+}
+
+static int evaluate(struct cli *c, struct evaluation *e, const int32_t *ids, size_t count, size_t window)
+{
+    vb_session *session = NULL;
+    vb_error err = {0};
+    struct context context = {e, (size_t)vb_vocab_size(c->model)};
+    int code = EXIT_DONE;
+    c->context = (long long)window;
+    for (e->total = count; e->done < count && code == EXIT_DONE; e->done += e->count) {
+        e->ids = ids + e->done;
+        e->count = count - e->done < window ? count - e->done : window;
+        code = cli_session(c, e->count, 0, &session);
+        if (code == EXIT_DONE && (vb_append(session, e->ids, e->count, &err) ||
+                                  vb_evaluate(session, e->depths, take_row, &context, &err)))
+            code = cli_error(c, &err);
+        vb_session_close(session);
+        session = NULL;
+        compare(e);
+    }
+    return code;
+}
+
+static double mean(double sum, size_t n) { return n ? sum / (double)n : NAN; }
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static double mtp_loss(const struct evaluation *e)
+{
+    double sum = 0;
+    for (int k = 0; k < e->depths; k++)
+        sum += mean(e->depth[k].loss, e->depth[k].rows);
+    return e->depths ? sum / e->depths : NAN;
+}
+
+static int print_json(const struct evaluation *e, size_t count, size_t window, double factor, double seconds)
+{
+    json_t *losses = json_array(), *agreement = json_array(), *in_a_row = json_array();
+    double loss = mean(e->target.loss, e->target.rows), mtp = mtp_loss(e);
+    for (int k = 0; k < e->depths; k++) {
+        json_array_append_new(losses, number(mean(e->depth[k].loss, e->depth[k].rows)));
+        json_array_append_new(agreement, number(mean((double)e->depth[k].agreed, e->depth[k].rows)));
+        json_array_append_new(in_a_row, number(mean((double)e->depth[k].in_a_row, e->depth[k].rows)));
+    }
+    return cli_print_json(json_pack(
+        "{s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:o,s:o}", "tokens", (json_int_t)count, "predicted", (json_int_t)e->target.rows,
+        "context", (json_int_t)window, "perplexity", number(exp(loss)), "main_loss", number(loss), "mtp_loss_by_depth", losses,
+        "agreement_by_depth", agreement, "acceptance_by_depth", in_a_row, "mtp_loss_scaling_factor", factor, "mtp_loss",
+        number(mtp), "loss", number(e->depths ? loss + factor * mtp : loss), "tokens_per_second",
+        number((double)count / seconds)));
+}
+
+static void print_table(const struct evaluation *e, size_t count, size_t window, double factor, double seconds)
+{
+    double loss = mean(e->target.loss, e->target.rows);
+    printf("tokens        %zu in windows of %zu, %zu predicted, %.0f tokens/s\n", count, window, e->target.rows,
+           (double)count / seconds);
+    printf("perplexity    %.4f\nmain loss     %.4f nats per token\n", exp(loss), loss);
+    if (!e->depths)
+        return;
+    printf("MTP loss      %.4f, the mean over depths; loss %.4f with mtp_loss_scaling_factor %g\n", mtp_loss(e),
+           loss + factor * mtp_loss(e), factor);
+    puts("depth    loss     agrees with the target    and all depths before");
+    for (int k = 0; k < e->depths; k++)
+        printf("%5d  %6.4f  %23.1f %%  %21.1f %%\n", k + 1, mean(e->depth[k].loss, e->depth[k].rows),
+               100 * mean((double)e->depth[k].agreed, e->depth[k].rows),
+               100 * mean((double)e->depth[k].in_a_row, e->depth[k].rows));
+}
+
+static int run(struct cli *c)
+{
+    struct evaluation e = {0};
+    int32_t *ids = NULL;
+    size_t count = 0, window = 0;
+    int code = cli_open(c);
+    c->prompt_file = c->file;
+    if (code == EXIT_DONE && !c->file == !c->tokens)
+        code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &ids, &count);
+    if (code == EXIT_DONE && count < 2)
+        code = cli_fail(c, EXIT_USAGE, "there is 1 token; it takes 2 or more to predict one");
+    if (code == EXIT_DONE) {
+        size_t most = (size_t)c->model->config.max_position_embeddings;
+        double start = cli_seconds();
+        window = c->context > 0 ? (size_t)c->context : most < 512 ? most : 512;
+        e.depths = vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+        for (int k = 0; k <= e.depths; k++)
+            if (!(e.best[k] = calloc(window, sizeof **e.best)))
+                abort();
+        code = evaluate(c, &e, ids, count, window);
+        double seconds = cli_seconds() - start, factor = c->mtp_loss_scaling_factor;
+        if (code == EXIT_DONE && c->json)
+            code = print_json(&e, count, window, factor, seconds);
+        else if (code == EXIT_DONE)
+            print_table(&e, count, window, factor, seconds);
+    }
+    for (int k = 0; k <= e.depths; k++)
+        free(e.best[k]);
+    free(ids);
+    return code;
+}
+
+const struct command command_eval = {
+    "eval", "perplexity of a text, loss and agreement of the MTP modules",
+    "usage: verbatim eval MODEL (--file TEXT | --tokens IDS) [OPTIONS]\n\n"
+    "Cuts the text into windows of --context tokens, each read from its beginning; a window's first token is not predicted.\n"
+    "Teacher forced: MTP module k reads the text k+1 tokens ahead and predicts the next one.\n\n"
+    "  --file TEXT            UTF-8, as it is; BOS in front when add_bos_token is true (--bos, --no-bos)\n"
+    "  --tokens IDS           5,6,7 or @FILE\n"
+    "  --context N            tokens in a window; default 512, or max_position_embeddings where that is less\n"
+    "  --mtp-loss-scaling-factor X   the loss printed is main + X * mean over depths; default 0.1, as Megatron has it\n"
+    "  --json                 tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (of the\n"
+    "                         best tokens), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second\n"
+    "--threads, --isa, --precision, --prefill-chunk: as for generate.\n",
+    TAKES_COMPUTE | TAKES_EVAL, run};
