@@ -9,6 +9,7 @@ struct target {
     struct dump *dump;
     int32_t layers;   /* of the target */
     int depths;       /* MTP depths that read the tokens themselves */
+    int scores;       /* of attention are wanted */
     const struct config *config;
     /* what follows is the reference's */
     const int32_t *ids;
@@ -53,7 +54,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     long long n = c->n > 0 ? c->n : 0;
     c->session.tap = on_tap;
     c->session.tap_context = t;
-    c->session.tap_scores = dump_wants_scores(t->dump);
+    c->session.tap_scores = t->scores;
     if (!c->session.prefill_chunk) /* one pass, unless another chunk is asked for */
         c->session.prefill_chunk = (int32_t)count;
     int code = cli_session(c, count, n, &session);
@@ -186,7 +187,7 @@ static void on_value(void *context, const struct reference_value *v)
         reference_down(t, v);
     } else if (!strcmp(v->name, "scores")) {
         snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
-        if (dump_wants_scores(t->dump))
+        if (t->scores)
             add_matrix(t, name, v->layer, v, v->data);
     } else if (!strcmp(v->name, "q")) {
         add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
@@ -239,9 +240,15 @@ static int run(struct cli *c)
         code = cli_prompt(c, &ids, &count);
     if (code != EXIT_DONE)
         return code;
-    if (c->reference && (c->n > 0 || c->draft_given)) {
+    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0)
+                            ? "--reference computes one pass over the tokens; -n, --draft and --context do not go with it"
+                        : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
+                        : c->taps && !*c->taps        ? "--taps is empty"
+                        : !*c->out                    ? "-o is empty"
+                                                      : NULL;
+    if (wrong) {
         free(ids);
-        return cli_fail(c, EXIT_USAGE, "--reference computes one pass over the tokens; -n and --draft do not go with it");
+        return cli_fail(c, EXIT_USAGE, "%s", wrong);
     }
     if (dump_begin(&dump, c->out, c->taps)) {
         code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
@@ -253,6 +260,8 @@ static int run(struct cli *c)
     t.depths = c->n > 0 ? 0 : vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
     dump.layout = c->model->config.rope_interleave ? "interleaved" : "halves";
     dump.prompt = count;
+    dump.decodes = c->n > 0;
+    t.scores = dump_wants_scores(&dump, t.layers + t.depths, c->model->config.num_attention_heads);
     code = c->reference ? dump_reference(c, &t, ids, count) : dump_engine(c, &t, ids, count);
     if (code != EXIT_DONE)
         dump_abandon(&dump);
@@ -273,7 +282,7 @@ const struct command command_dump = {
     "Names are Hugging Face's module paths: model.layers.3.self_attn.q_a_layernorm.output.\n\n"
     "  --tokens IDS           5,6,7 or @FILE\n"
     "  -o OUT                 written under other names first, renamed when whole\n"
-    "  --taps GLOB,...        only these names: '*.mlp.gate.*,lm_head.output'; *self_attn.scores* are not among all\n"
+    "  --taps GLOB,...        only these names: '*.mlp.gate.*,lm_head.output'; without it all but attention scores\n"
     "  -n N                   also decode N tokens: a tensor per pass, NAME@PASS\n"
     "  --reference            the reference's values in double (F64), of one pass\n"
     "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle; --draft-tokens K\n"

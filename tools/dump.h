@@ -24,15 +24,16 @@ struct dump_tensor; /* rows gathered of one name in one pass */
 
 struct dump {
     struct tensors tensors;
-    char *manifest_path, *manifest_part;
+    char *manifest_path, *manifest_part, *made_directory;
     FILE *manifest;
     char **globs;           /* which names are wanted; none: all */
     int *matched;           /* whether a glob has met a name */
     size_t glob_count;
     const char *layout;     /* of RoPE rows: "interleaved" or "halves" */
     size_t prompt;          /* tokens of the prompt */
+    int decodes;            /* rounds follow it */
     int prompt_done;
-    int64_t step;           /* 0: the prompt; r: round r of decoding */
+    int64_t step;           /* of the target: 0 the prompt, r round r of decoding */
     uint64_t pass;
     struct dump_tensor *first, *last;
     struct dump_emitted { size_t index; int depth; } emitted[VB_MAX_DRAFT + 1]; /* in the newest target pass */
@@ -43,8 +44,8 @@ struct dump {
 /* path: NAME.safetensors, or a directory, which is made if it is missing and gets dump.safetensors. The manifest stands
  * beside it, .jsonl for .safetensors. taps: globs separated by commas, or NULL. 0, or -1 with a sentence in d->error. */
 int dump_begin(struct dump *d, const char *path, const char *taps);
-/* Whether a glob asks for attention scores by name. */
-int dump_wants_scores(const struct dump *d);
+/* Whether a glob meets the name of a layer's attention scores. Without globs they are left out. */
+int dump_wants_scores(const struct dump *d, int layers, int heads);
 /* Takes the rows over when their name is wanted. Rows of a pass that belong together may come in pieces. */
 void dump_rows(struct dump *d, const struct dump_rows *r);
 /* A token was chosen in the newest target pass; depth as in vb_event. */

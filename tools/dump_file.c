@@ -66,24 +66,27 @@ int dump_begin(struct dump *d, const char *path, const char *taps)
     sprintf(d->manifest_path, "%.*s.jsonl", (int)stem, file);
     d->manifest_part = must(malloc(stem + 48));
     sprintf(d->manifest_part, "%s.%ld.part", d->manifest_path, (long)getpid());
-    if (!is_file && mkdir(path, 0777) && errno != EEXIST) {
+    if (!is_file && !mkdir(path, 0777))
+        d->made_directory = must(strdup(path));
+    else if (!is_file && errno != EEXIST)
         fail(d, path);
-    } else if (tensors_begin(&d->tensors, file)) {
+    if (!d->error[0] && tensors_begin(&d->tensors, file))
         snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
-    } else {
-        d->manifest = fopen(d->manifest_part, "wb");
-        if (!d->manifest)
-            fail(d, d->manifest_path);
-    }
+    if (!d->error[0] && !(d->manifest = fopen(d->manifest_part, "wb")))
+        fail(d, d->manifest_path);
     free(file);
     return d->error[0] ? -1 : 0;
 }
 
-int dump_wants_scores(const struct dump *d)
+int dump_wants_scores(const struct dump *d, int layers, int heads)
 {
+    char name[80];
     for (size_t i = 0; i < d->glob_count; i++)
-        if (strstr(d->globs[i], "attn.scores"))
-            return 1;
+        for (int n = 0; n < layers * heads; n++) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.scores.%d", n / heads, n % heads);
+            if (!fnmatch(d->globs[i], name, 0))
+                return 1;
+        }
     return 0;
 }
 
@@ -137,6 +140,12 @@ static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const
     return json_false();
 }
 
+/* Modules draft for the round that comes. */
+static int64_t step_of(const struct dump *d, const struct dump_tensor *t)
+{
+    return d->step + (t->depth >= 0 && d->prompt_done && d->decodes);
+}
+
 static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, const char *key)
 {
     char digest[SHA256_DIGEST_STRING_LENGTH];
@@ -160,7 +169,7 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     SHA256Data((const uint8_t *)t->data, t->size, digest);
     line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
                      "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
-                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)d->step, "pass",
+                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t), "pass",
                      (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
                      "slot", lists[4], "draft", lists[5], "accepted", lists[6], "shape", shape, "dtype", dtype_name[t->dtype],
                      "layout", has_rope ? json_string(d->layout) : json_null(), "sha256", digest);
@@ -201,7 +210,7 @@ static void begin_pass(struct dump *d, const struct dump_rows *r)
 {
     flush(d);
     d->pass = r->pass;
-    if (r->depth >= 0) /* modules draft for the round that comes */
+    if (r->depth >= 0)
         return;
     if (d->prompt_done)
         d->step++;
@@ -278,12 +287,10 @@ int dump_end(struct dump *d, int *usage, size_t *tensors)
     d->manifest = NULL;
     if (bad)
         fail(d, d->manifest_path);
-    if (!d->error[0] && rename(d->manifest_part, d->manifest_path))
-        fail(d, d->manifest_path);
-    if (!d->error[0] && tensors_end(&d->tensors, cli_progress)) {
+    if (!d->error[0] && (tensors_finish(&d->tensors, cli_progress) || tensors_rename(&d->tensors)))
         snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
-        unlink(d->manifest_path); /* it would speak of tensors that are not there */
-    }
+    if (!d->error[0] && rename(d->manifest_part, d->manifest_path)) /* both are whole by now */
+        fail(d, d->manifest_path);
     int code = d->error[0] ? -1 : 0;
     char error[sizeof d->error];
     memcpy(error, d->error, sizeof error);
@@ -302,8 +309,10 @@ void dump_abandon(struct dump *d)
         fclose(d->manifest);
     if (d->manifest_part)
         unlink(d->manifest_part);
-    if (d->tensors.header)
-        tensors_abandon(&d->tensors);
+    tensors_close(&d->tensors);
+    if (d->made_directory)
+        rmdir(d->made_directory); /* nothing happens where something is in it */
+    free(d->made_directory);
     for (size_t i = 0; i < d->glob_count; i++)
         free(d->globs[i]);
     free(d->globs);

@@ -29,6 +29,7 @@ int tensors_begin(struct tensors *t, const char *path)
     if (!t->path || !t->header)
         abort();
     t->part = with_suffix(path, ".part");
+    t->whole = with_suffix(path, ".whole");
     t->data = fopen(t->part, "w+b");
     return t->data ? 0 : fail(t);
 }
@@ -65,12 +66,12 @@ static int copy(struct tensors *t, FILE *to, void (*progress)(const char *, size
     return 0;
 }
 
-int tensors_end(struct tensors *t, void (*progress)(const char *, size_t, size_t))
+int tensors_finish(struct tensors *t, void (*progress)(const char *, size_t, size_t))
 {
-    char *whole = with_suffix(t->path, ".whole"), *header = json_dumps(t->header, JSON_COMPACT), spaces[8] = "       ";
-    FILE *f = t->error[0] || fflush(t->data) ? NULL : fopen(whole, "wb");
+    char *header = json_dumps(t->header, JSON_COMPACT), spaces[8] = "       ";
     if (!header)
         abort();
+    FILE *f = t->error[0] || fflush(t->data) ? NULL : fopen(t->whole, "wb");
     if (f) {
         size_t length = strlen(header), padded = (length + 7) / 8 * 8;
         unsigned char bytes[8];
@@ -78,31 +79,27 @@ int tensors_end(struct tensors *t, void (*progress)(const char *, size_t, size_t
             bytes[i] = (unsigned char)(padded >> 8 * i);
         int bad = fwrite(bytes, 1, 8, f) != 8 || fwrite(header, 1, length, f) != length ||
                   fwrite(spaces, 1, padded - length, f) != padded - length || copy(t, f, progress);
-        bad |= fclose(f) != 0;
-        if (bad || rename(whole, t->path)) {
+        if ((fclose(f) != 0) | bad)
             fail(t);
-            unlink(whole);
-        }
     } else {
         fail(t);
     }
     free(header);
-    free(whole);
-    int code = t->error[0] ? -1 : 0;
-    tensors_abandon(t);
-    return code;
+    return t->error[0] ? -1 : 0;
 }
 
-void tensors_abandon(struct tensors *t)
+int tensors_rename(struct tensors *t) { return t->error[0] || rename(t->whole, t->path) ? fail(t) : 0; }
+
+void tensors_close(struct tensors *t)
 {
     if (t->data) {
         fclose(t->data);
         unlink(t->part);
+        unlink(t->whole);
     }
     json_decref(t->header);
     free(t->path);
     free(t->part);
-    t->data = NULL;
-    t->header = NULL;
-    t->path = t->part = NULL;
+    free(t->whole);
+    *t = (struct tensors){0};
 }
