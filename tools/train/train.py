@@ -25,6 +25,7 @@ import ops
 from losses import forward_losses
 from model import Config, Model, MoE, rope_table
 from optim import optimizers
+from sample import load as load_exported
 from tokenizer import BOS_ID
 
 LOSSES = ("main", "mtp1", "mtp2", "mtp3", "self2", "self3")
@@ -114,6 +115,7 @@ class Peers:
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", required=True, help="where tokenizer.py wrote; checkpoint.pt and curves.csv go here")
+    p.add_argument("--start", help="an exported model to go on from, where WORKDIR has no checkpoint; its optimizer starts anew")
     p.add_argument("--minutes", type=float, default=42)
     p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
     p.add_argument("--processes", type=int, default=2)
@@ -168,7 +170,9 @@ def main():
     for o in opts:
         for g in o.param_groups:
             g["base"] = g["lr"]
-    if os.path.exists(path("bigram.pt")):
+    if a.start:
+        model.load_state_dict(load_exported(a.start).state_dict())
+    elif os.path.exists(path("bigram.pt")):
         model.start_from_bigram(torch.load(path("bigram.pt")))
     rope = rope_table(cfg, cfg.max_position_embeddings)
     step, tokens, spent = 0, 0, 0.0
