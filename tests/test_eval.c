@@ -150,6 +150,38 @@ static void expect_failure(struct said s, int code, const char *part)
     forget(&s);
 }
 
+/* The first numbers of a stored tensor become NaN. */
+static void break_tensor(const char *dir, const char *name)
+{
+    char path[128], *header;
+    unsigned char length[8];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fread(length, 1, 8, f), 8);
+    size_t size = length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16;
+    header = malloc(size);
+    assert_true(header && fread(header, 1, size, f) == size);
+    json_t *tensors = json_loadb(header, size, 0, NULL);
+    json_t *offsets = json_object_get(json_object_get(tensors, name), "data_offsets");
+    assert_non_null(offsets);
+    fseek(f, (long)(8 + size) + (long)json_integer_value(json_array_get(offsets, 0)), SEEK_SET);
+    assert_int_equal(fwrite("\xff\xff\xff\xff", 1, 4, f), 4);
+    assert_int_equal(fclose(f), 0);
+    json_decref(tensors);
+    free(header);
+}
+
+TEST(logits_that_are_not_finite_end_it)
+{
+    char dir[64];
+    make_dir(dir);
+    copy_files("golden/tiny/v2", dir);
+    break_tensor(dir, "model.norm.weight");
+    expect_failure(RUN("eval", dir, "--tokens", "1,2,3"), 1, "token 1 are not finite");
+    remove_dir(dir);
+}
+
 TEST(what_cannot_be_evaluated_is_refused_in_a_sentence)
 {
     expect_failure(RUN("eval", MODEL), 2, "--file and --tokens");
@@ -167,6 +199,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(losses_and_agreement_are_the_references),
         cmocka_unit_test(every_setting_gives_the_same_numbers),
         cmocka_unit_test(a_model_without_modules_has_a_perplexity_alone),
+        cmocka_unit_test(logits_that_are_not_finite_end_it),
         cmocka_unit_test(what_cannot_be_evaluated_is_refused_in_a_sentence),
     };
     find_verbatim(argc, argv);

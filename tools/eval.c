@@ -18,7 +18,8 @@ struct sum {
 struct evaluation {
     const int32_t *ids; /* of the window */
     size_t count, done, total;
-    int depths;
+    int depths, not_finite; /* a row was not */
+    size_t bad_token;       /* the one it should predict, in the text */
     int32_t *best[VB_MAX_DRAFT + 1]; /* [window]: of the target, by row; of depth k, by row */
     struct sum target, depth[VB_MAX_DRAFT];
 };
@@ -54,7 +55,13 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
         cli_progress("eval", e->done + index + 1, e->total);
     if (predicted < e->count) {
         struct sum *s = depth < 0 ? &e->target : &e->depth[depth];
-        s->loss += loss_of(logits, c->V, e->ids[predicted]);
+        double loss = loss_of(logits, c->V, e->ids[predicted]);
+        if (!isfinite(loss)) {
+            e->not_finite = 1;
+            e->bad_token = e->done + predicted;
+            return 1;
+        }
+        s->loss += loss;
         s->rows++;
     }
     return 0;
@@ -88,7 +95,8 @@ static int evaluate(struct cli *c, struct evaluation *e, const int32_t *ids, siz
         code = cli_session(c, e->count, 0, &session);
         if (code == EXIT_DONE && (vb_append(session, e->ids, e->count, &err) ||
                                   vb_evaluate(session, e->depths, take_row, &context, &err)))
-            code = cli_error(c, &err);
+            code = e->not_finite ? cli_fail(c, EXIT_OTHER, "the logits that predict token %zu are not finite", e->bad_token)
+                                 : cli_error(c, &err);
         vb_session_close(session);
         session = NULL;
         compare(e);
