@@ -144,6 +144,20 @@ TEST(an_end_token_wins_over_the_length_and_over_the_callback)
                                                      .finish = VB_FINISH_LENGTH}, &plain);
 }
 
+TEST(no_draft_is_longer_than_the_length_leaves_room_for)
+{
+    static struct record r;
+    for (size_t w = 1; w < COUNT(ways); w++)
+        for (size_t n = 1; n <= 5; n++) { /* the prompt's pass chooses one; a round of K drafts up to K + 1 more */
+            vb_session *s = open_way(&ways[w], PROMPT + 60, PROMPT);
+            generate(s, n, &r);
+            for (size_t depth = 0; depth < VB_MAX_DRAFT; depth++)
+                if (depth + 2 >= n && r.result.drafted_by_depth[depth])
+                    fail_msg("%s %d: a draft of depth %zu in a run of %zu tokens", ways[w].draft, ways[w].K, depth + 1, n);
+            vb_session_close(s);
+        }
+}
+
 TEST(n_0_computes_nothing_and_an_empty_prompt_is_refused)
 {
     static struct record r;
@@ -460,6 +474,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_ends_inside_an_accepted_run_at_the_right_token),
         cmocka_unit_test(an_end_token_wins_over_the_length_and_over_the_callback),
+        cmocka_unit_test(no_draft_is_longer_than_the_length_leaves_room_for),
         cmocka_unit_test(n_0_computes_nothing_and_an_empty_prompt_is_refused),
         cmocka_unit_test(a_prompt_of_one_token_and_one_that_fills_the_context),
         cmocka_unit_test(cut_to_any_length_it_goes_on_like_a_fresh_session),
