@@ -26,14 +26,6 @@ static char *ids_of(const json_t *array, size_t count)
     return spec;
 }
 
-static void expect_failure(struct said s, int code, const char *part)
-{
-    expect_code(&s, code);
-    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, part))
-        fail_msg("%s: wanted one line with %s: %s%s", s.command, part, s.out, s.err);
-    forget(&s);
-}
-
 /* The text is what `generate` prints, and a newline. */
 static void expect_printed(struct said s, const json_t *text)
 {

@@ -142,14 +142,6 @@ TEST(a_model_without_modules_has_a_perplexity_alone)
     json_decref(j);
 }
 
-static void expect_failure(struct said s, int code, const char *part)
-{
-    expect_code(&s, code);
-    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, part))
-        fail_msg("%s: wanted one line with %s: %s%s", s.command, part, s.out, s.err);
-    forget(&s);
-}
-
 /* The first numbers of a stored tensor become NaN. */
 static void break_tensor(const char *dir, const char *name)
 {

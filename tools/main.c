@@ -7,8 +7,9 @@
 
 #define VERSION "0.1.0"
 
-static const struct command *const commands[] = {&command_generate, &command_verify,  &command_logits, &command_draft,
-                                                 &command_tokenize, &command_inspect, &command_demo,   &command_dump,  &command_eval, NULL};
+static const struct command *const commands[] = {
+    &command_generate, &command_verify, &command_logits, &command_draft, &command_tokenize,
+    &command_inspect,  &command_demo,   &command_eval,   &command_dump,  NULL};
 
 static void help(FILE *to)
 {

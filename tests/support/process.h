@@ -155,6 +155,15 @@ static inline void expect_code(const struct said *s, int wanted)
                  s->err);
 }
 
+/* Nothing on stdout, and on stderr one line that holds `part`. */
+static inline void expect_failure(struct said s, int code, const char *part)
+{
+    expect_code(&s, code);
+    if (s.out_size || strchr(s.err, '\n') != s.err + s.err_size - 1 || !strstr(s.err, part))
+        fail_msg("%s: wanted one line with %s: %s%s", s.command, part, s.out, s.err);
+    forget(&s);
+}
+
 /* What stdout holds: one JSON value and a newline. */
 static inline json_t *parsed(const struct said *s)
 {

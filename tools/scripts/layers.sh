@@ -1,6 +1,6 @@
 #!/bin/sh
-# Who may include whom: tools -> engine -> ops -> simd; tools -> reference/reference.h; reference/ -> engine/checkpoint.h, config.h, support.h,
-# verbatim.h only; tests anything. Only simd/ has intrinsics; only ops/parallel.c knows OpenMP.
+# Who may include whom: tools -> engine -> ops -> simd; tools -> reference/reference.h; reference/ -> engine/checkpoint.h,
+# config.h, support.h, verbatim.h only; tests anything. Only simd/ has intrinsics; only ops/parallel.c knows OpenMP.
 set -u
 bad=0
 complain() {
