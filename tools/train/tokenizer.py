@@ -4,6 +4,7 @@
 
 Writes WORKDIR/tokenizer.json (the constructs of DeepSeek-V3's file: a Sequence of three Splits and ByteLevel, a BPE
 model, two special tokens) and WORKDIR/NAME.{train,heldout}.npy, uint16 ids of the whole file: BOS document EOS BOS ...
+short-tales.train.npy holds those documents of tales.train that are one tale each (at most 24,000 characters).
 """
 import argparse
 import json
@@ -16,6 +17,7 @@ BOS, EOS = "<|begin_of_sentence|>", "<|end_of_sentence|>"
 BOS_ID, EOS_ID = 0, 1
 SEPARATOR = "<|endoftext|>"                       # a line of its own between the corpus's documents
 CORPORA = ("tales", "children-novels")            # the tokenizer sees the tales only
+SHORT = 24000                                     # characters: longer documents are books and their chapters
 
 # DeepSeek-V3's three patterns: digits by three, CJK runs, then words with one leading non-letter, punctuation, space.
 SPLITS = (
@@ -46,9 +48,9 @@ def train(texts, vocab_size):
     return tok
 
 
-def encode(tok, path):
+def encode(tok, texts):
     ids = []
-    for e in tok.encode_batch(documents(path)):
+    for e in tok.encode_batch(texts):
         ids += [BOS_ID] + e.ids + [EOS_ID]
     return np.array(ids, dtype=np.uint16)
 
@@ -61,15 +63,16 @@ def main():
     p.add_argument("--vocab-size", type=int, default=1024)
     a = p.parse_args()
     os.makedirs(a.work, exist_ok=True)
-    tok = train(documents(os.path.join(a.corpus, "tales.train.txt")), a.vocab_size)
+    texts = {f"{name}.{split}": documents(os.path.join(a.corpus, f"{name}.{split}.txt"))
+             for name in CORPORA for split in ("train", "heldout")}
+    texts["short-tales.train"] = [d for d in texts["tales.train"] if len(d) <= SHORT]
+    tok = train(texts["tales.train"], a.vocab_size)
     tok.save(os.path.join(a.work, "tokenizer.json"))
-    for name in CORPORA:
-        for split in ("train", "heldout"):
-            path = os.path.join(a.corpus, f"{name}.{split}.txt")
-            ids = encode(tok, path)
-            np.save(os.path.join(a.work, f"{name}.{split}.npy"), ids)
-            print(json.dumps({"file": f"{name}.{split}", "tokens": len(ids),
-                              "bytes_per_token": round(os.path.getsize(path) / len(ids), 3)}))
+    for name, documents_of in texts.items():
+        ids = encode(tok, documents_of)
+        np.save(os.path.join(a.work, f"{name}.npy"), ids)
+        print(json.dumps({"file": name, "tokens": len(ids),
+                          "bytes_per_token": round(sum(map(len, documents_of)) / len(ids), 3)}))
 
 
 if __name__ == "__main__":

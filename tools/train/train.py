@@ -125,6 +125,8 @@ def arguments():
     p.add_argument("--sync-every", type=int, default=8, help="steps between two averagings of the processes' parameters")
     p.add_argument("--lengths", default="0:256", help="share of the budget:rows per sequence, ...")
     p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
+    p.add_argument("--short-from", type=float, default=0.7, help="from this share on the short tales are read, several times over")
+    p.add_argument("--short-share", type=float, default=0.4, help="of the steps from then on")
     p.add_argument("--lr", type=float, default=0.02)
     p.add_argument("--adam-lr", type=float, default=0.002)
     p.add_argument("--weight-decay", type=float, default=0.05)
@@ -222,8 +224,12 @@ def main():
         novels = main_used < a.novels_until
         if stage != (T, novels):
             stage = (T, novels)
-            files = [path("tales.train.npy")] + ([path("children-novels.train.npy")] if novels else [])
-            batches = Batches(files, T + 1 + D, newline_ids, a.seed + step + 1000003 * peers.rank)
+            read = lambda *names: Batches([path(f"{n}.train.npy") for n in names], T + 1 + D, newline_ids,
+                                          a.seed + step + 1000003 * peers.rank)
+            everything = read("tales", "children-novels") if novels else read("tales")
+            short = read("short-tales")
+        in_short = main_used >= a.short_from and short.rng.random() < a.short_share
+        batches = short if in_short else everything
         B = a.micro_tokens // T
         if modules_only:
             m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
