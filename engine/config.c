@@ -428,3 +428,9 @@ int config_layer_is_moe(const struct config *c, int layer)
 {
     return layer >= c->first_k_dense_replace && layer % c->moe_layer_freq == 0;
 }
+
+void config_follow(struct config *c, const struct conventions *conventions)
+{
+    c->conventions = *conventions;
+    c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
+}
