@@ -13,10 +13,10 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -25,12 +25,14 @@ enum option_group {
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
     TAKES_TAPS = 2048,   /* --taps --reference */
+    TAKES_HTML = 16384,  /* --html */
+    TAKES_NO_MODEL = 8192, /* MODEL may be left out */
     TAKES_EVAL = 4096    /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
 };
 
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *as, *convention, *html;
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference; /* flags */
     double mtp_loss_scaling_factor;
     long long n;                /* -1: not given */
@@ -39,6 +41,7 @@ struct cli {
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
 
+    char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
@@ -52,7 +55,8 @@ struct command {
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
-    command_inspect, command_demo, command_dump, command_eval;
+    command_inspect, command_demo, command_dump, command_eval, command_conventions,
+    command_trace;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);

@@ -15,9 +15,10 @@ struct target {
     const int32_t *ids;
     size_t tokens;    /* of ids */
     int depth;        /* MTP depth being computed, -1: the target */
+    struct conventions conventions;
+    size_t phantom;   /* 1 where the pass begins with the row of first-row=phantom */
     vb_tap_row *rows; /* of its pass */
     size_t count;
-    double *hidden;   /* what the next depth takes [tokens, D] */
     int32_t *experts; /* the reference's choice in `moe_layer`, [count, chosen] */
     size_t chosen;
     int moe_layer, residual_layer;
@@ -73,6 +74,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
 /* --- the reference: its names, and ours --- */
 
 static const struct { const char *reference, *ours; } names[] = {
+    {"taken", "hnorm.input"},
     {"input_layernorm", "input_layernorm.output"}, {"q_a", "self_attn.q_a_proj.output"},
     {"q_a_norm", "self_attn.q_a_layernorm.output"}, {"kv_a", "self_attn.kv_a_proj_with_mqa.output"},
     {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
@@ -106,12 +108,16 @@ static void add_matrix(struct target *t, const char *name, int layer, const stru
 /* The rows of the pass that begins: MTP depth k reads k+1 tokens ahead. */
 static void reference_pass(struct target *t, int depth)
 {
-    size_t ahead = (size_t)(depth + 1);
+    const unsigned char *convention = t->conventions.value;
+    int phantom = depth >= 0 && convention[FIRST_ROW], ahead = depth + 1;
+    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* position of the first row */
     t->depth = depth;
-    t->count = t->tokens - ahead;
+    t->phantom = (size_t)phantom;
+    t->count = t->tokens - (size_t)ahead + t->phantom;
     t->moe_layer = t->residual_layer = -1;
-    for (size_t i = 0; i < t->count; i++)
-        t->rows[i] = (vb_tap_row){.token = t->ids[i + ahead], .index = (int32_t)i, .position = (int32_t)i, .slot = (int32_t)i};
+    for (int i = 0; i < (int)t->count; i++)
+        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i, .position = first + i, .slot = i,
+                                  .hidden_of = depth < 0 ? -1 : i - phantom, .hidden_depth = depth < 0 ? -1 : depth - 1};
 }
 
 /* Choices come as numbers in double. */
@@ -146,8 +152,6 @@ static void reference_embedding(struct target *t, const struct reference_value *
     add_matrix(t, t->depth < 0 ? "model.embed_tokens.output" : "embed_tokens.output", v->layer, v, v->data);
     if (t->depth < 0)
         add_matrix(t, "input_layernorm.input", 0, v, v->data);
-    else
-        add_matrix(t, "hnorm.input", v->layer, v, t->hidden);
 }
 
 static void reference_down(struct target *t, const struct reference_value *v)
@@ -171,7 +175,10 @@ static void on_value(void *context, const struct reference_value *v)
     char name[64];
     if (!strcmp(v->name, "embed"))
         reference_embedding(t, v);
-    size_t S = t->count, outer = (size_t)v->rows / S;
+    /* the phantom of first-row is no row for the head */
+    size_t headless = !strcmp(v->name, "shared_head_norm") || !strcmp(v->name, "logits") ? t->phantom : 0;
+    const vb_tap_row *row = t->rows + headless;
+    size_t S = t->count - headless, outer = (size_t)v->rows / S;
     if (!strcmp(v->name, "router_experts")) {
         free(t->experts); /* an expert's rows are the tokens that chose it */
         t->experts = integers(t, "mlp.gate.experts", v);
@@ -192,9 +199,8 @@ static void on_value(void *context, const struct reference_value *v)
     } else if (!strcmp(v->name, "q")) {
         add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
     } else if (!strcmp(v->name, "logits")) {
-        add_matrix(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "norm") || !strcmp(v->name, "shared_head_norm")) {
-        memcpy(t->hidden, v->data, S * inner * sizeof *t->hidden);
+        add_reference(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, row, S, 1, inner, inner,
+                      DUMP_F64, v->data);
     } else if (!strcmp(v->name, "eh_proj")) {
         add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
     } else if (!strcmp(v->name, "residual")) {
@@ -202,7 +208,7 @@ static void on_value(void *context, const struct reference_value *v)
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(v->name, names[i].reference))
-            add_reference(t, names[i].ours, v->layer, t->rows, S, outer, inner, outer * inner, DUMP_F64, v->data);
+            add_reference(t, names[i].ours, v->layer, row, S, outer, inner, outer * inner, DUMP_F64, v->data);
     if (v->layer >= 0)
         cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
 }
@@ -211,21 +217,20 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 {
     struct reference *r;
     vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t};
+    struct reference_options o = {.hook = on_value, .hook_context = t, .conventions = c->model->config.conventions};
     if (reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     t->config = reference_config(r);
+    t->conventions = c->model->config.conventions;
     t->ids = ids;
     t->tokens = count;
-    t->rows = calloc(count, sizeof *t->rows);
-    t->hidden = calloc(count * (size_t)t->config->hidden_size, sizeof *t->hidden);
-    if (!t->rows || !t->hidden)
+    t->rows = calloc(count + 1, sizeof *t->rows);
+    if (!t->rows)
         abort();
     int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
     reference_close(r);
     free(t->experts);
     free(t->rows);
-    free(t->hidden);
     return failed ? cli_error(c, &err) : EXIT_DONE;
 }
 
@@ -285,7 +290,7 @@ const struct command command_dump = {
     "  --taps GLOB,...        only these names: '*.mlp.gate.*,lm_head.output'; without it all but attention scores\n"
     "  -n N                   also decode N tokens: a tensor per pass, NAME@PASS\n"
     "  --reference            the reference's values in double (F64), of one pass\n"
-    "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle; --draft-tokens K\n"
+    "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep; --draft-tokens K\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
     "--threads, --isa, --precision, --prefill-chunk, --context: as for generate; without --prefill-chunk the prompt is one pass.\n",

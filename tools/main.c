@@ -9,7 +9,8 @@
 
 static const struct command *const commands[] = {
     &command_generate, &command_verify, &command_logits, &command_draft, &command_tokenize,
-    &command_inspect,  &command_demo,   &command_eval,   &command_dump,  NULL};
+    &command_inspect,  &command_demo,   &command_eval,   &command_dump,
+    &command_conventions, &command_trace, NULL};
 
 static void help(FILE *to)
 {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../engine/drafter.h"
 #include "cli.h"
 
 enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
@@ -23,6 +24,8 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE, TEXT_VALUE, AT(precision), 0, 0},
+    {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
+    {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
     {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
     {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
     {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
@@ -36,9 +39,11 @@ static const struct option options[] = {
     {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
+    {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
+    {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
     {"--all", TAKES_ALL, FLAG, AT(all), 0, 0},
     {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
@@ -143,6 +148,18 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     return store(c, o, equals ? equals + 1 : argv[++*i]);
 }
 
+static int check_draft(const struct cli *c, const char *draft)
+{
+    char known[256] = "none";
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        size_t used = strlen(known);
+        if (!strcmp((*t)->name, draft))
+            return EXIT_DONE;
+        snprintf(known + used, sizeof known - used, ", %s", (*t)->name);
+    }
+    return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are %s", draft, known);
+}
+
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
@@ -151,6 +168,8 @@ static int check(struct cli *c)
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
     c->draft_given = draft != NULL;
+    if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
+        return EXIT_DONE;
     if (!c->model_dir)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim %s --help", c->command->name);
     if (c->command->takes & TAKES_PROMPT && prompts != 1)
@@ -166,8 +185,8 @@ static int check(struct cli *c)
                         (double)c->session.sampling.temperature);
     if (c->session.sampling.top_p > 1.0f)
         return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
-    if (draft && strcmp(draft, "none") && strcmp(draft, "mtp-vanilla") && strcmp(draft, "mtp-eagle"))
-        return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle", draft);
+    if (draft && strcmp(draft, "none"))
+        return check_draft(c, draft);
     return EXIT_DONE;
 }
 
