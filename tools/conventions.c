@@ -10,7 +10,7 @@
 #include "cli.h"
 
 #define MOST_SETTINGS 64
-#define MOST_WINDOWS 64
+#define MOST_WINDOWS 8
 
 struct setting {
     char name[96], list[192]; /* list: for conventions_parse, after the command line's own */
@@ -160,6 +160,7 @@ static void print_row(const struct setting *s)
     for (int k = 0; k < VB_MAX_DRAFT && s->sum.drafted_by_depth[k]; k++)
         printf(" %5.1f %%", 100 * share(s->sum.accepted_by_depth[k], s->sum.drafted_by_depth[k]));
     printf("   %s\n", output);
+    fflush(stdout);
 }
 
 static json_t *row_json(const struct setting *s)
@@ -241,7 +242,7 @@ const struct command command_conventions = {
     "and acceptance by depth. Conventions of drafting must leave every logit of the output as it is; if not, exit code 3.\n\n"
     "  --file TEXT            UTF-8, as it is; --bos, --no-bos as for eval\n"
     "  --tokens IDS           5,6,7 or @FILE\n"
-    "  --context N            tokens of the text in a window (64); at most 64 windows are used\n"
+    "  --context N            tokens of the text in a window (64); at most 8 windows are used\n"
     "  -n N                   tokens decoded after each (64)\n"
     "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
     "  --convention, --as     what the matrix starts from, instead of the defaults\n"
