@@ -332,6 +332,36 @@ TEST(another_best_token_is_a_tie_or_a_mistake_by_its_margin)
     expect_structural_at(j, "lm_head.output");
 }
 
+/* Three experts always have the same score: perturbed runs choose now the one, now the other, which is no measure of
+ * rounding. The engine and the reference take the lower index. */
+TEST(perturbed_runs_that_choose_otherwise_do_not_widen_the_bound)
+{
+    char name[96];
+    json_t *t;
+    size_t i, n, E;
+    copy_files(TINY "moonlight", dir);
+    snprintf(a, sizeof a, "%s/model.safetensors", dir);
+    struct edited e = edit(a);
+    for (int layer = 1; layer < 3; layer++) {
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.e_score_correction_bias", layer);
+        float *bias = floats(&e, name, &E);
+        bias[0] = bias[1] = bias[2] = bias[3];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", layer);
+        char *w = golden_data(&e.g, name, &n);
+        size_t row = n / E * (strcmp(string(json_object_get(e.g.header, name), "dtype"), "F32") ? 2 : 4);
+        for (size_t k = 1; k < 3; k++)
+            memcpy(w + k * row, w, row);
+    }
+    save(&e);
+    json_t *j = DIFF(0, dir, dir, "--reference", "--tokens", TOKENS);
+    expect_rounding(j, "equal experts");
+    json_array_foreach(json_object_get(j, "taps"), i, t)
+        if (json_is_number(json_object_get(t, "bound")) && real(t, "bound") > 1e-3)
+            fail_msg("%s: the bound is %g", string(t, "name"), real(t, "bound"));
+    assert_true(real(tap(j, "model.layers.1.mlp.gate.experts"), "smallest_margin_b") == 0);
+    json_decref(j);
+}
+
 TEST(other_tokens_are_told)
 {
     DUMP(a, TINY "v3", "--tokens", "5,6,7,8,9");
@@ -340,6 +370,21 @@ TEST(other_tokens_are_told)
     assert_non_null(strstr(string(json_object_get(j, "first_structural"), "why"), "from index 3 on"));
     assert_int_equal(integer(tap(j, "model.layers.2.output"), "rows"), 3);
     expect_structural_at(j, "model.embed_tokens.output");
+    struct edited x = edit(a), y = edit(b); /* unless a tie of the logits before chose them */
+    size_t n;
+    float *p = floats(&x, "lm_head.output", &n) + 2 * (n / 5), *q = floats(&y, "lm_head.output", &n) + 2 * (n / 5);
+    p[8] = q[70] = 9.0f;
+    p[70] = q[8] = nextafterf(9.0f, 0);
+    save(&x);
+    save(&y);
+    j = DIFF(3, a, b);
+    expect_verdict("a tie before", j, "tie-flip");
+    assert_int_equal(integer(tap(j, "lm_head.output"), "rows_after_a_tie_flip"), 2);
+    json_decref(j);
+    y = edit(b);
+    floats(&y, "lm_head.output", &n)[2 * (n / 5) + 70] = 9.5f;
+    save(&y);
+    EXPECT(3, "structural", a, b);
 }
 
 int main(int argc, char **argv)
@@ -352,6 +397,7 @@ int main(int argc, char **argv)
         IN_DIR(a_mistake_is_found_where_it_was_made),
         IN_DIR(another_expert_is_a_tie_or_a_mistake_by_its_margin),
         IN_DIR(another_best_token_is_a_tie_or_a_mistake_by_its_margin),
+        IN_DIR(perturbed_runs_that_choose_otherwise_do_not_widen_the_bound),
         IN_DIR(other_tokens_are_told),
     };
     find_verbatim(argc, argv);

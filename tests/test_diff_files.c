@@ -186,6 +186,39 @@ TEST(a_fused_projection_is_both_of_its_parts)
     free(joined);
 }
 
+/* Elsewhere experts stand by descending score, and their weights with them. */
+TEST(experts_may_stand_in_any_order_with_their_weights)
+{
+    size_t n;
+    DUMP(a, TINY "v3", "--tokens", TOKENS);
+    copy_dump(a, b, 1);
+    struct edited e = edit(b);
+    size_t k = width_of(&e, "model.layers.1.mlp.gate.experts");
+    int32_t *experts = golden_data(&e.g, "model.layers.1.mlp.gate.experts", &n), chosen;
+    float *weights = floats(&e, "model.layers.1.mlp.gate.weights", &n), weight;
+    for (size_t i = 0; i < n; i += k) {
+        chosen = experts[i];
+        experts[i] = experts[i + k - 1];
+        experts[i + k - 1] = chosen;
+        weight = weights[i];
+        weights[i] = weights[i + k - 1];
+        weights[i + k - 1] = weight;
+    }
+    save(&e);
+    EXPECT(0, "identical", a, b);
+}
+
+/* [1,H,r]: of one token, or of a batch of one? The model knows. */
+TEST(one_token_without_a_manifest_is_one_row)
+{
+    DUMP(a, TINY "v3", "--tokens", "7");
+    forget_manifest(a);
+    json_t *j = DIFF(0, a, TINY "v3", "--tokens", "7", "--bits");
+    expect_verdict("one token", j, "identical");
+    assert_int_equal(integer(tap(j, "model.layers.1.self_attn.q_rope"), "rows"), 1);
+    json_decref(j);
+}
+
 static int only_logits(char name[256], const char **dtype)
 {
     (void)dtype;
@@ -317,6 +350,8 @@ int main(int argc, char **argv)
         IN_DIR(rows_of_rope_in_halves_are_the_same_numbers),
         IN_DIR(a_dump_in_another_engines_names_is_the_same_dump),
         IN_DIR(a_fused_projection_is_both_of_its_parts),
+        IN_DIR(experts_may_stand_in_any_order_with_their_weights),
+        IN_DIR(one_token_without_a_manifest_is_one_row),
         IN_DIR(parts_are_compared_and_what_is_missing_is_listed),
         IN_DIR(the_object_has_what_is_promised_and_its_counts_agree),
         IN_DIR(what_cannot_be_compared_is_told_in_a_sentence),
