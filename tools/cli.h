@@ -24,20 +24,26 @@ enum option_group {
     TAKES_CHECK = 256,   /* --check */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
-    TAKES_TAPS = 2048,   /* --taps --reference */
-    TAKES_HTML = 16384,  /* --html */
-    TAKES_NO_MODEL = 8192, /* MODEL may be left out */
-    TAKES_EVAL = 4096    /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
+    TAKES_TAPS = 2048,   /* --taps */
+    TAKES_EVAL = 4096,   /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
+    TAKES_REFERENCE = 8192, /* --reference */
+    TAKES_NAMES = 16384, /* --names */
+    TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
+    TAKES_HTML = 65536,  /* --html */
+    TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *as, *convention, *html;
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference; /* flags */
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
+    const char *as, *convention, *html;
+    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits; /* flags */
     double mtp_loss_scaling_factor;
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
+    long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
 
@@ -55,7 +61,7 @@ struct command {
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
-    command_inspect, command_demo, command_dump, command_eval, command_conventions,
+    command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
     command_trace;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */

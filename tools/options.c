@@ -7,6 +7,7 @@
 
 #include "../engine/drafter.h"
 #include "cli.h"
+#include "naming.h"
 
 enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
@@ -30,7 +31,7 @@ static const struct option options[] = {
     {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
     {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
     {"--prompt-file", TAKES_PROMPT, TEXT_VALUE, AT(prompt_file), 0, 0},
-    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL, TEXT_VALUE, AT(tokens), 0, 0},
+    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0},
     {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
     {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
@@ -45,13 +46,20 @@ static const struct option options[] = {
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
-    {"--all", TAKES_ALL, FLAG, AT(all), 0, 0},
+    {"--all", TAKES_ALL | TAKES_DIFF, FLAG, AT(all), 0, 0},
     {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
     {"--file", TAKES_TEXT | TAKES_EVAL, TEXT_VALUE, AT(file), 0, 0},
     {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
     {"--mtp-loss-scaling-factor", TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0},
     {"--taps", TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0},
-    {"--reference", TAKES_TAPS, FLAG, AT(reference), 0, 0},
+    {"--reference", TAKES_REFERENCE, FLAG, AT(reference), 0, 0},
+    {"--names", TAKES_NAMES, TEXT_VALUE, AT(names), 0, 0},
+    {"--bits", TAKES_DIFF, FLAG, AT(bits), 0, 0},
+    {"--runs", TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000},
+    {"--model", TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0},
+    {"--arithmetic", TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0},
+    {"--layout-a", TAKES_DIFF, TEXT_VALUE, AT(layout_a), 0, 0},
+    {"--layout-b", TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0},
     {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
 };
 
@@ -97,6 +105,8 @@ static int positional(struct cli *c, const char *value)
         c->model_dir = value;
     else if (c->command->takes & TAKES_TEXT && !c->text)
         c->text = value;
+    else if (c->command->takes & TAKES_DIFF && !c->other)
+        c->other = value;
     else
         return cli_fail(c, EXIT_USAGE, "unexpected argument %s; see verbatim %s --help", value, c->command->name);
     return EXIT_DONE;
@@ -170,8 +180,19 @@ static int check(struct cli *c)
     c->draft_given = draft != NULL;
     if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
         return EXIT_DONE;
+    if (c->command->takes & TAKES_DIFF && !c->other)
+        return cli_fail(c, EXIT_USAGE, "wanted two to compare, A and B; see verbatim %s --help", c->command->name);
     if (!c->model_dir)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim %s --help", c->command->name);
+    if (c->names && !naming_find(c->names))
+        return cli_fail(c, EXIT_USAGE, "unknown system %s in --names; known are %s", c->names, naming_known());
+    if (c->arithmetic && strcmp(c->arithmetic, "f32") && strcmp(c->arithmetic, "f16") && strcmp(c->arithmetic, "bf16"))
+        return cli_fail(c, EXIT_USAGE, "--arithmetic is %s, wanted f32, f16 or bf16", c->arithmetic);
+    for (int side = 0; side < 2; side++) {
+        const char *layout = side ? c->layout_b : c->layout_a;
+        if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
+            return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
+    }
     if (c->command->takes & TAKES_PROMPT && prompts != 1)
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
