@@ -111,3 +111,12 @@ int conventions_parse(struct conventions *c, const char *list, vb_error *err)
     }
     return code;
 }
+
+void conventions_list(const struct conventions *c, char *list, size_t room)
+{
+    size_t used = 0;
+    list[0] = '\0';
+    for (size_t i = 0; i < CONVENTIONS; i++)
+        if (c->value[i] && used < room)
+            used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", rows[i].name, rows[i].values[c->value[i]]);
+}

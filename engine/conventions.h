@@ -37,6 +37,9 @@ struct conventions {
  * value that is not known is VB_BAD_ARGUMENT; the sentence lists those that are. */
 int conventions_parse(struct conventions *c, const char *list, vb_error *err);
 
+/* The list that sets these: what differs from the defaults. Cut off at room, which 512 never is. */
+void conventions_list(const struct conventions *c, char *list, size_t room);
+
 /* Row of the table; NULL past CONVENTIONS. values end with NULL; the first is the default. `who` follows which. */
 struct convention_row {
     const char *name, *values[4], *who;

@@ -27,6 +27,7 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     for (int k = 0; k < e->depths; k++) {
         int code = kvcache_open(&e->caches[k], 1, s->context, width, s->model->allocator, err);
         e->caches[k].sequence = s->options.sequence;
+        e->caches[k].first_row = s->model->config.conventions.value[FIRST_ROW] ? -1 : 0;
         if (code)
             return code;
     }

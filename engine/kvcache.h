@@ -17,6 +17,7 @@ struct kvcache {
     int poison;                     /* rows beyond a cut become NaN */
     struct tracer *tracer;          /* is told of cuts; NULL: nobody */
     int depth;                      /* of MTP, or -1: the target's */
+    int first_row;                  /* index of its first row, as taps and traces tell it: 0, or -1: FIRST_ROW's phantom */
 };
 
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);

@@ -11,6 +11,8 @@
 static size_t hidden_size(const struct mtp_state *s) { return (size_t)s->model->config.hidden_size; }
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
+static size_t phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
+
 int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
 {
@@ -36,6 +38,7 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;
         depth->cache.depth = k;
+        depth->cache.first_row = -(int)phantom(m);
     }
     if (missing)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
@@ -56,8 +59,6 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, blocks[i]);
     s->num_depths = 0;
 }
-
-static size_t phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
 
 size_t mtp_row_count(const struct mtp_state *s, int k)
 {

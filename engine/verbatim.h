@@ -105,7 +105,8 @@ typedef struct vb_sampling {
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's `sequence` option */
     int32_t token;    /* the one whose embedding the row starts from */
-    int32_t index;    /* of the row in its cache's timeline: the target's row i and an MTP module's row i belong to h_i */
+    int32_t index;    /* of the row in its cache's timeline: the target's row i and an MTP module's row i belong to h_i; -1:
+                         the row that convention first-row=phantom puts before the others */
     int32_t position; /* of RoPE */
     int32_t slot;     /* where its cache row lies */
     int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round; -1: padding */

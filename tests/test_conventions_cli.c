@@ -79,6 +79,42 @@ TEST(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does
     json_decref(plain);
 }
 
+/* A dump made under some conventions: they are found again, all of them and no others. */
+TEST(the_conventions_of_a_dump_are_found)
+{
+    static const struct { const char *model, *list, *found; } dumps[] = {
+        {"v3-mtp3", "", ""},
+        {"v3-mtp3", "draft-hidden=pre-norm,concat=hidden-embedding", "draft-hidden=pre-norm,concat=hidden-embedding"},
+        {"v3-mtp3", "as=llama.cpp", "draft-position=token,first-row=phantom"}, /* no sum is so small that the normaliser shows */
+        {"v3-mtp3", "as=vllm-2025", "draft-hidden=pre-norm,first-embedding=zeroed"}, /* config's eps is 1e-6 there */
+        {"v3", "main-hidden=pre-norm,gate=bf16,group-mask=zero", "main-hidden=pre-norm,group-mask=zero,gate=bf16"},
+        {"glm", "latent-eps=config", "latent-eps=config"},
+        {"v2", "yarn=max-len", "yarn=max-len"},
+    };
+    char dir[64], path[128], model[64];
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/d.safetensors", dir);
+    for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++) {
+        snprintf(model, sizeof model, "golden/tiny/%s", dumps[i].model);
+        struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--convention", dumps[i].list);
+        expect_code(&s, 0);
+        forget(&s);
+        json_t *found = JSON("conventions", model, "--against", path, "--threads", "1");
+        expect_keys(found, "conventions:s verdict:s first:s rows:a");
+        assert_string_equal(string(found, "conventions"), dumps[i].found);
+        assert_string_equal(string(found, "verdict"), "identical");
+        assert_int_equal(json_array_size(json_object_get(found, "rows")), 14);
+        json_decref(found);
+    }
+    /* of another model: no convention explains it */
+    expect_failure(RUN("conventions", "golden/tiny/v3", "--against", "golden/tiny"), 1, "golden/tiny");
+    struct said s = RUN("conventions", "golden/tiny/v2-lite", "--against", path, "--threads", "1");
+    expect_code(&s, 3);
+    assert_non_null(strstr(s.out, "structural; the first that no convention explains is model.embed_tokens.output"));
+    forget(&s);
+    remove_dir(dir);
+}
+
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
@@ -96,6 +132,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(without_a_model_it_lists_them),
         cmocka_unit_test(the_matrix_keeps_every_bit_and_counts_what_each_is_worth),
         cmocka_unit_test(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not),
+        cmocka_unit_test(the_conventions_of_a_dump_are_found),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };
     find_verbatim(argc, argv);

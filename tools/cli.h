@@ -30,13 +30,14 @@ enum option_group {
     TAKES_NAMES = 16384, /* --names */
     TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
     TAKES_HTML = 65536,  /* --html */
+    TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
-    const char *as, *convention, *html;
+    const char *as, *convention, *html, *against;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits; /* flags */
     double mtp_loss_scaling_factor;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../engine/conventions.h"
-#include "cli.h"
+#include "conventions.h"
 
 #define MOST_SETTINGS 64
 #define MOST_WINDOWS 8
@@ -211,6 +211,8 @@ static int run(struct cli *c)
         return list(c);
     int code = cli_open(c);
     c->prompt_file = c->file;
+    if (code == EXIT_DONE && c->against)
+        return conventions_against(c);
     if (code == EXIT_DONE && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
@@ -247,6 +249,10 @@ const struct command command_conventions = {
     "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
     "  --convention, --as     what the matrix starts from, instead of the defaults\n"
     "  --temperature, --top-k, --top-p, --seed   as for generate\n"
+    "  --against DUMP         instead: which conventions reproduce this dump (of `verbatim dump`, or another engine's: --names\n"
+    "                         SYSTEM, --layout-a LAYOUT, --tokens IDS as for diff); exit code 3 when none do\n"
     "  --json                 {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}\n"
     "--threads, --isa, --precision: as for generate.\n",
-    TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL, run};
+    TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL |
+        TAKES_AGAINST,
+    run};

@@ -76,7 +76,7 @@ static void options_of(const struct sides *s, int i, struct cli *model)
     if (i == 0 && s->is_model[1]) {
         model->session.threads = model->session.prefill_chunk = 0;
         model->session.isa = NULL;
-        model->precision = NULL;
+        model->precision = model->as = model->convention = NULL;
         model->context = -1;
         model->reference = 0;
     }

@@ -210,8 +210,9 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
         if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != (size_t)e->shape[0])
             return "sequence, token or index has another number of rows than the tensor";
         json_array_foreach((json_t *)(uintptr_t)list, k, number)
-            if (!json_is_integer(number) || json_integer_value(number) < 0 || json_integer_value(number) > INT32_MAX)
-                return "sequence, token and index are whole numbers from 0";
+            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) || /* -1: the phantom row */
+                json_integer_value(number) > INT32_MAX)
+                return "sequence, token and index are whole numbers from 0 (index: from -1)";
     }
     return NULL;
 }

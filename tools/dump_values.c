@@ -116,7 +116,7 @@ static void reference_pass(struct target *t, int depth)
     t->count = t->tokens - (size_t)ahead + t->phantom;
     t->moe_layer = t->residual_layer = -1;
     for (int i = 0; i < (int)t->count; i++)
-        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i, .position = first + i, .slot = i,
+        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i - phantom, .position = first + i, .slot = i,
                                   .hidden_of = depth < 0 ? -1 : i - phantom, .hidden_depth = depth < 0 ? -1 : depth - 1};
 }
 

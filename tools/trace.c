@@ -68,7 +68,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
                              numbers(t, offsetof(vb_tap_row, draft)), "hidden", hidden, "context_length",
-                             (json_int_t)t->row[t->count - 1].index + 1, "lm_head_indices", "chosen", "cut");
+                             (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
     if (!pass)
         abort();
     if (t->depth < 0)

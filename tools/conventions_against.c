@@ -1,0 +1,262 @@
+/* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: which conventions reproduce a dump.
+ *
+ * Coordinate descent: beginning with the command line's conventions, each one in turn is tried with its other values; a value
+ * is taken over when some tensor comes ten times nearer to the dump's and the sum of the logarithms of all distances falls.
+ * A convention shows in the tensors that it touches and in all that follow, and each touches others, so a sweep or two
+ * suffice. What no tensor tells (the same positions moved by one, say) stays as it was and is said. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../engine/conventions.h"
+#include "conventions.h"
+#include "diff.h"
+
+#define MOST_SWEEPS 4
+#define ALIKE 1e-7 /* distances below this are one rounding of f32 */
+#define FAR 2.0    /* of rows that point elsewhere, and of choices that fell the other way */
+
+struct trial {
+    size_t count, common; /* the dump's tensors; those that the model has too */
+    char **name;      /* [count] */
+    double *distance; /* [count] largest distance of a row, relative to its largest number */
+    double sum;       /* of their logarithms to base 10 */
+};
+
+struct search {
+    struct cli *c;
+    int32_t *ids;
+    size_t count;
+    struct conventions current;
+    struct trial best;
+    size_t done;      /* trials, for progress */
+};
+
+static void trial_close(struct trial *t)
+{
+    for (size_t i = 0; i < t->count; i++)
+        free(t->name[i]);
+    free(t->name);
+    free(t->distance);
+    *t = (struct trial){0};
+}
+
+/* The dump, read afresh since alignment changes it; layers: of the target, -1: not known. */
+static int read_dump(struct cli *c, struct diff_side *side, int layers)
+{
+    return diff_read(c, side, c->against, c->names ? naming_find(c->names) : NULL, layers);
+}
+
+/* Rows that only one of the two has, and choices that fell the other way, are as far as can be. */
+static double distance_of(const struct tap *tap)
+{
+    int apart = tap->flips || tap->after || tap->only_a || tap->only_b || tap->verdict == NOT_COMPARED;
+    if (apart || !(tap->relative < FAR)) /* or not a number */
+        return FAR;
+    return tap->relative > ALIKE ? tap->relative : ALIKE;
+}
+
+static void measure(struct trial *t, const struct comparison *r, const struct diff_side *dump)
+{
+    t->count = dump->count;
+    t->name = calloc(t->count + 1, sizeof *t->name);
+    t->distance = calloc(t->count + 1, sizeof *t->distance);
+    if (!t->name || !t->distance)
+        abort();
+    for (size_t i = 0; i < t->count; i++) {
+        const struct diff_series *s = &dump->series[i];
+        t->name[i] = strdup(s->name);
+        if (!t->name[i])
+            abort();
+        t->distance[i] = FAR; /* an expert that nobody chose has no rows */
+        for (size_t k = 0; k < r->count; k++)
+            if (r->taps[k].a == s) {
+                t->distance[i] = distance_of(&r->taps[k]);
+                t->common += r->taps[k].verdict != NOT_COMPARED;
+            }
+        t->sum += log10(t->distance[i]);
+    }
+}
+
+/* The model under `conventions`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
+static int try(struct search *s, const struct conventions *conventions, struct trial *t, enum verdict *verdict, char *first,
+               size_t room)
+{
+    struct cli model = *s->c;
+    struct diff_side dump = {0}, ours = {0};
+    struct comparison r = {0};
+    char list[sizeof model.conventions];
+    *t = (struct trial){0};
+    conventions_list(conventions, list, sizeof list);
+    model.model = NULL;
+    model.tokenizer = NULL;
+    model.as = model.names = model.taps = NULL;
+    model.convention = list;
+    model.n = model.draft_tokens = model.context = -1;
+    model.tokens = NULL;
+    int code = cli_open(&model);
+    if (code == EXIT_DONE)
+        code = read_dump(s->c, &dump, model.model->config.num_hidden_layers);
+    if (code == EXIT_DONE)
+        code = diff_dump(&model, s->ids, s->count, 0, 0, &ours);
+    if (code == EXIT_DONE) {
+        struct bounds apriori = {.arithmetic = DIFF_F32, .layers = model.model->config.num_hidden_layers};
+        diff_align(&dump, &ours, s->c->layout_a, NULL);
+        diff_compare(&r, &dump, &ours, verdict ? &apriori : NULL);
+        measure(t, &r, &dump);
+        if (verdict) {
+            *verdict = r.verdict;
+            snprintf(first, room, "%s", r.structural ? r.structural->a->name : r.first ? r.first->a->name : "");
+        }
+        comparison_close(&r);
+    }
+    diff_close(&dump);
+    diff_close(&ours);
+    cli_close(&model);
+    cli_progress("conventions", s->done++ % 100, 100);
+    return code;
+}
+
+/* How far `other` lies behind `one`, in decades of the tensor where that is most; *at: the first tensor, in the order of
+ * computation, where it is more than one. */
+static double behind(const struct trial *one, const struct trial *other, size_t *at)
+{
+    double most = 0;
+    *at = one->count;
+    for (size_t i = 0; i < one->count && i < other->count; i++) {
+        double d = log10(other->distance[i] / one->distance[i]);
+        most = d > most ? d : most;
+        if (d > 1.0 && *at == one->count)
+            *at = i;
+    }
+    return most;
+}
+
+static int sweep(struct search *s, int *changed)
+{
+    *changed = 0;
+    for (size_t k = 0; convention_row(k); k++)
+        for (unsigned char v = 0; convention_row(k)->values[v]; v++) {
+            struct conventions other = s->current;
+            struct trial t;
+            size_t at;
+            if (v == s->current.value[k])
+                continue;
+            other.value[k] = v;
+            int code = try(s, &other, &t, NULL, NULL, 0);
+            if (code != EXIT_DONE)
+                return code;
+            if (t.sum < s->best.sum && behind(&t, &s->best, &at) > 1.0) {
+                struct trial was = s->best;
+                s->current = other;
+                s->best = t;
+                t = was;
+                *changed = 1;
+            }
+            trial_close(&t);
+        }
+    return EXIT_DONE;
+}
+
+/* What tells each convention: the alternative that comes nearest, and the tensor by which it lies behind. */
+static int tell(struct search *s, json_t *rows)
+{
+    for (size_t k = 0; convention_row(k); k++) {
+        const struct convention_row *row = convention_row(k);
+        double least = INFINITY, here = 0, there = 0;
+        char name[160] = "";
+        for (unsigned char v = 0; row->values[v]; v++) {
+            struct conventions other = s->current;
+            struct trial t;
+            size_t at;
+            if (v == s->current.value[k])
+                continue;
+            other.value[k] = v;
+            int code = try(s, &other, &t, NULL, NULL, 0);
+            if (code != EXIT_DONE)
+                return code;
+            double decades = behind(&s->best, &t, &at);
+            if (decades < least && decades > 1.0) {
+                here = s->best.distance[at];
+                there = t.distance[at];
+                snprintf(name, sizeof name, "%s", s->best.name[at]);
+            }
+            least = decades < least ? decades : least;
+            trial_close(&t);
+        }
+        int told = least > 1.0 && isfinite(least);
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o}", "name", row->name, "value", row->values[s->current.value[k]],
+                                              "told", told, "by", told ? json_string(name) : json_null(), "distance",
+                                              told ? json_real(here) : json_null(), "distance_otherwise",
+                                              told ? json_real(there) : json_null()));
+    }
+    return EXIT_DONE;
+}
+
+static void print(const json_t *rows, const char *list, enum verdict verdict, const char *first)
+{
+    size_t i;
+    json_t *row;
+    printf("%-16s %-17s %s\n", "convention", "value", "told by");
+    json_array_foreach((json_t *)rows, i, row) {
+        printf("%-16s %-17s ", json_string_value(json_object_get(row, "name")), json_string_value(json_object_get(row, "value")));
+        if (json_is_true(json_object_get(row, "told")))
+            printf("%s: %.1e away, otherwise %.1e\n", json_string_value(json_object_get(row, "by")),
+                   json_real_value(json_object_get(row, "distance")), json_real_value(json_object_get(row, "distance_otherwise")));
+        else
+            puts("no tensor of the dump");
+    }
+    printf("\n%s: %s", *list ? list : "the defaults", verdict_name[verdict]);
+    printf(verdict == IDENTICAL ? "\n" : verdict == STRUCTURAL ? "; the first that no convention explains is %s\n" : "; the first that differs is %s\n",
+           first);
+}
+
+int conventions_against(struct cli *c)
+{
+    struct search s = {.c = c, .current = c->model->config.conventions};
+    struct diff_side dump = {0};
+    enum verdict verdict = NOT_COMPARED;
+    char first[160] = "", list[sizeof c->conventions];
+    json_t *rows = json_array();
+    int changed = 1, code = read_dump(c, &dump, c->model->config.num_hidden_layers);
+    if (code == EXIT_DONE && c->tokens) {
+        code = cli_prompt(c, &s.ids, &s.count);
+    } else if (code == EXIT_DONE && dump.token_count) {
+        s.count = dump.token_count;
+        s.ids = malloc(s.count * sizeof *s.ids);
+        if (!s.ids)
+            abort();
+        memcpy(s.ids, dump.tokens, s.count * sizeof *s.ids);
+    } else if (code == EXIT_DONE) {
+        code = cli_fail(c, EXIT_USAGE, "%s does not say which tokens it read: --tokens IDS is missing", c->against);
+    }
+    diff_close(&dump);
+    for (size_t i = 0; i < s.count && code == EXIT_DONE; i++)
+        if (s.ids[i] < 0 || s.ids[i] >= vb_vocab_size(c->model))
+            code = cli_fail(c, EXIT_OTHER, "token %zu of %s is %d, outside the vocabulary of %d", i, c->against, (int)s.ids[i],
+                            vb_vocab_size(c->model));
+    if (code == EXIT_DONE)
+        code = try(&s, &s.current, &s.best, NULL, NULL, 0);
+    if (code == EXIT_DONE && !s.best.common)
+        code = cli_fail(c, EXIT_OTHER, "%s has no tensor in common with the model; --names says whose names it has", c->against);
+    for (int i = 0; i < MOST_SWEEPS && changed && code == EXIT_DONE; i++)
+        code = sweep(&s, &changed);
+    if (code == EXIT_DONE)
+        code = tell(&s, rows);
+    if (code == EXIT_DONE) {
+        struct trial last;
+        code = try(&s, &s.current, &last, &verdict, first, sizeof first);
+        trial_close(&last);
+    }
+    cli_progress("conventions", 1, 1);
+    conventions_list(&s.current, list, sizeof list);
+    if (code == EXIT_DONE && c->json)
+        code = cli_print_json(json_pack("{s:s,s:s,s:s,s:O}", "conventions", list, "verdict", verdict_name[verdict], "first", first, "rows",
+                                        rows));
+    else if (code == EXIT_DONE)
+        print(rows, list, verdict, first);
+    trial_close(&s.best);
+    json_decref(rows);
+    free(s.ids);
+    return code != EXIT_DONE ? code : verdict > ROUNDING ? EXIT_DIFFERENCE : EXIT_DONE;
+}
