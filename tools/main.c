@@ -5,8 +5,6 @@
 
 #include "cli.h"
 
-#define VERSION "0.1.0"
-
 static const struct command *const commands[] = {
     &command_generate, &command_verify, &command_logits, &command_draft, &command_tokenize,
     &command_inspect,  &command_demo,   &command_eval,   &command_dump,
@@ -48,7 +46,7 @@ int main(int argc, char **argv)
         return written(&c, EXIT_DONE);
     }
     if (!strcmp(argv[1], "--version")) {
-        puts("verbatim " VERSION);
+        printf("verbatim %s\n", vb_version());
         return written(&c, EXIT_DONE);
     }
     for (const struct command *const *k = commands; *k; k++)
