@@ -17,6 +17,8 @@ quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }; }
 files() { (cd "$1" && find . ! -type d | LC_ALL=C sort); }
 
 version=$(sed -n 's/^#define VB_VERSION "\(.*\)"/\1/p' engine/verbatim.h)
+# nothing is built here that other tests are running meanwhile
+make -q BUILD="$build" all >/dev/null 2>&1 || fail "$build is not up to date; run make"
 prefix=$work/prefix
 quietly make -s BUILD="$build" install PREFIX="$prefix"
 quietly make -s BUILD="$build" install PREFIX="$prefix" # a second time does no harm
