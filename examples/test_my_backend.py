@@ -97,7 +97,7 @@ def test_q_a_proj(taps, w, layer):
 def test_router(taps, w, layer):
     name = "model.layers.%d.mlp.gate" % layer
     mine = my_router(taps[name + ".output"], w[name + ".e_score_correction_bias"], CONFIG["n_group"], CONFIG["topk_group"],
-                     CONFIG["num_experts_per_tok"])  # fmt: skip
+                     CONFIG["num_experts_per_tok"])
     np.testing.assert_array_equal(mine, np.sort(taps[name + ".experts"], axis=-1))
 
 

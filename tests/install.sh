@@ -63,7 +63,8 @@ if command -v g++ >/dev/null; then
 #include <verbatim.h>
 int main() { vb_session_options options = vb_session_options(); return options.threads + (vb_version() == nullptr); }
 END
-    quietly g++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -L"$prefix/lib" -o "$work/cxx" "$work/header.cc" -lverbatim
+    quietly g++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -L"$prefix/lib" -o "$work/cxx" \
+        "$work/header.cc" -lverbatim
     LD_LIBRARY_PATH="$prefix/lib" "$work/cxx" || fail "a C++ program"
     ok "the header in C++, linked"
 else
@@ -80,13 +81,16 @@ quietly "$cc" $strict examples/generate.c -o "$work/shared-example" $(pkg-config
 quietly "$cc" $strict examples/generate.c -o "$work/static-example" \
     $(pkg-config --static --cflags --libs verbatim | sed 's/-lverbatim/-l:libverbatim.a/')
 ldd "$work/static-example" | grep -q libverbatim && fail "the static example needs the shared library"
-LD_LIBRARY_PATH="$prefix/lib" ldd "$work/shared-example" | grep -q "$prefix/lib/libverbatim.so.0" || fail "the shared example needs no shared library"
+LD_LIBRARY_PATH="$prefix/lib" ldd "$work/shared-example" | grep -q "$prefix/lib/libverbatim.so.0" ||
+    fail "the shared example needs no shared library"
 prompt="Once upon a time there was a king who had"
 LD_LIBRARY_PATH="$prefix/lib" "$work/shared-example" golden/tale "$prompt" 40 >"$work/1" || fail "the shared example"
 "$work/static-example" golden/tale "$prompt" 40 >"$work/2" || fail "the static example"
 cat "$work/1"
 same "the example, shared and static" "$work/1" "$work/2"
-"$prefix/bin/verbatim" generate golden/tale --prompt "$prompt" -n 40 --json | grep -o '"fingerprint": "[0-9a-f]*"' | grep -o '[0-9a-f]\{16\}' >"$work/fingerprint"
+"$prefix/bin/verbatim" generate golden/tale --prompt "$prompt" -n 40 --json |
+    sed -n 's/.*"fingerprint": "\([0-9a-f]*\)".*/\1/p' >"$work/fingerprint"
+[ "$(wc -c <"$work/fingerprint")" -eq 17 ] || fail "the command's fingerprint"
 grep -qFf "$work/fingerprint" "$work/1" || fail "the example's fingerprint is not the command's, $(cat "$work/fingerprint")"
 ok "the example's fingerprint is the command's"
 "$work/static-example" golden "$prompt" >"$work/1" 2>"$work/2" && fail "the example takes a directory without a model"
@@ -94,7 +98,7 @@ grep -q config.json "$work/2" || fail "the example's error: $(cat "$work/2")"
 ok "the example's errors"
 
 # the manual: every command and every function is in it; groff, where there is one, has nothing to say
-for command in $("$prefix/bin/verbatim" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
+for command in $(grep -o '&command_[a-z_]*' tools/main.c | sed 's/&command_//'); do
     grep -qi "^\.SH \"VERBATIM $command\"" "$prefix/share/man/man1/verbatim.1" || fail "verbatim(1) lacks $command"
 done
 while read -r name; do

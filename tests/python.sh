@@ -8,7 +8,10 @@ python=
 for p in ${PYTHON:-python3 /usr/bin/python3}; do # another Python than Debian's may come first and have no NumPy
     if [ -z "$python" ] && "$p" -c 'import numpy, pytest' 2>/dev/null; then python=$p; fi
 done
-[ -n "$python" ] || { echo "python.sh: no Python with numpy and pytest (tools/scripts/install-deps.sh test installs them)" >&2; exit 1; }
+if [ -z "$python" ]; then
+    echo "python.sh: no Python with numpy and pytest; tools/scripts/install-deps.sh test installs them" >&2
+    exit 1
+fi
 export PYTHONDONTWRITEBYTECODE=1
 
 pytest() { # what remains are its arguments
@@ -30,8 +33,8 @@ pytest examples
 # installed, without the network: the same example, with the library that VERBATIM_LIBRARY names
 if "$python" -c 'import setuptools, wheel, pip' 2>/dev/null; then
     cp -R tools/python "$work/package" # building writes beside the sources
-    "$python" -m pip install -q --no-index --no-build-isolation --no-deps --no-warn-script-location --disable-pip-version-check \
-        --root-user-action=ignore --target "$work/site" "$work/package"
+    "$python" -m pip install -q --no-index --no-build-isolation --no-deps --disable-pip-version-check --root-user-action=ignore \
+        --target "$work/site" "$work/package"
     PYTHONPATH="$work/site"
     "$python" -c "import verbatim; assert verbatim.__file__.startswith('$work'), verbatim.__file__"
     [ -d "$work/site/verbatim-$(sed -n 's/^#define VB_VERSION "\(.*\)"/\1/p' engine/verbatim.h).dist-info" ] || { ls "$work/site"; exit 1; }

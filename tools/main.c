@@ -17,7 +17,7 @@ static void help(FILE *to)
           "usage: verbatim COMMAND MODEL [OPTIONS]\n\n",
           to);
     for (const struct command *const *c = commands; *c; c++)
-        fprintf(to, "  %-10s %s\n", (*c)->name, (*c)->summary);
+        fprintf(to, "  %-11s %s\n", (*c)->name, (*c)->summary);
     fputs("\nMODEL is a directory in the Hugging Face layout. `verbatim COMMAND --help` explains a command.\n"
           "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found.\n",
           to);

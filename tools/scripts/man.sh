@@ -38,7 +38,7 @@ case $1 in
     help=$($verbatim --help)
     echo .SH DESCRIPTION
     printf '%s\n' "$help" | sed 1d | from_help
-    for command in $(printf '%s\n' "$help" | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
+    for command in $(printf '%s\n' "$help" | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p'); do
         page=$($verbatim "$command" --help)
         printf '.SH "VERBATIM %s"\n' "$(echo "$command" | tr '[:lower:]' '[:upper:]')"
         printf '%s\n' "$page" | sed "1s/^verbatim $command: //" | from_help

@@ -43,7 +43,7 @@ def header_structs():
 def test_structs_and_fields_are_those_of_the_header_in_its_order():
     ours = {s.__name__: [name for name, _ in s._fields_] for s in _c.STRUCTS}
     theirs = header_structs()
-    assert list(ours) == list(theirs)
+    assert list(ours) == list(theirs), "STRUCTS lacks %s" % sorted(set(theirs) - set(ours))
     for name in theirs:
         lacking = [field for field in theirs[name] if field not in ours[name]]
         assert ours[name] == theirs[name], "%s: _c.py lacks %s, or has another order than verbatim.h" % (name, lacking)

@@ -37,7 +37,7 @@ def test_generate_is_the_commands_with_any_draft_method(models, name, temperatur
     fingerprints = set()
     for draft in METHODS:
         said = run("generate", path(name), "--tokens", joined(PROMPT), "-n", 40, "--draft", draft, "--temperature", temperature,
-                   "--seed", 5)  # fmt: skip
+                   "--seed", 5)
         result = models(name).generate(PROMPT, 40, draft=draft, temperature=temperature, seed=5, threads=threads)
         assert result.tokens == said["tokens"]
         assert result.fingerprint == said["fingerprint"]
@@ -52,7 +52,8 @@ def test_generate_is_the_commands_with_any_draft_method(models, name, temperatur
 @pytest.mark.parametrize("options", [dict(top_k=7), dict(top_p=0.7), dict(top_k=9, top_p=0.9, threads=1, isa="scalar")])
 def test_sampling_options_are_the_commands(models, options):
     arguments = itertools.chain.from_iterable(("--" + name.replace("_", "-"), value) for name, value in options.items())
-    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 30, "--temperature", 1.5, "--seed", 2**64 - 1, *arguments)
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 30, "--temperature", 1.5, "--seed", 2**64 - 1,
+               *arguments)
     assert models("tale").generate(PROMPT, 30, temperature=1.5, seed=2**64 - 1, **options).tokens == said["tokens"]
 
 
@@ -61,6 +62,22 @@ def test_a_draft_as_long_as_asked(models):
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)
     assert result.stats["accepted_by_depth"][:7] == said["stats"]["accepted_by_depth"]
     assert models("tale").generate(PROMPT, 10, draft="mtp-eagle", draft_tokens=0).stats["drafted"] == 0
+
+
+@pytest.mark.parametrize("system, conventions, draft, padded", [
+    ("vllm-2025", "as=vllm-2025", "mtp-eagle", False),
+    ("mindie", "as=mindie,concat=hidden-embedding", "eagle-keep", True),
+])
+def test_conventions_are_the_commands(system, conventions, draft, padded):
+    arguments = ["--padded"] * padded + (["--convention", "concat=hidden-embedding"] if "concat" in conventions else [])
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", draft, "--as", system, *arguments)
+    fillings = []
+    with verbatim.Model(path("tale"), conventions=conventions) as model:
+        result = model.generate(PROMPT, 40, draft=draft, padded=padded, threads=1,
+                                on_tap=lambda tap: fillings.append((tap.rows["draft"] == -1).any()))
+    assert any(fillings) == padded
+    assert (result.tokens, result.fingerprint) == (said["tokens"], said["fingerprint"])
+    assert (result.stats["drafted"], result.stats["accepted"]) == (said["stats"]["drafted"], said["stats"]["accepted"])
 
 
 def test_logits_of_generate_chose_its_tokens_and_make_its_fingerprint(models):
@@ -89,7 +106,7 @@ def test_a_session_goes_on_and_is_cut_with_the_bits_of_a_new_one(models):
 def test_on_token_is_told_of_each_and_may_stop(models):
     events = []
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", logits=True, threads=1,
-                                     on_token=lambda e: events.append((e, e.logits.copy())) or len(events) == 12)  # fmt: skip
+                                     on_token=lambda e: events.append((e, e.logits.copy())) or len(events) == 12)
     assert result.finish_reason == "stopped" and len(result.tokens) == 12
     assert [e.token for e, _ in events] == result.tokens
     assert [e.index for e, _ in events] == list(range(len(PROMPT), len(PROMPT) + 12))
@@ -102,7 +119,8 @@ def test_bias_and_mask_decide(models):
     assert model.generate(PROMPT, 5, bias={7: 1e6}).tokens == [7] * 5
     even = np.arange(model.vocab_size) % 2 == 0
     seen = []
-    result = model.generate(PROMPT, 20, ignore_eos=True, draft="mtp-eagle", mask=lambda tokens: seen.append(tokens.copy()) is None and even)
+    result = model.generate(PROMPT, 20, ignore_eos=True, draft="mtp-eagle",
+                            mask=lambda tokens: seen.append(tokens.copy()) is None and even)
     assert len(result.tokens) == 20 and all(t % 2 == 0 for t in result.tokens)
     assert any(t % 2 for t in model.generate(PROMPT, 20, ignore_eos=True).tokens)
     assert seen[0].tolist() == PROMPT
@@ -210,7 +228,7 @@ def test_tokenizer_is_the_commands(text, tmp_path):
     (lambda m: m.logits([5] * 300), "BAD_ARGUMENT", "max_position_embeddings, which is 256"),
     (lambda m: m.session(context=9).truncate(1), "BAD_ARGUMENT", "cannot cut to 1 tokens"),
     (lambda m: m.session(context=9).generate(1), "BAD_ARGUMENT", "the prompt is empty"),
-])  # fmt: skip
+])
 def test_errors_are_exceptions_with_the_librarys_sentence(models, call, code, sentence):
     with pytest.raises(verbatim.VerbatimError) as e:
         call(models("tiny/v2"))
@@ -224,7 +242,7 @@ def test_errors_are_exceptions_with_the_librarys_sentence(models, call, code, se
     lambda m: m.logits([[1, 2]]), lambda m: m.generate([5], -1), lambda m: m.generate([5], 4, seed=-1),
     lambda m: m.generate([5], 4, seed=2**64), lambda m: m.generate([5], 4, threads=0), lambda m: m.generate([5], 4, top_k=2**40),
     lambda m: m.generate([5], 4, temperatur=1), lambda m: m.generate([5], 4, mask=lambda tokens: [True]),
-])  # fmt: skip
+])
 def test_what_c_cannot_be_given_is_refused_before(models, call):
     with pytest.raises((ValueError, TypeError)):
         call(models("tiny/v2"))
@@ -334,7 +352,7 @@ def test_threads_share_a_model_beside_a_busy_numpy(models):
 def child(code, **environment):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "python"), **environment}
     return subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          universal_newlines=True, cwd="/")  # fmt: skip
+                          universal_newlines=True, cwd="/")
 
 
 def test_the_library_that_is_not_there(tmp_path):

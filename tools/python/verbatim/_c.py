@@ -45,7 +45,7 @@ class vb_allocator(C.Structure):
 
 
 class vb_model_options(C.Structure):
-    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p)]
+    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p), ("conventions", C.c_char_p)]
 
 
 mask_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
@@ -77,6 +77,8 @@ class vb_tap_row(C.Structure):
         ("position", C.c_int32),
         ("slot", C.c_int32),
         ("draft", C.c_int32),
+        ("hidden_of", C.c_int32),
+        ("hidden_depth", C.c_int32),
     ]
 
 
@@ -97,7 +99,22 @@ class vb_tap(C.Structure):
     ]
 
 
+class vb_trace(C.Structure):
+    _fields_ = [
+        ("kind", C.c_uint),  # enum vb_trace_kind
+        ("sequence", C.c_int32),
+        ("depth", C.c_int32),
+        ("round", C.c_uint64),
+        ("first", C.c_size_t),
+        ("count", C.c_size_t),
+        ("row", C.POINTER(vb_tap_row)),
+        ("token", C.c_int32),
+        ("draft", C.c_int32),
+    ]
+
+
 tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
+trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
 progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
 
 
@@ -115,6 +132,9 @@ class vb_session_options(C.Structure):
         ("tap", tap_callback),
         ("tap_context", C.c_void_p),
         ("tap_scores", C.c_int),
+        ("trace", trace_callback),
+        ("trace_context", C.c_void_p),
+        ("padded", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
     ]
@@ -161,8 +181,8 @@ class vb_generate_options(C.Structure):
 
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
-STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_sampling, vb_tap_row, vb_tap, vb_session_options, vb_event, vb_result,
-           vb_generate_options]  # fmt: skip
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
+           vb_result, vb_generate_options]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)

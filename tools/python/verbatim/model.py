@@ -16,7 +16,7 @@ from .session import ROW, Result, Session
 
 class Taps(dict):
     """name -> array [rows, ...], float32 or int32. `rows` has per name what the rows are: fields sequence, token, index,
-    position, slot, draft (an expert's rows are those of the tokens that chose it)."""
+    position, slot, draft, hidden_of, hidden_depth (an expert's rows are those of the tokens that chose it)."""
 
     def __init__(self):
         super().__init__()
@@ -26,12 +26,15 @@ class Taps(dict):
 class Model:
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
+    conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
+
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
 
-    def __init__(self, path, precision: str | None = None):
+    def __init__(self, path, precision: str | None = None, conventions: str | None = None):
         self.path = os.fspath(path)
         self._lib, self._sessions = _c.library(), weakref.WeakSet()
-        options = _c.vb_model_options(precision=None if precision is None else precision.encode())
+        options = _c.vb_model_options(precision=None if precision is None else precision.encode(),
+                                      conventions=None if conventions is None else conventions.encode())
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_model_open(C.byref(pointer), path_bytes(path), C.byref(options), C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_model_close, options)
@@ -126,7 +129,7 @@ class Model:
             session.evaluate(lambda *row: None, depths)
         if unmet:
             raise ValueError("no intermediate value is named %s%s" % (" or ".join(sorted(unmet)),
-                             "" if scores else " (attention scores come with scores=True)"))  # fmt: skip
+                             "" if scores else " (attention scores come with scores=True)"))
         taps = Taps()
         for name, parts in pieces.items():
             taps[name] = _join(parts)

@@ -30,7 +30,7 @@ class Tap(typing.NamedTuple):
     layer: int  # as the checkpoint counts; -1: outside the layers
     depth: int  # MTP depth from 0; -1: the target
     passage: int  # passes of the session, in order, from 0
-    rows: np.ndarray  # [rows], fields sequence, token, index, position, slot, draft
+    rows: np.ndarray  # [rows], fields sequence, token, index, position, slot, draft, hidden_of, hidden_depth
     data: np.ndarray  # float32 or int32, [rows, inner] or [rows, outer, inner]; valid during the callback
 
 
@@ -50,8 +50,9 @@ class Session:
 
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
-    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle"; K (None: the number of MTP modules)
+    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
+    padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
                    It is called for drafts too, and must depend on its argument alone
@@ -63,7 +64,7 @@ class Session:
 
     def __init__(self, model, *, context=None, prefill_chunk=None, threads=None, isa=None, draft=None, draft_tokens=None,
                  temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):  # fmt: skip
+                 frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -73,11 +74,12 @@ class Session:
             draft=None if draft is None else draft.encode(),
             draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
             tap_scores=bool(scores),
+            padded=bool(padded),
         )
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)  # fmt: skip
+            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
         bias = dict(bias or {})
         bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
         options.sampling.bias_tokens = ids_pointer(bias_tokens)
@@ -152,14 +154,14 @@ class Session:
 
         result = _c.vb_result()
         options = _c.vb_generate_options(max_tokens=_number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
-                                         callback=self._guard.callback(_c.event_callback, on_event, 1))  # fmt: skip
+                                         callback=self._guard.callback(_c.event_callback, on_event, 1))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint")}
         for name in "accepted_by_depth", "drafted_by_depth":
             stats[name] = list(stats[name])
         stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
         return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats,
-                      None if rows is None else rows[: len(tokens)])  # fmt: skip
+                      None if rows is None else rows[: len(tokens)])
 
     def draft(self) -> tuple[int, list[int]]:
         """The target's next token, which is appended, and what the session's method would propose after it."""

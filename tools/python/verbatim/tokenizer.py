@@ -33,7 +33,7 @@ class Tokenizer:
         ids = np.empty(len(raw), np.int32)  # a token is a byte at least
         while True:
             check(self._lib.vb_encode(self._handle.pointer, raw, len(raw), ids_pointer(ids), ids.size, C.byref(count),
-                                      C.byref(err)), err)  # fmt: skip
+                                      C.byref(err)), err)
             if count.value <= ids.size:
                 return [self.bos_token] * bool(bos) + ids[: count.value].tolist()
             ids = np.empty(count.value, np.int32)
