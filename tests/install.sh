@@ -4,6 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=${BUILD:-build} cc=${CC:-gcc}
+unset MAKEFLAGS # of a make that runs this
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tests=0
