@@ -12,7 +12,8 @@ Q := $(if $(V),,@)
 say = $(if $(V),,@echo '  $(1)')
 
 # -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
-BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp -fvisibility=hidden \
+BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp \
+           -fPIC -fno-semantic-interposition -fvisibility=hidden \
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
@@ -36,13 +37,13 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt install clean help deps
-all: $(BUILD)/verbatim $(BUILD)/sleef.ok
+.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
+all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok
 
 help:
 	@sed -n 's/^## //p' Makefile
 
-## make                 build/verbatim and build/libverbatim.a
+## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
 ## make test            the tests, about ten minutes on two cores; make test-all: the full products as well
@@ -51,7 +52,7 @@ help:
 ## make fuzz            time-boxed fuzzing of what parses files
 ## make layers          who may include whom
 ## make golden          make the goldens again (needs Python; see golden/README.md)
-## make install         PREFIX=/usr/local
+## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
 flags = $(BASE) $(CFLAGS) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
         $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops))
@@ -80,6 +81,7 @@ $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
 $(BUILD)/tools/trace_html.o: tools/trace.html
 
 include tests/tests.mk
+include tools/install.mk
 
 -include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d)
 
@@ -92,13 +94,6 @@ demo: deps
 
 golden:
 	golden/scripts/make-all.sh
-
-PREFIX ?= /usr/local
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/verbatim $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libverbatim.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 644 engine/verbatim.h $(DESTDIR)$(PREFIX)/include/
 
 fmt:
 	clang-format -i $$(git ls-files '*.c' '*.h')

@@ -1,9 +1,11 @@
-/* engine/open.c -- the public functions about a model and its tokenizer. */
+/* engine/open.c -- the public functions about a model and its tokenizer, and the library's version. */
 #include <string.h>
 
 #include "../simd/fpenv.h"
 #include "model.h"
 #include "tokenizer.h"
+
+const char *vb_version(void) { return VB_VERSION; }
 
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
@@ -59,3 +61,6 @@ const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size)
 {
     return tokenizer_piece(tokenizer, id, size);
 }
+
+int32_t vb_bos_token(const vb_tokenizer *tokenizer) { return tokenizer_bos(tokenizer); }
+int vb_add_bos(const vb_tokenizer *tokenizer) { return tokenizer_add_bos(tokenizer); }

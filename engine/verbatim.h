@@ -17,6 +17,16 @@
 extern "C" {
 #endif
 
+/* What is declared from here to the end is all that the libraries export. */
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/* Of this header; vb_version() is that of the library. The two are compared by who loads the library at run time: before
+ * 1.0 structs may grow from one version to the next. */
+#define VB_VERSION "0.1.0"
+const char *vb_version(void);
+
 #define VB_MAX_DRAFT 15 /* the longest draft, K */
 
 enum vb_code {
@@ -76,6 +86,8 @@ int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int3
               vb_error *err);
 /* The bytes of one token, which may be a part of a character; NULL for an id without a token. */
 const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size);
+int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* -1: none */
+int vb_add_bos(const vb_tokenizer *tokenizer);       /* whether a text should have it in front: add_bos_token */
 
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
 
@@ -239,6 +251,10 @@ int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count
 /* FNV-1a over 32-bit words: start with VB_FINGERPRINT_START; one call per row, in order. */
 #define VB_FINGERPRINT_START 14695981039346656037u
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -5,8 +5,6 @@
 
 #include "cli.h"
 
-#define VERSION "0.1.0"
-
 static const struct command *const commands[] = {
     &command_generate, &command_verify, &command_logits, &command_draft, &command_tokenize,
     &command_inspect,  &command_demo,   &command_eval,   &command_dump,  &command_diff,
@@ -19,7 +17,7 @@ static void help(FILE *to)
           "usage: verbatim COMMAND MODEL [OPTIONS]\n\n",
           to);
     for (const struct command *const *c = commands; *c; c++)
-        fprintf(to, "  %-10s %s\n", (*c)->name, (*c)->summary);
+        fprintf(to, "  %-11s %s\n", (*c)->name, (*c)->summary);
     fputs("\nMODEL is a directory in the Hugging Face layout. `verbatim COMMAND --help` explains a command.\n"
           "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found.\n",
           to);
@@ -48,7 +46,7 @@ int main(int argc, char **argv)
         return written(&c, EXIT_DONE);
     }
     if (!strcmp(argv[1], "--version")) {
-        puts("verbatim " VERSION);
+        printf("verbatim %s\n", vb_version());
         return written(&c, EXIT_DONE);
     }
     for (const struct command *const *k = commands; *k; k++)

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Installs the Debian packages that are missing. Says which; asks for sudo only when not root.
 #   install-deps.sh         what `make` needs
-#   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm)
+#   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm;
+#                           pkg-config and Python for the installed library)
 set -eu
 packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev"
 if [ "${1:-}" = test ]; then
-    packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
+        python3-numpy python3-pytest python3-pip"
 fi
 
 missing=""

@@ -1,0 +1,121 @@
+#!/bin/sh
+# `make install`, as a packager and as a user see it: what lies where, which names the libraries export, the header in C
+# and C++, examples/generate.c built through pkg-config, shared and static, the manual, and `make uninstall`.
+set -eu
+cd "$(dirname "$0")/.."
+build=${BUILD:-build} cc=${CC:-gcc}
+unset MAKEFLAGS # of a make that runs this
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tests=0
+ok() { tests=$((tests + 1)); echo "ok: $1"; }
+fail() { echo "FAILED: $1" >&2; exit 1; }
+same() { # WHAT FILE FILE
+    diff "$2" "$3" || fail "$1"
+    ok "$1"
+}
+quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }; }
+files() { (cd "$1" && find . ! -type d | LC_ALL=C sort); }
+
+version=$(sed -n 's/^#define VB_VERSION "\(.*\)"/\1/p' engine/verbatim.h)
+# nothing is built here that other tests are running meanwhile
+make -q BUILD="$build" all >/dev/null 2>&1 || fail "$build is not up to date; run make"
+prefix=$work/prefix
+quietly make -s BUILD="$build" install PREFIX="$prefix"
+quietly make -s BUILD="$build" install PREFIX="$prefix" # a second time does no harm
+cat >"$work/wanted" <<END
+./bin/verbatim
+./include/verbatim.h
+./lib/libverbatim.a
+./lib/libverbatim.so
+./lib/libverbatim.so.0
+./lib/libverbatim.so.$version
+./lib/pkgconfig/verbatim.pc
+./share/man/man1/verbatim.1
+./share/man/man3/verbatim.3
+END
+files "$prefix" >"$work/found"
+same "what is installed" "$work/wanted" "$work/found"
+[ "$("$prefix/bin/verbatim" --version)" = "verbatim $version" ] || fail "verbatim --version"
+[ "$(readlink "$prefix/lib/libverbatim.so.0")" = "libverbatim.so.$version" ] || fail "the soname's link"
+ok "version $version"
+
+# DESTDIR: the same files below another root, and no word of it in them
+quietly make -s BUILD="$build" install PREFIX=/usr LIBDIR=/usr/lib/here DESTDIR="$work/stage"
+sed 's,^\./,./usr/,; s,/lib/,/lib/here/,' "$work/wanted" >"$work/staged"
+files "$work/stage" >"$work/found"
+same "what is staged" "$work/staged" "$work/found"
+! grep -rqF "$work" "$work/stage/usr/lib/here/pkgconfig" "$work/stage/usr/share" || fail "DESTDIR is in an installed file"
+
+# names: those that verbatim.h declares, and no others
+grep -v '^ *\*' engine/verbatim.h | sed 's,/\*.*,,' | grep -oE '\bvb_[a-z_]+\(' | tr -d '(' | LC_ALL=C sort -u >"$work/declared"
+[ "$(wc -l <"$work/declared")" -gt 20 ] || fail "the declarations were not found"
+nm -D --defined-only "$prefix/lib/libverbatim.so.0" | awk '{print $3}' | LC_ALL=C sort -u >"$work/shared"
+same "the shared library exports what verbatim.h declares" "$work/declared" "$work/shared"
+nm -g --defined-only "$prefix/lib/libverbatim.a" | awk 'NF == 3 {print $3}' | LC_ALL=C sort -u >"$work/static"
+same "the static library exports what verbatim.h declares" "$work/declared" "$work/static"
+
+# the header alone, in C and C++
+echo '#include <verbatim.h>' >"$work/header.c"
+quietly "$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -fsyntax-only "$work/header.c"
+ok "the header in C99"
+if command -v g++ >/dev/null; then
+    cat >"$work/header.cc" <<'END'
+#include <verbatim.h>
+int main() { vb_session_options options = vb_session_options(); return options.threads + (vb_version() == nullptr); }
+END
+    quietly g++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -L"$prefix/lib" -o "$work/cxx" \
+        "$work/header.cc" -lverbatim
+    LD_LIBRARY_PATH="$prefix/lib" "$work/cxx" || fail "a C++ program"
+    ok "the header in C++, linked"
+else
+    echo "skipped: the header in C++, no g++"
+fi
+
+# the example: the same tokens and fingerprint, shared and static, as the installed command
+export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
+[ "$(pkg-config --modversion verbatim)" = "$version" ] || fail "pkg-config --modversion"
+strict="-std=c11 -Wall -Wextra -Wpedantic -Werror"
+# shellcheck disable=SC2046,SC2086
+quietly "$cc" $strict examples/generate.c -o "$work/shared-example" $(pkg-config --cflags --libs verbatim) -lm
+# shellcheck disable=SC2046,SC2086
+quietly "$cc" $strict examples/generate.c -o "$work/static-example" \
+    $(pkg-config --static --cflags --libs verbatim | sed 's/-lverbatim/-l:libverbatim.a/')
+ldd "$work/static-example" | grep -q libverbatim && fail "the static example needs the shared library"
+LD_LIBRARY_PATH="$prefix/lib" ldd "$work/shared-example" | grep -q "$prefix/lib/libverbatim.so.0" ||
+    fail "the shared example needs no shared library"
+prompt="Once upon a time there was a king who had"
+LD_LIBRARY_PATH="$prefix/lib" "$work/shared-example" golden/tale "$prompt" 40 >"$work/1" || fail "the shared example"
+"$work/static-example" golden/tale "$prompt" 40 >"$work/2" || fail "the static example"
+cat "$work/1"
+same "the example, shared and static" "$work/1" "$work/2"
+"$prefix/bin/verbatim" generate golden/tale --prompt "$prompt" -n 40 --json |
+    sed -n 's/.*"fingerprint": "\([0-9a-f]*\)".*/\1/p' >"$work/fingerprint"
+[ "$(wc -c <"$work/fingerprint")" -eq 17 ] || fail "the command's fingerprint"
+grep -qFf "$work/fingerprint" "$work/1" || fail "the example's fingerprint is not the command's, $(cat "$work/fingerprint")"
+ok "the example's fingerprint is the command's"
+"$work/static-example" golden "$prompt" >"$work/1" 2>"$work/2" && fail "the example takes a directory without a model"
+grep -q config.json "$work/2" || fail "the example's error: $(cat "$work/2")"
+ok "the example's errors"
+
+# the manual: every command and every function is in it; groff, where there is one, has nothing to say
+for command in $(grep -o '&command_[a-z_]*' tools/main.c | sed 's/&command_//'); do
+    grep -qi "^\.SH \"VERBATIM $command\"" "$prefix/share/man/man1/verbatim.1" || fail "verbatim(1) lacks $command"
+done
+while read -r name; do
+    grep -q "\b$name(" "$prefix/share/man/man3/verbatim.3" || fail "verbatim(3) lacks $name"
+done <"$work/declared"
+ok "the manual is complete"
+if command -v groff >/dev/null; then
+    groff -ww -man -z -Tutf8 "$prefix/share/man/man1/verbatim.1" "$prefix/share/man/man3/verbatim.3" 2>"$work/log"
+    [ ! -s "$work/log" ] || { cat "$work/log"; fail "groff complains"; }
+    ok "groff reads the manual"
+else
+    echo "skipped: groff is not there"
+fi
+
+quietly make -s BUILD="$build" uninstall PREFIX="$prefix"
+quietly make -s BUILD="$build" uninstall PREFIX=/usr LIBDIR=/usr/lib/here DESTDIR="$work/stage"
+[ -z "$(files "$prefix")$(files "$work/stage")" ] || fail "make uninstall leaves $(files "$prefix") $(files "$work/stage")"
+ok "make uninstall leaves nothing"
+echo "[  PASSED  ] $tests tests."

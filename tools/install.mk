@@ -1,0 +1,57 @@
+# tools/install.mk -- the shared library, and what `make install` puts where. Included by the Makefile.
+
+VERSION := $(shell sed -n 's/^\#define VB_VERSION "\(.*\)"/\1/p' engine/verbatim.h)
+SONAME  := libverbatim.so.0
+PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
+# What the libraries themselves need; libmd belongs to the command.
+REQUIRES := sleef libpcre2-8 jansson
+LIB_LIBS := -lsleef -lpcre2-8 -ljansson -lm
+
+# -Bsymbolic: a program's own function of the same name is not called from inside.
+$(BUILD)/$(SONAME): $(LIB_OBJ)
+	$(call say,LD $@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,$(SONAME),-Bsymbolic,-z,defs -o $@ $^ $(LIB_LIBS)
+	$(Q)ln -sf $(SONAME) $(BUILD)/libverbatim.so
+
+# The static library that others link: one object, whose only global names are the public ones.
+$(BUILD)/install/libverbatim.a: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(call say,AR $@)
+	$(Q)$(CC) -r -nostdlib -o $(@D)/verbatim.o $^ && $(OBJCOPY) --localize-hidden $(@D)/verbatim.o
+	$(Q)rm -f $@ && $(AR) rcs $@ $(@D)/verbatim.o
+
+$(BUILD)/install/verbatim.1: $(BUILD)/verbatim tools/scripts/man.sh
+	@mkdir -p $(@D)
+	$(Q)tools/scripts/man.sh 1 "$(RUNNER) $(BUILD)/verbatim" $(VERSION) >$@.part && mv $@.part $@
+$(BUILD)/install/verbatim.3: engine/verbatim.h examples/generate.c tools/scripts/man.sh
+	@mkdir -p $(@D)
+	$(Q)tools/scripts/man.sh 3 engine/verbatim.h $(VERSION) >$@.part && mv $@.part $@
+
+BIN := $(DESTDIR)$(PREFIX)/bin
+INC := $(DESTDIR)$(PREFIX)/include
+LIB := $(DESTDIR)$(LIBDIR)
+MAN := $(DESTDIR)$(PREFIX)/share/man
+
+install: all $(BUILD)/install/libverbatim.a $(BUILD)/install/verbatim.1 $(BUILD)/install/verbatim.3
+	install -d $(BIN) $(INC) $(LIB)/pkgconfig $(MAN)/man1 $(MAN)/man3
+	install -m 755 $(BUILD)/verbatim $(BIN)/verbatim
+	install -m 644 engine/verbatim.h $(INC)/verbatim.h
+	install -m 644 $(BUILD)/install/libverbatim.a $(LIB)/libverbatim.a
+	install -m 644 $(BUILD)/$(SONAME) $(LIB)/libverbatim.so.$(VERSION)
+	ln -sf libverbatim.so.$(VERSION) $(LIB)/$(SONAME)
+	ln -sf $(SONAME) $(LIB)/libverbatim.so
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: Verbatim' \
+	    'Description: reference engine for DeepSeek-style language models' 'Version: $(VERSION)' \
+	    'Requires.private: $(REQUIRES)' 'Libs: -L$${libdir} -lverbatim' 'Libs.private: -lgomp -lm' \
+	    'Cflags: -I$${includedir}' >$(LIB)/pkgconfig/verbatim.pc
+	install -m 644 $(BUILD)/install/verbatim.1 $(MAN)/man1/verbatim.1
+	install -m 644 $(BUILD)/install/verbatim.3 $(MAN)/man3/verbatim.3
+	@[ -n "$(DESTDIR)" ] || /sbin/ldconfig 2>/dev/null || true # so that programs find it; for root only
+
+uninstall:
+	rm -f $(BIN)/verbatim $(INC)/verbatim.h $(LIB)/libverbatim.a $(LIB)/libverbatim.so $(LIB)/$(SONAME) \
+	    $(LIB)/libverbatim.so.$(VERSION) $(LIB)/pkgconfig/verbatim.pc $(MAN)/man1/verbatim.1 $(MAN)/man3/verbatim.3
+
+.PHONY: install uninstall

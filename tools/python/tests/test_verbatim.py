@@ -1,0 +1,376 @@
+"""The package gives what the `verbatim` command gives, bit for bit; errors and callbacks do what they promise."""
+
+import ctypes
+import gc
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import verbatim
+from conftest import BUILD, ROOT, assert_same_bits, joined, read_safetensors, run
+from verbatim import _c, _call
+
+PROMPT = list(range(1, 21))
+WITH_MTP = ["tiny/v3", "tiny/v3-mtp3", "tiny/glm", "tale"]
+ALL = WITH_MTP + ["tiny/v2", "tiny/v2-lite", "tiny/moonlight"]
+METHODS = ["none", "mtp-vanilla", "mtp-eagle"]
+
+
+def path(name):
+    return ROOT / "golden" / name
+
+
+# ---- generate -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature, threads", [(0, 2), (0.8, 1)])
+@pytest.mark.parametrize("name", WITH_MTP)
+def test_generate_is_the_commands_with_any_draft_method(models, name, temperature, threads):
+    fingerprints = set()
+    for draft in METHODS:
+        said = run("generate", path(name), "--tokens", joined(PROMPT), "-n", 40, "--draft", draft, "--temperature", temperature,
+                   "--seed", 5)
+        result = models(name).generate(PROMPT, 40, draft=draft, temperature=temperature, seed=5, threads=threads)
+        assert result.tokens == said["tokens"]
+        assert result.fingerprint == said["fingerprint"]
+        assert result.finish_reason == said["finish_reason"]
+        for key in "forwards", "drafted", "accepted", "tokens_per_forward":
+            assert result.stats[key] == pytest.approx(said["stats"][key]), key
+        assert result.stats["accepted_by_depth"][: said["draft_tokens"]] == said["stats"]["accepted_by_depth"]
+        fingerprints.add(result.fingerprint)
+    assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("options", [dict(top_k=7), dict(top_p=0.7), dict(top_k=9, top_p=0.9, threads=1, isa="scalar")])
+def test_sampling_options_are_the_commands(models, options):
+    arguments = itertools.chain.from_iterable(("--" + name.replace("_", "-"), value) for name, value in options.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 30, "--temperature", 1.5, "--seed", 2**64 - 1,
+               *arguments)
+    assert models("tale").generate(PROMPT, 30, temperature=1.5, seed=2**64 - 1, **options).tokens == said["tokens"]
+
+
+def test_a_draft_as_long_as_asked(models):
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", "mtp-eagle", "--draft-tokens", 7)
+    result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)
+    assert result.stats["accepted_by_depth"][:7] == said["stats"]["accepted_by_depth"]
+    assert models("tale").generate(PROMPT, 10, draft="mtp-eagle", draft_tokens=0).stats["drafted"] == 0
+
+
+@pytest.mark.parametrize("system, conventions, draft, padded", [
+    ("vllm-2025", "as=vllm-2025", "mtp-eagle", False),
+    ("mindie", "as=mindie,concat=hidden-embedding", "eagle-keep", True),
+])
+def test_conventions_are_the_commands(system, conventions, draft, padded):
+    arguments = ["--padded"] * padded + (["--convention", "concat=hidden-embedding"] if "concat" in conventions else [])
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", draft, "--as", system, *arguments)
+    fillings = []
+    with verbatim.Model(path("tale"), conventions=conventions) as model:
+        result = model.generate(PROMPT, 40, draft=draft, padded=padded, threads=1,
+                                on_tap=lambda tap: fillings.append((tap.rows["draft"] == -1).any()))
+    assert any(fillings) == padded
+    assert (result.tokens, result.fingerprint) == (said["tokens"], said["fingerprint"])
+    assert (result.stats["drafted"], result.stats["accepted"]) == (said["stats"]["drafted"], said["stats"]["accepted"])
+
+
+def test_logits_of_generate_chose_its_tokens_and_make_its_fingerprint(models):
+    result = models("tiny/v3-mtp3").generate(PROMPT, 30, draft="mtp-eagle", logits=True)
+    assert result.logits.shape == (len(result.tokens), models("tiny/v3-mtp3").vocab_size)
+    assert result.logits.argmax(axis=1).tolist() == result.tokens
+    rows = np.ascontiguousarray(result.logits)
+    pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    assert "%016x" % _c.library().vb_fingerprint(14695981039346656037, pointer, rows.size) == result.fingerprint
+
+
+def test_a_session_goes_on_and_is_cut_with_the_bits_of_a_new_one(models):
+    model = models("tiny/v3-mtp3")
+    whole = model.generate(PROMPT, 24, draft="mtp-eagle", ignore_eos=True)
+    with model.session(context=64, draft="mtp-eagle") as session:
+        session.append(PROMPT)
+        first = session.generate(10, ignore_eos=True).tokens
+        assert session.tokens == PROMPT + first
+        rest = session.generate(14, ignore_eos=True).tokens
+        assert first + rest == whole.tokens
+        session.truncate(len(PROMPT))
+        again = session.generate(24, ignore_eos=True)
+    assert (again.tokens, again.fingerprint) == (whole.tokens, whole.fingerprint)
+
+
+def test_on_token_is_told_of_each_and_may_stop(models):
+    events = []
+    result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", logits=True, threads=1,
+                                     on_token=lambda e: events.append((e, e.logits.copy())) or len(events) == 12)
+    assert result.finish_reason == "stopped" and len(result.tokens) == 12
+    assert [e.token for e, _ in events] == result.tokens
+    assert [e.index for e, _ in events] == list(range(len(PROMPT), len(PROMPT) + 12))
+    assert sum(e.draft_depth > 0 for e, _ in events) == result.stats["accepted"] > 0
+    assert_same_bits(np.array([row for _, row in events]), result.logits)
+
+
+def test_bias_and_mask_decide(models):
+    model = models("tale")
+    assert model.generate(PROMPT, 5, bias={7: 1e6}).tokens == [7] * 5
+    even = np.arange(model.vocab_size) % 2 == 0
+    seen = []
+    result = model.generate(PROMPT, 20, ignore_eos=True, draft="mtp-eagle",
+                            mask=lambda tokens: seen.append(tokens.copy()) is None and even)
+    assert len(result.tokens) == 20 and all(t % 2 == 0 for t in result.tokens)
+    assert any(t % 2 for t in model.generate(PROMPT, 20, ignore_eos=True).tokens)
+    assert seen[0].tolist() == PROMPT
+
+
+def test_draft_is_the_commands(models):
+    said = run("draft", path("tiny/v3-mtp3"), "--tokens", joined(PROMPT), "--draft", "mtp-vanilla", "--draft-tokens", 3)
+    with models("tiny/v3-mtp3").session(context=64, draft="mtp-vanilla", draft_tokens=3) as session:
+        session.append(PROMPT)
+        assert session.draft() == (said["next"], said["drafts"])
+
+
+# ---- logits and taps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_logits_are_the_commands_bit_for_bit(models, name, tmp_path):
+    run("logits", path(name), "--tokens", joined(PROMPT), "-o", tmp_path / "l.safetensors")
+    theirs = read_safetensors(tmp_path / "l.safetensors")["logits"]
+    for options in {}, dict(prefill_chunk=3, threads=1), dict(isa="scalar", prefill_chunk=7):
+        assert_same_bits(models(name).logits(PROMPT, **options), theirs, options)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_taps_are_the_dumps_bit_for_bit(models, name, tmp_path):
+    for glob, scores in (None, False), ("*", True):
+        taps = models(name).taps(PROMPT, scores=scores)
+        run("dump", path(name), "--tokens", joined(PROMPT), "-o", tmp_path / "d.safetensors", *(("--taps", glob) if glob else ()))
+        theirs = read_safetensors(tmp_path / "d.safetensors")
+        assert set(taps) == set(theirs)
+        for tensor in theirs:
+            assert_same_bits(taps[tensor], theirs[tensor], tensor)
+        for line in map(json.loads, (tmp_path / "d.jsonl").read_text().splitlines()):
+            for field in "token", "index", "position", "slot", "draft":
+                assert taps.rows[line["name"]][field].tolist() == line[field], line["name"]
+    by_chunks = models(name).taps(PROMPT, scores=True, prefill_chunk=7, threads=1)
+    assert set(by_chunks) == set(taps)
+    for tensor in taps:
+        assert_same_bits(by_chunks[tensor], taps[tensor], tensor)
+
+
+@pytest.mark.parametrize("name", WITH_MTP)
+def test_mtp_logits_are_the_taps_of_the_heads(models, name):
+    model = models(name)
+    rows = model.mtp_logits(PROMPT)
+    taps = model.taps(PROMPT, "*.shared_head.head.output")
+    heads = [taps[key] for key in sorted(taps)]
+    assert len(rows) == len(heads) == model.mtp_modules > 0
+    for ours, theirs in zip(rows, heads):
+        assert_same_bits(ours, theirs)
+    more = model.mtp_logits(PROMPT[:4], depths=model.mtp_modules + 2)
+    assert [len(r) for r in more] == [max(3 - k, 0) for k in range(model.mtp_modules + 2)]
+
+
+def test_taps_by_name(models):
+    model = models("tiny/v3-mtp3")
+    everything = model.taps(PROMPT)
+    some = model.taps(PROMPT, ["*.mlp.gate.experts", "lm_head.output"], mtp=0)
+    assert sorted(some) == ["lm_head.output", "model.layers.1.mlp.gate.experts", "model.layers.2.mlp.gate.experts"]
+    assert some["model.layers.1.mlp.gate.experts"].dtype == np.int32
+    for name in some:
+        assert_same_bits(some[name], everything[name], name)
+    assert_same_bits(some["lm_head.output"], model.logits(PROMPT))
+    for expert in set(some["model.layers.1.mlp.gate.experts"].ravel()):
+        chose = np.flatnonzero((some["model.layers.1.mlp.gate.experts"] == expert).any(axis=1))
+        assert everything.rows["model.layers.1.mlp.experts.%d.output" % expert]["index"].tolist() == chose.tolist()
+    with pytest.raises(ValueError, match="named nothing.here"):
+        model.taps(PROMPT, ["*.output", "nothing.here"])
+    with pytest.raises(ValueError, match="scores=True"):
+        model.taps(PROMPT, "*.self_attn.scores.0")
+    with pytest.raises(ValueError, match="3 modules"):
+        model.taps(PROMPT, mtp=4)
+
+
+# ---- tokenizer ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "Once upon a time", "naïve — ‘quotes’ \U0001f409\n\n  x", "<|end_of_sentence|>a", "a\0b"])
+def test_tokenizer_is_the_commands(text, tmp_path):
+    tokenizer = verbatim.Tokenizer(path("tale"))
+    (tmp_path / "text").write_bytes(text.encode())
+    ids = tokenizer.encode(text, bos=False)
+    assert ids == run("tokenize", path("tale"), "--file", tmp_path / "text")
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.encode(text) == [tokenizer.bos_token] + ids and tokenizer.add_bos
+    half = [t for t in range(1024) if tokenizer.piece(t) == b"\xf0"] + ids[:1]
+    assert tokenizer.decode(half) == run("tokenize", path("tale"), "--decode", joined(half))["text"]
+    assert tokenizer.piece(10**6) is None
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call, code, sentence", [
+    (lambda m: verbatim.Model("/nowhere"), "IO", "/nowhere/config.json"),
+    (lambda m: verbatim.Model(m.path, precision="f13"), "BAD_ARGUMENT", "unknown precision f13"),
+    (lambda m: verbatim.Tokenizer(m.path), "IO", "tokenizer.json"),
+    (lambda m: m.generate([5, 6, 10**6], 4), "BAD_ARGUMENT", "token 2 is 1000000, outside the vocabulary of "),
+    (lambda m: m.logits([-1]), "BAD_ARGUMENT", "token 0 is -1"),
+    (lambda m: m.generate([5], 4, draft="mtp-eagle"), "BAD_ARGUMENT", "has no MTP modules"),
+    (lambda m: m.generate([5], 4, draft="mtp"), "BAD_ARGUMENT", "unknown draft method mtp"),
+    (lambda m: m.generate([5], 4, isa="mmx"), "BAD_ARGUMENT", "unknown instruction set mmx"),
+    (lambda m: m.generate([5], 4, temperature=-1), "BAD_ARGUMENT", "temperature"),
+    (lambda m: m.mtp_logits([5, 6], 1), "BAD_ARGUMENT", "1 MTP depths"),
+    (lambda m: m.logits([5] * 300), "BAD_ARGUMENT", "max_position_embeddings, which is 256"),
+    (lambda m: m.session(context=9).truncate(1), "BAD_ARGUMENT", "cannot cut to 1 tokens"),
+    (lambda m: m.session(context=9).generate(1), "BAD_ARGUMENT", "the prompt is empty"),
+])
+def test_errors_are_exceptions_with_the_librarys_sentence(models, call, code, sentence):
+    with pytest.raises(verbatim.VerbatimError) as e:
+        call(models("tiny/v2"))
+    assert e.value.code is verbatim.Code[code] and sentence in str(e.value)
+    copy = pickle.loads(pickle.dumps(e.value))
+    assert (copy.code, str(copy)) == (e.value.code, str(e.value))
+
+
+@pytest.mark.parametrize("call", [
+    lambda m: m.logits([]), lambda m: m.logits([2**40]), lambda m: m.logits([1.5]), lambda m: m.logits("5,6"),
+    lambda m: m.logits([[1, 2]]), lambda m: m.generate([5], -1), lambda m: m.generate([5], 4, seed=-1),
+    lambda m: m.generate([5], 4, seed=2**64), lambda m: m.generate([5], 4, threads=0), lambda m: m.generate([5], 4, top_k=2**40),
+    lambda m: m.generate([5], 4, temperatur=1), lambda m: m.generate([5], 4, mask=lambda tokens: [True]),
+])
+def test_what_c_cannot_be_given_is_refused_before(models, call):
+    with pytest.raises((ValueError, TypeError)):
+        call(models("tiny/v2"))
+
+
+def test_a_callbacks_exception_comes_out_and_the_session_lives(models):
+    model, calls = models("tiny/v3-mtp3"), []
+
+    def bad(*arguments):
+        calls.append(arguments)
+        raise KeyError("mine")
+
+    for options in dict(on_token=bad), dict(on_tap=bad), dict(mask=bad), dict(on_progress=bad):
+        calls.clear()
+        with pytest.raises(KeyError, match="mine"):
+            model.generate(PROMPT, 30, prefill_chunk=3, **options)
+        assert len(calls) == 1
+    with model.session(context=64) as session:
+        session.append(PROMPT)
+        with pytest.raises(KeyError):
+            session.evaluate(bad)
+        with pytest.raises(KeyError):
+            session.generate(9, on_token=bad)
+        with pytest.raises(RuntimeError, match="is computing"):
+            session.generate(9, on_token=lambda event: session.truncate(1))
+        with pytest.raises(verbatim.VerbatimError, match="stopped"):
+            session.truncate(len(PROMPT))
+            session.evaluate(lambda *row: True)
+        session.truncate(len(PROMPT))
+        assert session.generate(9).tokens == model.generate(PROMPT, 9).tokens
+
+
+def test_ctrl_c_ends_a_run(models, capfd):
+    """Wherever it arrives: SIGINT after delays of all lengths, also on the way into a callback."""
+    model, ended = models("tale"), 0
+    for attempt in range(30):
+        timer = threading.Timer(0.002 * attempt, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            model.generate(PROMPT, 1900, ignore_eos=True, threads=1)
+            ended += 1
+            time.sleep(10)  # it came after the end
+        timer.join()
+    assert ended < 5
+    assert "ignored" not in capfd.readouterr().err
+    assert model.generate(PROMPT, 3).tokens == model.generate(PROMPT, 3, draft="mtp-eagle").tokens
+
+
+def test_closed_things_say_so():
+    model = verbatim.Model(path("tiny/v3"))
+    session = model.session(context=32)
+    session.append(PROMPT)
+    pointer = model._handle.pointer
+    del model
+    gc.collect()
+    assert session.model._handle.pointer == pointer and len(session.generate(3).tokens) == 3  # a session keeps its model
+    session.model.close()
+    with pytest.raises(ValueError, match="session is closed"):
+        session.generate(3)
+    with pytest.raises(ValueError, match="model is closed"):
+        session.model.logits(PROMPT)
+    session.close()
+    session.model.close()
+
+
+def test_a_session_is_freed_before_its_model_also_in_a_cycle(monkeypatch):
+    freed, free = [], _call._free
+    monkeypatch.setattr(_call, "_free", lambda function, pointer, keep: freed.append(pointer) or free(function, pointer, keep))
+    model = verbatim.Model(path("tiny/v3"))
+    model.loop = [model.session(context=32), model.session(context=32)]
+    last = model._handle.pointer
+    del model
+    gc.collect()
+    assert len(freed) == 3 and freed[-1] == last
+
+
+# ---- threads, other libraries, the search -------------------------------------------------------------------------------
+
+
+def test_threads_share_a_model_beside_a_busy_numpy(models):
+    model, results, failures, over = models("tale"), [], [], threading.Event()
+    wanted = model.generate(PROMPT, 60, threads=1).fingerprint
+
+    def products():
+        a = np.random.default_rng(0).standard_normal((300, 300))
+        while not over.is_set():
+            a = np.tanh(a @ a / 300)
+
+    def decode(threads, draft):
+        try:
+            results.append(model.generate(PROMPT, 60, threads=threads, draft=draft).fingerprint)
+        except BaseException as e:
+            failures.append(e)
+
+    others = threading.Thread(target=products)
+    others.start()
+    workers = [threading.Thread(target=decode, args=(1 + i % 3, METHODS[i % 3])) for i in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    over.set()
+    others.join()
+    assert not failures and results == [wanted] * 6
+
+
+def child(code, **environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "python"), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          universal_newlines=True, cwd="/")
+
+
+def test_the_library_that_is_not_there(tmp_path):
+    done = child("import verbatim; verbatim.Model('x')", VERBATIM_LIBRARY="/nowhere/libverbatim.so.0")
+    assert done.returncode and "no Verbatim library; tried /nowhere/libverbatim.so.0: " in done.stdout
+    package = tmp_path / "verbatim"
+    package.mkdir()
+    for file in (ROOT / "tools/python/verbatim").glob("*.py"):
+        (package / file.name).write_bytes(file.read_bytes())
+    done = child("import verbatim; verbatim.Model('x')", PYTHONPATH=str(tmp_path), VERBATIM_LIBRARY="")
+    assert done.returncode and str(package / "libverbatim.so.0") in done.stdout and "; libverbatim.so.0: " in done.stdout
+    (package / "libverbatim.so.0").symlink_to(BUILD / "libverbatim.so.0")  # beside the package
+    done = child("import verbatim; verbatim.Model('x')", PYTHONPATH=str(tmp_path), VERBATIM_LIBRARY="")
+    assert "x/config.json" in done.stdout
+
+
+def test_a_library_of_another_version_is_refused(tmp_path):
+    (tmp_path / "v.c").write_text('const char *vb_version(void) { return "9.9"; }')
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-o", tmp_path / "v.so", tmp_path / "v.c"], check=True)
+    done = child("import verbatim; verbatim.Model('x')", VERBATIM_LIBRARY=str(tmp_path / "v.so"))
+    assert "is version 9.9, these bindings are for " + verbatim.__version__ in done.stdout

@@ -1,0 +1,21 @@
+"""Verbatim from Python: a reference engine for DeepSeek-style language models (MLA, MoE, MTP) as an oracle for tests.
+
+    import numpy as np, verbatim
+    model = verbatim.Model("golden/tale")
+    tokens = verbatim.Tokenizer("golden/tale").encode("Once upon a time")
+    model.generate(tokens, 40, draft="mtp-eagle").tokens         # and .fingerprint: the same for every draft method
+    model.logits(tokens)                                         # float32 [len(tokens), V]
+    model.taps(tokens, "*.mlp.gate.*")["model.layers.3.mlp.gate.experts"]
+
+What the library refuses is a VerbatimError with its sentence. After a fork, as multiprocessing's start method "fork" makes
+one, OpenMP's threads are missing in the child: use "spawn", or threads=1.
+"""
+
+from ._c import VERSION as __version__
+from ._c import Code
+from ._call import VerbatimError
+from .model import Model, Taps
+from .session import Event, Result, Session, Tap
+from .tokenizer import Tokenizer
+
+__all__ = ["Code", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__"]

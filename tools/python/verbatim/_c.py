@@ -1,0 +1,248 @@
+"""verbatim.h for ctypes: its structs, in its order, its functions, and the search for the library.
+
+tests/test_layout.py compiles a C program that compares all of this with the header and says what to add. Names are those
+of the header; fields that Python does not use stay zero, which means the default.
+"""
+
+import ctypes as C
+import enum
+import functools
+import os
+import pathlib
+
+VERSION = "0.1.0"  # of the header that this file follows; a library of another version is refused
+SONAME = "libverbatim.so.0"
+MAX_DRAFT = 15
+
+
+class Code(enum.IntEnum):
+    """enum vb_code"""
+
+    OK = 0
+    BAD_ARGUMENT = -1
+    IO = -2
+    BAD_CHECKPOINT = -3
+    UNSUPPORTED = -4
+    NO_MEMORY = -5
+    NOT_FINITE = -6
+    STOPPED = -7
+
+
+class Finish(enum.IntEnum):
+    """enum vb_finish"""
+
+    LENGTH = 0
+    STOP = 1
+    STOPPED = 2
+
+
+class vb_error(C.Structure):
+    _fields_ = [("code", C.c_int), ("message", C.c_char * 512)]
+
+
+class vb_allocator(C.Structure):
+    _fields_ = [("alloc", C.c_void_p), ("free", C.c_void_p), ("context", C.c_void_p)]
+
+
+class vb_model_options(C.Structure):
+    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p), ("conventions", C.c_char_p)]
+
+
+mask_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
+
+
+class vb_sampling(C.Structure):
+    _fields_ = [
+        ("temperature", C.c_float),
+        ("top_k", C.c_int32),
+        ("top_p", C.c_float),
+        ("min_p", C.c_float),
+        ("seed", C.c_uint64),
+        ("repetition_penalty", C.c_float),
+        ("presence_penalty", C.c_float),
+        ("frequency_penalty", C.c_float),
+        ("bias_tokens", C.POINTER(C.c_int32)),
+        ("bias_values", C.POINTER(C.c_float)),
+        ("bias_count", C.c_int32),
+        ("mask", mask_callback),
+        ("mask_context", C.c_void_p),
+    ]
+
+
+class vb_tap_row(C.Structure):
+    _fields_ = [
+        ("sequence", C.c_int32),
+        ("token", C.c_int32),
+        ("index", C.c_int32),
+        ("position", C.c_int32),
+        ("slot", C.c_int32),
+        ("draft", C.c_int32),
+        ("hidden_of", C.c_int32),
+        ("hidden_depth", C.c_int32),
+    ]
+
+
+class vb_tap(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("layer", C.c_int32),
+        ("depth", C.c_int32),
+        ("pass", C.c_uint64),
+        ("rows", C.c_size_t),
+        ("row", C.POINTER(vb_tap_row)),
+        ("outer", C.c_size_t),
+        ("inner", C.c_size_t),
+        ("stride", C.c_size_t),
+        ("outer_stride", C.c_size_t),
+        ("integers", C.c_int),
+        ("data", C.c_void_p),
+    ]
+
+
+class vb_trace(C.Structure):
+    _fields_ = [
+        ("kind", C.c_uint),  # enum vb_trace_kind
+        ("sequence", C.c_int32),
+        ("depth", C.c_int32),
+        ("round", C.c_uint64),
+        ("first", C.c_size_t),
+        ("count", C.c_size_t),
+        ("row", C.POINTER(vb_tap_row)),
+        ("token", C.c_int32),
+        ("draft", C.c_int32),
+    ]
+
+
+tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
+trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
+progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
+
+
+class vb_session_options(C.Structure):
+    _fields_ = [
+        ("context", C.c_int32),
+        ("prefill_chunk", C.c_int32),
+        ("threads", C.c_int32),
+        ("isa", C.c_char_p),
+        ("draft", C.c_char_p),
+        ("draft_tokens", C.c_int32),
+        ("sampling", vb_sampling),
+        ("progress", progress_callback),
+        ("progress_context", C.c_void_p),
+        ("tap", tap_callback),
+        ("tap_context", C.c_void_p),
+        ("tap_scores", C.c_int),
+        ("trace", trace_callback),
+        ("trace_context", C.c_void_p),
+        ("padded", C.c_int),
+        ("sequence", C.c_int32),
+        ("poison_cut_rows", C.c_int),
+    ]
+
+
+class vb_event(C.Structure):
+    _fields_ = [
+        ("token", C.c_int32),
+        ("index", C.c_size_t),
+        ("draft_depth", C.c_int),
+        ("logits", C.POINTER(C.c_float)),
+    ]
+
+
+event_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(vb_event))
+
+
+class vb_result(C.Structure):
+    _fields_ = [
+        ("tokens", C.c_size_t),
+        ("finish", C.c_uint),  # enum vb_finish
+        ("fingerprint", C.c_uint64),
+        ("forwards", C.c_size_t),
+        ("drafted", C.c_size_t),
+        ("accepted", C.c_size_t),
+        ("accepted_by_depth", C.c_size_t * MAX_DRAFT),
+        ("drafted_by_depth", C.c_size_t * MAX_DRAFT),
+        ("draft_failures", C.c_size_t),
+        ("prefill_tokens", C.c_size_t),
+        ("prefill_seconds", C.c_double),
+        ("decode_seconds", C.c_double),
+    ]
+
+
+class vb_generate_options(C.Structure):
+    _fields_ = [
+        ("max_tokens", C.c_size_t),
+        ("ignore_eos", C.c_int),
+        ("fingerprint", C.c_int),
+        ("callback", event_callback),
+        ("context", C.c_void_p),
+    ]
+
+
+row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
+
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
+           vb_result, vb_generate_options]
+
+# name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
+_object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
+_size = C.POINTER(C.c_size_t)
+FUNCTIONS = {
+    "vb_version": (C.c_char_p, []),
+    "vb_model_open": (C.c_int, [_out, C.c_char_p, C.POINTER(vb_model_options), _err]),
+    "vb_model_close": (None, [_object]),
+    "vb_vocab_size": (C.c_int32, [_object]),
+    "vb_hidden_size": (C.c_int32, [_object]),
+    "vb_mtp_modules": (C.c_int32, [_object]),
+    "vb_max_positions": (C.c_int32, [_object]),
+    "vb_is_end_token": (C.c_int, [_object, C.c_int32]),
+    "vb_tokenizer_open": (C.c_int, [_out, C.c_char_p, C.POINTER(vb_allocator), _err]),
+    "vb_tokenizer_close": (None, [_object]),
+    "vb_encode": (C.c_int, [_object, C.c_char_p, C.c_size_t, _ids, C.c_size_t, _size, _err]),
+    "vb_piece": (C.c_void_p, [_object, C.c_int32, _size]),
+    "vb_bos_token": (C.c_int32, [_object]),
+    "vb_add_bos": (C.c_int, [_object]),
+    "vb_session_open": (C.c_int, [_out, _object, C.POINTER(vb_session_options), _err]),
+    "vb_session_close": (None, [_object]),
+    "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
+    "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
+    "vb_tokens": (_ids, [_object, _size]),
+    "vb_generate": (C.c_int, [_object, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
+    "vb_generate_batch": (C.c_int, [_out, C.c_size_t, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
+    "vb_evaluate": (C.c_int, [_object, C.c_int, row_callback, C.c_void_p, _err]),
+    "vb_draft": (C.c_int, [_object, _ids, _ids, _ids, _err]),
+    "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),
+}
+
+
+def candidates():
+    """Where the library is looked for, in order. VERBATIM_LIBRARY, when set, is the only place."""
+    named = os.environ.get("VERBATIM_LIBRARY")
+    if named:
+        return [named]
+    here = pathlib.Path(__file__).resolve().parent
+    places = [str(here / SONAME)]
+    if len(here.parents) > 2 and (here.parents[2] / "engine" / "verbatim.h").exists():  # the package lies in its repository
+        places.append(str(here.parents[2] / "build" / SONAME))
+    return places + [SONAME]  # the system's, by the loader's own rules
+
+
+@functools.lru_cache(maxsize=None)
+def library():
+    """The library, loaded once. OSError says what was tried."""
+    tried = []
+    for place in candidates():
+        try:
+            lib = C.CDLL(place)
+            lib.vb_version.restype = C.c_char_p
+            version = lib.vb_version().decode()
+        except (OSError, AttributeError) as e:
+            tried.append(str(e) if place in str(e) else "%s: %s" % (place, e))
+            continue
+        if version != VERSION:
+            raise OSError("%s is version %s, these bindings are for %s" % (place, version, VERSION))
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        return lib
+    raise OSError("no Verbatim library; tried %s. `make` builds it; VERBATIM_LIBRARY names another one" % "; ".join(tried))

@@ -1,0 +1,145 @@
+"""A checkpoint, and what it gives for tokens."""
+
+from __future__ import annotations
+
+import ctypes as C
+import fnmatch
+import os
+import weakref
+
+import numpy as np
+
+from . import _c
+from ._call import Handle, check, ids_array, path_bytes
+from .session import ROW, Result, Session
+
+
+class Taps(dict):
+    """name -> array [rows, ...], float32 or int32. `rows` has per name what the rows are: fields sequence, token, index,
+    position, slot, draft, hidden_of, hidden_depth (an expert's rows are those of the tokens that chose it)."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = {}
+
+
+class Model:
+    """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
+
+    conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
+
+    The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
+
+    def __init__(self, path, precision: str | None = None, conventions: str | None = None):
+        self.path = os.fspath(path)
+        self._lib, self._sessions = _c.library(), weakref.WeakSet()
+        options = _c.vb_model_options(precision=None if precision is None else precision.encode(),
+                                      conventions=None if conventions is None else conventions.encode())
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_model_open(C.byref(pointer), path_bytes(path), C.byref(options), C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_model_close, options)
+        self.vocab_size = self._lib.vb_vocab_size(pointer.value)
+        self.hidden_size = self._lib.vb_hidden_size(pointer.value)
+        self.mtp_modules = self._lib.vb_mtp_modules(pointer.value)
+        self.max_positions = self._lib.vb_max_positions(pointer.value)
+
+    def __repr__(self):
+        return "verbatim.Model(%r)" % (self.path,)
+
+    def close(self):
+        """Closes its sessions too."""
+        for session in list(self._sessions):
+            session.close()
+        self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def _pointer(self):
+        if not self._handle.pointer:
+            raise ValueError("the model is closed")
+        return self._handle.pointer
+
+    def is_end_token(self, token: int) -> bool:
+        return bool(self._lib.vb_is_end_token(self._pointer(), token))
+
+    def session(self, **options) -> Session:
+        return Session(self, **options)
+
+    def _session_of(self, tokens, n, options):
+        """A session whose timeline is `tokens`, with room for n more."""
+        ids = ids_array(tokens)
+        if not ids.size:
+            raise ValueError("no tokens")
+        options.setdefault("context", max(ids.size, min(ids.size + n, self.max_positions)))
+        session = Session(self, **options)
+        session.append(ids)
+        return session
+
+    def generate(self, tokens, n: int, *, ignore_eos=False, logits=False, on_token=None, **options) -> Result:
+        """Continues tokens by at most n. `logits`: the rows that chose them too, [n, V]."""
+        with self._session_of(tokens, n, options) as session:
+            return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token)
+
+    def logits(self, tokens, **options) -> np.ndarray:
+        """float32 [len(tokens), V]: row i is what follows tokens[:i + 1]."""
+        return self._rows(tokens, 0, options)[0]
+
+    def mtp_logits(self, tokens, depths: int | None = None, **options) -> list[np.ndarray]:
+        """Per MTP depth k (None: as many as the model has modules) float32 [len(tokens) - k - 1, V], teacher forced: row i
+        takes the hidden row i, has read tokens[:i + k + 2], and predicts the token after them. Depth k is module k mod
+        the number of modules."""
+        return self._rows(tokens, self.mtp_modules if depths is None else depths, options)[1:]
+
+    def _rows(self, tokens, depths, options):
+        with self._session_of(tokens, 0, options) as session:
+            count = len(session.tokens)
+            rows = [np.empty((max(count - k, 0), self.vocab_size), np.float32) for k in range(depths + 1)]
+
+            def on_row(depth, index, logits):
+                rows[depth + 1][index] = logits
+
+            session.evaluate(on_row, depths)
+        return rows
+
+    def taps(self, tokens, names="*", *, scores=False, mtp: int | None = None, **options) -> Taps:
+        """Every named intermediate value of one pass over tokens, and of `mtp` MTP modules that read the tokens themselves
+        (None: all of them). names: a glob or several, as in "model.layers.*.mlp.gate.*"; README, "Taps", lists the names.
+        scores: attention scores too, [rows, widest], masked ones -inf."""
+        globs = [names] if isinstance(names, str) else list(names)
+        depths = self.mtp_modules if mtp is None else mtp
+        if not 0 <= depths <= self.mtp_modules:
+            raise ValueError("mtp is %r, the model has %d modules" % (mtp, self.mtp_modules))
+        wanted, pieces, rows, unmet = {}, {}, {}, set(globs)
+
+        def on_tap(tap):
+            if tap.name not in wanted:
+                met = [glob for glob in globs if fnmatch.fnmatchcase(tap.name, glob)]
+                wanted[tap.name] = bool(met)
+                unmet.difference_update(met)
+            if wanted[tap.name]:
+                pieces.setdefault(tap.name, []).append(tap.data.copy())
+                rows.setdefault(tap.name, []).append(tap.rows.copy())
+
+        options.setdefault("prefill_chunk", max(len(tokens), 1))  # one pass
+        with self._session_of(tokens, 0, {**options, "on_tap": on_tap, "scores": scores}) as session:
+            session.evaluate(lambda *row: None, depths)
+        if unmet:
+            raise ValueError("no intermediate value is named %s%s" % (" or ".join(sorted(unmet)),
+                             "" if scores else " (attention scores come with scores=True)"))
+        taps = Taps()
+        for name, parts in pieces.items():
+            taps[name] = _join(parts)
+            taps.rows[name] = np.concatenate(rows[name])
+        return taps
+
+
+def _join(parts):
+    """One after the other; rows of scores grow with the position, and what they lack is masked."""
+    widest = max(part.shape[-1] for part in parts)
+    if any(part.shape[-1] < widest for part in parts):
+        parts = [np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, widest - p.shape[-1])], constant_values=-np.inf) for p in parts]
+    return np.concatenate(parts)

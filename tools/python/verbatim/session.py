@@ -1,0 +1,209 @@
+"""One timeline of tokens with its caches."""
+
+from __future__ import annotations
+
+import ctypes as C
+import dataclasses
+import typing
+
+import numpy as np
+
+from . import _c
+from ._call import Guard, Handle, check, copy_row, ids_array, ids_pointer, view
+
+ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
+
+
+class Event(typing.NamedTuple):
+    """A token that was chosen."""
+
+    token: int
+    index: int  # in the timeline
+    draft_depth: int  # 1..15: an accepted draft of that depth; 0: the target's own token
+    logits: np.ndarray  # float32 [V], the row that chose it; valid during the callback
+
+
+class Tap(typing.NamedTuple):
+    """A named intermediate value of one pass, or a part of its rows."""
+
+    name: str
+    layer: int  # as the checkpoint counts; -1: outside the layers
+    depth: int  # MTP depth from 0; -1: the target
+    passage: int  # passes of the session, in order, from 0
+    rows: np.ndarray  # [rows], fields sequence, token, index, position, slot, draft, hidden_of, hidden_depth
+    data: np.ndarray  # float32 or int32, [rows, inner] or [rows, outer, inner]; valid during the callback
+
+
+@dataclasses.dataclass(eq=False)  # arrays have no single ==
+class Result:
+    """What generate gave."""
+
+    tokens: list[int]  # the new ones, an end token included
+    fingerprint: str  # of the rows of logits that chose them: equal fingerprints are equal bits
+    finish_reason: str  # length, stop (an end token), stopped (by on_token)
+    stats: dict  # forwards, drafted, accepted, accepted_by_depth, ...
+    logits: np.ndarray | None = None  # float32 [len(tokens), V] when asked for
+
+
+class Session:
+    """One timeline of tokens with its caches: append, truncate, generate. A context manager.
+
+    context        tokens that the caches hold; None: all that the model can read, which may be much memory
+    prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
+    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
+    temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
+    padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
+    bias           {token: what is added to its logit}
+    mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
+                   It is called for drafts too, and must depend on its argument alone
+    on_progress    on_progress(done, total): tokens of the prompt
+    on_tap         on_tap(Tap): every named intermediate value, as it is computed; scores=True: attention scores too
+
+    A callback may raise: the run stops there and the exception comes out of the call that began it. It may not use
+    the session. One thread at a time may use a session; threads may share its model."""
+
+    def __init__(self, model, *, context=None, prefill_chunk=None, threads=None, isa=None, draft=None, draft_tokens=None,
+                 temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                 frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
+        self.model, self._lib, self._guard = model, _c.library(), Guard()
+        options = _c.vb_session_options(
+            context=_number("context", context, 1),
+            prefill_chunk=_number("prefill_chunk", prefill_chunk, 1),
+            threads=_number("threads", threads, 1),
+            isa=None if isa is None else isa.encode(),
+            draft=None if draft is None else draft.encode(),
+            draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
+            tap_scores=bool(scores),
+            padded=bool(padded),
+        )
+        options.sampling = _c.vb_sampling(
+            temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
+            seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+        bias = dict(bias or {})
+        bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
+        options.sampling.bias_tokens = ids_pointer(bias_tokens)
+        options.sampling.bias_values = bias_values.ctypes.data_as(C.POINTER(C.c_float))
+        options.sampling.bias_count = len(bias)
+        if mask:
+            options.sampling.mask = self._guard.callback(_c.mask_callback, _mask(mask, model.vocab_size))
+        # always: a signal's handler runs only where Python does, and a long prompt would keep it waiting
+        options.progress = self._guard.callback(_c.progress_callback, on_progress or (lambda done, total: None))
+        if on_tap:
+            options.tap = self._guard.callback(_c.tap_callback, lambda tap: on_tap(_tap(tap.contents)))
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_session_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, model._handle)
+        model._sessions.add(self)
+
+    def close(self):
+        if self._handle.pointer:
+            with self._guard:
+                self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def _pointer(self):
+        if not self._handle.pointer:
+            raise ValueError("the session is closed")
+        return self._handle.pointer
+
+    def _run(self, function, *arguments):
+        """Calls function(session, ..., err), which may call back. What a callback raised comes before what C says."""
+        err = _c.vb_error()
+        with self._guard:
+            code = function(self._pointer(), *arguments, C.byref(err))
+        check(code, err)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The timeline: prompt and output."""
+        with self._guard:
+            count = C.c_size_t()
+            ids = self._lib.vb_tokens(self._pointer(), C.byref(count))
+            return ids[: count.value]
+
+    def append(self, tokens):
+        """Appends to the timeline; nothing is computed yet."""
+        ids = ids_array(tokens)
+        self._run(self._lib.vb_append, ids_pointer(ids), ids.size)
+
+    def truncate(self, count: int):
+        """Cuts the timeline, and the caches with it, to its first `count` tokens."""
+        self._run(self._lib.vb_truncate, _number("count", count, 0))
+
+    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None) -> Result:
+        """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
+        something true."""
+        rows = np.empty((_number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
+        tokens = []
+
+        def on_event(pointer):
+            event = pointer.contents
+            tokens.append(event.token)
+            if logits:
+                copy_row(rows[len(tokens) - 1], event.logits)
+            if on_token is None:
+                return 0
+            row = view(C.addressof(event.logits.contents), [self.model.vocab_size], [1], np.float32)
+            return bool(on_token(Event(event.token, event.index, event.draft_depth, row)))
+
+        result = _c.vb_result()
+        options = _c.vb_generate_options(max_tokens=_number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
+                                         callback=self._guard.callback(_c.event_callback, on_event, 1))
+        self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
+        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint")}
+        for name in "accepted_by_depth", "drafted_by_depth":
+            stats[name] = list(stats[name])
+        stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
+        return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats,
+                      None if rows is None else rows[: len(tokens)])
+
+    def draft(self) -> tuple[int, list[int]]:
+        """The target's next token, which is appended, and what the session's method would propose after it."""
+        token, drafts, count = C.c_int32(), (C.c_int32 * _c.MAX_DRAFT)(), C.c_int32()
+        self._run(self._lib.vb_draft, C.byref(token), drafts, C.byref(count))
+        return token.value, list(drafts[: count.value])
+
+    def evaluate(self, on_row, depths: int = 0):
+        """Runs what is not yet computed through the target and, teacher forced, through `depths` MTP depths.
+        on_row(depth, index, logits) is told each row, float32 [V], valid during the call: of the target (depth -1), or of an
+        MTP depth, where row i has read tokens up to i + depth + 1. Something true stops: VerbatimError with Code.STOPPED."""
+
+        def row(depth, index, logits, hidden):
+            return bool(on_row(depth, index, view(C.addressof(logits.contents), [self.model.vocab_size], [1], np.float32)))
+
+        self._run(self._lib.vb_evaluate, depths, self._guard.callback(_c.row_callback, row, 1), None)
+
+
+def _number(name, value, least, end=2**31):
+    """An option's integer for C, where 0 is the default."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or int(value) != value or not least <= value < end:
+        raise ValueError("%s is %r, wanted an integer from %d to %d" % (name, value, least, end - 1))
+    return int(value)
+
+
+def _mask(mask, vocab_size):
+    def fill(tokens, count, allowed):
+        timeline = view(C.addressof(tokens.contents), [count], [1], np.int32)
+        wanted = np.asarray(mask(timeline))
+        if wanted.shape != (vocab_size,) or wanted.dtype != bool:
+            raise TypeError("mask: wanted bool [%d], got %s %s" % (vocab_size, wanted.dtype, list(wanted.shape)))
+        np.ctypeslib.as_array(allowed, (vocab_size,))[~wanted] = 0
+
+    return fill
+
+
+def _tap(tap):
+    shape, strides = [tap.rows, tap.outer, tap.inner], [tap.stride, tap.outer_stride, 1]
+    if tap.outer == 1:
+        shape, strides = shape[::2], strides[::2]
+    data = view(tap.data, shape, strides, np.int32 if tap.integers else np.float32)
+    memory = (C.c_char * (ROW.itemsize * tap.rows)).from_address(C.addressof(tap.row.contents))
+    return Tap(tap.name.decode(), tap.layer, tap.depth, getattr(tap, "pass"), np.frombuffer(memory, ROW), data)

@@ -1,0 +1,49 @@
+"""Text and ids."""
+
+from __future__ import annotations
+
+import ctypes as C
+
+import numpy as np
+
+from . import _c
+from ._call import Handle, check, ids_array, ids_pointer, path_bytes
+
+
+class Tokenizer:
+    """DIR/tokenizer.json (byte-level BPE). Read-only; threads may share it."""
+
+    def __init__(self, path):
+        self._lib = _c.library()
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_tokenizer_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_tokenizer_close)
+        bos = self._lib.vb_bos_token(self._handle.pointer)
+        self.bos_token = None if bos < 0 else bos
+        self.add_bos = bool(self._lib.vb_add_bos(self._handle.pointer))
+
+    def encode(self, text: str, bos: bool | None = None) -> list[int]:
+        """Ids of this text, with BOS in front: if `bos`, or, as for `verbatim generate --prompt`, if tokenizer_config.json's
+        add_bos_token says so (None). Special tokens written in the text are recognised."""
+        if bos is None:
+            bos = self.add_bos
+        if bos and self.bos_token is None:
+            raise ValueError("the tokenizer has no BOS token")
+        raw, count, err = text.encode(), C.c_size_t(), _c.vb_error()
+        ids = np.empty(len(raw), np.int32)  # a token is a byte at least
+        while True:
+            check(self._lib.vb_encode(self._handle.pointer, raw, len(raw), ids_pointer(ids), ids.size, C.byref(count),
+                                      C.byref(err)), err)
+            if count.value <= ids.size:
+                return [self.bos_token] * bool(bos) + ids[: count.value].tolist()
+            ids = np.empty(count.value, np.int32)
+
+    def piece(self, token: int) -> bytes | None:
+        """The bytes of one token, which may be a part of a character; None for an id without a token."""
+        size = C.c_size_t()
+        address = self._lib.vb_piece(self._handle.pointer, token, C.byref(size))
+        return None if address is None else C.string_at(address, size.value)
+
+    def decode(self, tokens) -> str:
+        """The text of these ids, special tokens as they are written; invalid bytes are U+FFFD."""
+        return b"".join(self.piece(t) or b"" for t in ids_array(tokens).tolist()).decode("utf-8", "replace")

@@ -1,0 +1,61 @@
+#!/bin/sh
+# The manual pages, made from what cannot go out of date: the command's own help, and the header.
+#   man.sh 1 VERBATIM VERSION     verbatim(1) from `VERBATIM --help` and `VERBATIM COMMAND --help`
+#   man.sh 3 HEADER VERSION       verbatim(3) from the comments and declarations of HEADER, and examples/generate.c
+set -eu
+
+head_of() { # SECTION VERSION SUMMARY
+    printf '.TH VERBATIM %s "" "Verbatim %s"\n.SH NAME\nverbatim \\- %s\n' "$1" "$2" "$3"
+}
+
+# Text as it stands: backslashes, dashes, and the dots and quotes that would begin a request.
+as_is() { sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"; }
+
+# Help: "usage: LINE", "  OPTION  words" with words that go on further right, and prose.
+from_help() {
+    as_is | awk '
+        /^$/                  { print ".PP"; next }
+        /^usage: /            { print ".PP\n.B " substr($0, 8); next }
+        /^          /         { sub(/^ +/, ""); print; next }
+        /^  /                 {
+            sub(/^ +/, "")
+            if (match($0, /  +/)) { words = substr($0, RSTART + RLENGTH); tag = substr($0, 1, RSTART - 1) }
+            else { words = ""; tag = $0 }
+            print ".TP\n.B " tag
+            if (words != "") print words
+            listed = 1
+            next
+        }
+        listed                { print ".PP"; listed = 0 }
+                              { print }'
+}
+
+case $1 in
+1)
+    verbatim=$2
+    head_of 1 "$3" "reference engine for DeepSeek\\-style language models"
+    # a program that fails here must fail the page
+    help=$($verbatim --help)
+    echo .SH DESCRIPTION
+    printf '%s\n' "$help" | sed 1d | from_help
+    for command in $(printf '%s\n' "$help" | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p'); do
+        page=$($verbatim "$command" --help)
+        printf '.SH "VERBATIM %s"\n' "$(echo "$command" | tr '[:lower:]' '[:upper:]')"
+        printf '%s\n' "$page" | sed "1s/^verbatim $command: //" | from_help
+    done
+    printf '.SH SEE ALSO\n.BR verbatim (3)\n'
+    ;;
+3)
+    head_of 3 "$3" "C interface of the reference engine"
+    printf '.SH SYNOPSIS\n.B #include <verbatim.h>\n.PP\ncc ... $(pkg\\-config \\-\\-cflags \\-\\-libs verbatim)\n'
+    echo .SH DESCRIPTION
+    # the comment at the head, then what is declared between the two marks of visibility
+    sed -n '1,/\*\//p' "$2" | sed -e '1s/.*-- //' -e 's/^ \* \{0,1\}//' -e 's/ *\*\/$//' | as_is | sed 's/^$/.PP/'
+    printf '.SH INTERFACE\n.nf\n'
+    sed -n '/visibility push/,/visibility pop/p' "$2" | sed -e '/^#if/d' -e '/^#endif/d' -e '/^#pragma/d' | as_is |
+        awk '/^\/\* (\\-)+ .*(\\-)+ \*\/$/ { gsub(/(\\-)(\\-)+|\/\*|\*\//, ""); gsub(/^ +| +$/, ""); print ".fi\n.SS " $0 "\n.nf"; next } { print }'
+    printf '.fi\n.SH EXAMPLES\n.nf\n'
+    as_is <"$(dirname "$2")/../examples/generate.c"
+    printf '.fi\n.SH SEE ALSO\n.BR verbatim (1)\n'
+    ;;
+esac
