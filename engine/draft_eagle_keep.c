@@ -5,24 +5,9 @@
 
 #include <string.h>
 
-struct drafter {
-    struct mtp_state state;
-    int32_t drafted[VB_MAX_DRAFT]; /* of the newest round; */
-    int count;
-    size_t N;                      /* its rows N, N+1, .. took drafted[0], drafted[1], .. */
-};
-
 static int open_keep(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    *out = vb_alloc(m->allocator, 1, sizeof **out);
-    if (!*out)
-        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    int code = mtp_state_open(&(*out)->state, m, o, 1, err);
-    if (code) {
-        vb_free(m->allocator, *out);
-        *out = NULL;
-    }
-    return code;
+    return mtp_drafter_open(out, m, o, 1, err);
 }
 
 /* The rows stay whose drafts are now committed. */
@@ -55,23 +40,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return drafts;
 }
 
-static void after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
-
-/* All rows before the cut are final: row i holds tok[i+1]. */
-static size_t rewind_rows(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
-static void close_keep(struct drafter *d)
-{
-    const vb_allocator *a = d->state.model->allocator;
-    mtp_state_close(&d->state);
-    vb_free(a, d);
-}
-
 const struct drafter_type draft_eagle_keep = {
     .name = "eagle-keep", .needs_mtp = 1, .open = open_keep, .observe = observe, .propose = propose,
-    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_keep,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .close = mtp_drafter_close,
 };

@@ -11,27 +11,9 @@
 
 #include <string.h>
 
-struct drafter {
-    struct mtp_state state;
-};
-
 static int open_reroll(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    *out = vb_alloc(m->allocator, 1, sizeof **out);
-    if (!*out)
-        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    int code = mtp_state_open(&(*out)->state, m, o, 1, err);
-    if (code) {
-        vb_free(m->allocator, *out);
-        *out = NULL;
-    }
-    return code;
-}
-
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
-                    size_t n)
-{
-    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+    return mtp_drafter_open(out, m, o, 1, err);
 }
 
 static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
@@ -63,21 +45,7 @@ static void after_prompt(struct drafter *d, struct workspace *w)
     mtp_round(&d->state, w, NULL, 0, &failed);
 }
 
-/* All rows before the cut are final: row i holds tok[i+1]. */
-static size_t rewind_rows(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
-static void close_reroll(struct drafter *d)
-{
-    const vb_allocator *a = d->state.model->allocator;
-    mtp_state_close(&d->state);
-    vb_free(a, d);
-}
-
 const struct drafter_type draft_eagle_reroll = {
-    .name = "eagle-reroll", .needs_mtp = 1, .open = open_reroll, .observe = observe, .propose = propose,
-    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_reroll,
+    .name = "eagle-reroll", .needs_mtp = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
+    .after_prompt = after_prompt, .rewind = mtp_drafter_no_rewind, .close = mtp_drafter_close,
 };

@@ -2,27 +2,9 @@
  * with fewer modules than K uses module k mod D, still with a cache per depth. */
 #include "mtp.h"
 
-struct drafter {
-    struct mtp_state state;
-};
-
 static int open_vanilla(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    *out = vb_alloc(m->allocator, 1, sizeof **out);
-    if (!*out)
-        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    int code = mtp_state_open(&(*out)->state, m, o, o->max_draft, err);
-    if (code) {
-        vb_free(m->allocator, *out);
-        *out = NULL;
-    }
-    return code;
-}
-
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
-                    size_t n)
-{
-    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+    return mtp_drafter_open(out, m, o, o->max_draft, err);
 }
 
 static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
@@ -32,19 +14,10 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return drafts;
 }
 
-static void after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
-
 /* Row i of the deepest module holds tok[i + depths]: that many tokens before the cut its rows are still good. */
 static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num_depths - 1; }
 
-static void close_vanilla(struct drafter *d)
-{
-    const vb_allocator *a = d->state.model->allocator;
-    mtp_state_close(&d->state);
-    vb_free(a, d);
-}
-
 const struct drafter_type draft_mtp_vanilla = {
-    .name = "mtp-vanilla", .needs_mtp = 1, .open = open_vanilla, .observe = observe, .propose = propose,
-    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_vanilla,
+    .name = "mtp-vanilla", .needs_mtp = 1, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .close = mtp_drafter_close,
 };

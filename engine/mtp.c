@@ -267,3 +267,37 @@ void mtp_round_ends(struct mtp_state *s)
     if (s->missing && s->count >= 2)
         mtp_cut(s, 0, s->count - 2);
 }
+
+int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+{
+    *out = vb_alloc(m->allocator, 1, sizeof **out);
+    if (!*out)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
+    int code = mtp_state_open(&(*out)->state, m, o, num_depths, err);
+    if (code) {
+        vb_free(m->allocator, *out);
+        *out = NULL;
+    }
+    return code;
+}
+
+void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                         size_t n)
+{
+    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+}
+
+void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
+
+void mtp_drafter_close(struct drafter *d)
+{
+    const vb_allocator *a = d->state.model->allocator;
+    mtp_state_close(&d->state);
+    vb_free(a, d);
+}
+
+size_t mtp_drafter_no_rewind(const struct drafter *d)
+{
+    (void)d;
+    return 0;
+}

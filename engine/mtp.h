@@ -76,6 +76,21 @@ void mtp_round_ends(struct mtp_state *s);
 /* How many rows of padding a pass of n rows of a round gets. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
+/* What the drafters with MTP modules have in common: drafter_type's functions, but for open (num_depths) and propose. */
+struct drafter {
+    struct mtp_state state;
+    int32_t drafted[VB_MAX_DRAFT]; /* eagle-keep: what the newest round drafted; */
+    int count;
+    size_t N;                      /* its rows N, N+1, .. took drafted[0], drafted[1], .. */
+};
+int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
+void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                         size_t n);
+void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
+void mtp_drafter_close(struct drafter *d);
+/* Row i of module 0 holds tok[i+1]: all rows before a cut are final. */
+size_t mtp_drafter_no_rewind(const struct drafter *d);
+
 /* Row i of depth k, taking `token`, appended to the cache, under the model's conventions. */
 struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token);
 /* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[k]). */
