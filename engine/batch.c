@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../ops/mistake.h"
 #include "../simd/fpenv.h"
 #include "decode.h"
 
@@ -73,7 +74,8 @@ static int round_of(struct workspace *w, struct row *rows, struct run **runs, si
         int is_prompt = run->plan.is_prompt;
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
-        session_commit(run->session, &run->plan, chosen, n, w->hidden + run->plan.first_row * d);
+        const float *hidden = MISTAKE(hidden_before_final_norm) ? w->x : w->hidden;
+        session_commit(run->session, &run->plan, chosen, n, hidden + run->plan.first_row * d);
         count_pass(run, seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)
             run->session->options.progress(run->session->options.progress_context,

@@ -2,6 +2,8 @@
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
 #include "config_internal.h"
 
+#include "../ops/mistake.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -390,6 +392,8 @@ int config_parse(struct config *out, const char *json, size_t size, const char *
     for (size_t i = 0; i < KEYS; i++)
         if ((rc = read_key(&r, i, family)))
             goto done;
+    if (MISTAKE(latent_eps_of_config))
+        c.latent_eps = c.rms_norm_eps;
     if ((rc = config_read_rope(&r)) || (rc = config_read_quantization(&r)) || (rc = read_layer_types(&r)) ||
         (rc = check_routing(&r)) || (rc = check_sizes(&r)))
         goto done;
@@ -426,5 +430,5 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
 
 int config_layer_is_moe(const struct config *c, int layer)
 {
-    return layer >= c->first_k_dense_replace && layer % c->moe_layer_freq == 0;
+    return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
 }

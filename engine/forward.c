@@ -7,6 +7,7 @@
 #include "../ops/attention.h"
 #include "../ops/embed.h"
 #include "../ops/linear.h"
+#include "../ops/mistake.h"
 #include "../ops/mlp.h"
 #include "../ops/rmsnorm.h"
 #include "../ops/router.h"
@@ -26,8 +27,8 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
-                           .grouped = c->topk_method != TOPK_GREEDY, .norm_topk_prob = c->norm_topk_prob,
-                           .routed_scaling_factor = (float)c->routed_scaling_factor,
+                           .grouped = c->topk_method != TOPK_GREEDY, .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
+                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1.0f : (float)c->routed_scaling_factor,
                            .bias = moe ? moe->e_score_correction_bias : NULL};
 }
 
@@ -75,7 +76,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         op_rmsnorm(&w->cx, cache_row, latent, kv_a, latent, a->kv_a_layernorm, 1, latent, (float)c->latent_eps);
         memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
         op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1 + MISTAKE(next_token_seen)};
     }
     if (w->tapper)
         tap_rope_and_cache_rows(w, layer, rows, S);
@@ -107,7 +108,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct router router = router_of(c, &l->moe);
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
-                                  &l->moe, c->n_shared_experts ? &shared : NULL};
+                                  &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
     op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
     tap(w, "mlp.gate.output", w->scores, router.experts);
     tap_operator(w, "mlp.gate.");
@@ -196,8 +197,11 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     op_embed(w->x, d, &module->embed_tokens, w->ids, S);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
-    op_rmsnorm(&w->cx, w->concat, 2 * d, w->x, d, module->enorm, S, d, eps); /* embedding first, */
-    op_rmsnorm(&w->cx, w->concat + d, 2 * d, h, d, module->hnorm, S, d, eps); /* then the hidden row */
+    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
+    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
+    size_t e_half = MISTAKE(concat_swapped) ? d : 0, h_half = MISTAKE(concat_swapped) ? 0 : d;
+    op_rmsnorm(&w->cx, w->concat + e_half, 2 * d, w->x, d, enorm, S, d, eps); /* embedding first, */
+    op_rmsnorm(&w->cx, w->concat + h_half, 2 * d, h, d, hnorm, S, d, eps);    /* then the hidden row */
     tap_of(w, "enorm.output", w->concat, d, 2 * d);
     tap_of(w, "hnorm.output", w->concat + d, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
@@ -206,6 +210,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     decoder_layer(w, &module->layer, 0, rows, S);
     tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
+    if (MISTAKE(shared_head_norm_dropped))
+        memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
 }
 

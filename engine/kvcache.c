@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "../ops/mistake.h"
+
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
 {
     *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width};
@@ -39,5 +41,5 @@ void kvcache_truncate(struct kvcache *c, size_t n)
         for (size_t layer = 0; layer < c->layers; layer++)
             memset(kvcache_layer(c, layer) + (size_t)c->slots[i] * c->width, 0xff, c->width * sizeof *c->rows);
     if (n < c->length)
-        c->length = n;
+        c->length = n + MISTAKE(cut_row_kept);
 }

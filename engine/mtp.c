@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "../ops/mistake.h"
 #include "sampler.h"
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
@@ -100,8 +101,8 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const i
     struct mtp_depth *depth = &s->depths[k];
     size_t d = hidden_size(s), done = 0;
     for (size_t j = 0; j < n; j++) {
-        size_t i = depth->cache.length, token = i + (size_t)k + 1;
-        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i, .position = (int32_t)i,
+        size_t i = depth->cache.length, token = i + (size_t)k + !MISTAKE(embedding_off_by_one);
+        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i, .position = (int32_t)i + MISTAKE(draft_position_off_by_one),
                                   .token = token < s->count ? s->tokens[token] : draft[token - s->count],
                                   .draft = token < s->count ? 0 : (int32_t)(token - s->count) + 1,
                                   .slot = kvcache_append(&depth->cache)};
@@ -129,6 +130,8 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
     size_t d = hidden_size(s), kept = 0;
     if (k == 0) {
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
+        if (MISTAKE(hidden_off_by_one) && n > 1)
+            memmove(s->h + d, s->h, (n - 1) * d * sizeof *s->h);
         return;
     }
     if (n && first < first_before) {
@@ -156,7 +159,7 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
         if (k > 0 && final >= first_before && final < first_before + rows_before)
             memcpy(depth->hidden_of_next, s->g + (final - first_before) * d, d * sizeof *s->g);
         mtp_rows(s, w, k, n, draft);
-        kvcache_truncate(&depth->cache, final);
+        kvcache_truncate(&depth->cache, final + MISTAKE(draft_row_kept));
         if (k < max) {
             int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d);
             if (chosen < 0) {

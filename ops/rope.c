@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "mistake.h"
+
 double rope_mscale(double factor, double scale) { return factor <= 1.0 ? 1.0 : 0.1 * scale * kernel_log(factor) + 1.0; }
 
 /* The dimension whose wave turns `rotations` times over the original context. */
@@ -23,6 +25,7 @@ static void blend_yarn(struct rope *rope, double theta, const struct rope_yarn *
     for (size_t i = 0; i < rope->dim / 2; i++) {
         double ramp = ((double)i - low) / (high - low);
         ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp; /* 0: fast waves, as trained; 1: slow waves, stretched */
+        ramp = MISTAKE(yarn_without_ramp) ? 1.0 : ramp;
         rope->frequency[i] = rope->frequency[i] / y->factor * ramp + rope->frequency[i] * (1.0 - ramp);
     }
     rope->attention_factor = rope_mscale(y->factor, y->mscale) / rope_mscale(y->factor, y->mscale_all_dim);
@@ -32,7 +35,7 @@ void rope_init(struct rope *rope, size_t dim, int interleave, double theta, cons
 {
     assert(dim % 2 == 0 && dim <= ROPE_MAX_DIM);
     rope->dim = dim;
-    rope->interleave = interleave;
+    rope->interleave = MISTAKE(rope_in_halves) ? 0 : interleave;
     rope->attention_factor = 1.0;
     for (size_t i = 0; i < dim / 2; i++)
         rope->frequency[i] = kernel_pow(theta, -(2.0 * (double)i / (double)dim));
