@@ -116,7 +116,7 @@ static struct answer route(const struct scenario *c, enum rule rule)
 {
     const struct router *r = &c->router;
     struct answer a = {.margin = INFINITY};
-    double s[MOST_EXPERTS], choice[MOST_EXPERTS], sum = 0.0, by = 0.0;
+    double s[MOST_EXPERTS], choice[MOST_EXPERTS] = {0}, sum = 0.0, by = 0.0;
     int open[MOST_EXPERTS], norm = r->norm_topk_prob != (rule == NORM_TURNED);
     size_t E = r->experts, count = 0;
     scores_of(s, c, r->sigmoid != (rule == OTHER_SCORES), rule == BIAS_BEFORE_SIGMOID);
