@@ -7,9 +7,15 @@ LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(LIBRARIES)
+# In the mistakes build (ops/mistake.h) every test program can be told to make one.
+ifeq ($(BUILD),build-mistakes)
+BASE    += -DVB_MISTAKES
+MISTAKE := $(BUILD)/tests/mistakes.o
+endif
+
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
-$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(LIBRARIES)
+$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/fuzz_main.o $(LIBRARIES)
 	$(link) $(LIBS)
@@ -44,6 +50,12 @@ asan: asan-programs
 ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
 
+# Do the tests notice? The programs that tests/mistakes.txt names, in a build that can make mistakes on purpose.
+mistakes-programs:
+	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes.txt)))
+mistakes: mistakes-programs
+	@tests/mistakes.sh build-mistakes
+
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
 ARM64_LINES ?= 2
@@ -71,7 +83,8 @@ test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(call run_subset,sanitized,test_session)
+	+$(MAKE) -j2 mistakes-programs
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
@@ -87,4 +100,4 @@ checkasm-bench: $(BUILD)/tests/checkasm
 layers:
 	tools/scripts/layers.sh
 
-.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset
+.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs
