@@ -27,8 +27,9 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
-                           .grouped = c->topk_method != TOPK_GREEDY, .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
-                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1.0f : (float)c->routed_scaling_factor,
+                           .grouped = c->topk_method != TOPK_GREEDY,
+                           .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
+                           .routed_scaling_factor = (float)(MISTAKE(routed_scaling_dropped) ? 1 : c->routed_scaling_factor),
                            .bias = moe ? moe->e_score_correction_bias : NULL};
 }
 
@@ -76,7 +77,8 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         op_rmsnorm(&w->cx, cache_row, latent, kv_a, latent, a->kv_a_layernorm, 1, latent, (float)c->latent_eps);
         memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
         op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1 + MISTAKE(next_token_seen)};
+        size_t length = (size_t)rows[s].index + 1 + MISTAKE(next_token_seen);
+        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, length};
     }
     if (w->tapper)
         tap_rope_and_cache_rows(w, layer, rows, S);

@@ -101,8 +101,9 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const i
     struct mtp_depth *depth = &s->depths[k];
     size_t d = hidden_size(s), done = 0;
     for (size_t j = 0; j < n; j++) {
-        size_t i = depth->cache.length, token = i + (size_t)k + !MISTAKE(embedding_off_by_one);
-        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i, .position = (int32_t)i + MISTAKE(draft_position_off_by_one),
+        size_t i = depth->cache.length, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
+        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i,
+                                  .position = (int32_t)i + MISTAKE(draft_position_off_by_one),
                                   .token = token < s->count ? s->tokens[token] : draft[token - s->count],
                                   .draft = token < s->count ? 0 : (int32_t)(token - s->count) + 1,
                                   .slot = kvcache_append(&depth->cache)};

@@ -8,6 +8,7 @@ LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
 # In the mistakes build (ops/mistake.h) every test program can be told to make one.
+MISTAKE :=
 ifeq ($(BUILD),build-mistakes)
 BASE    += -DVB_MISTAKES
 MISTAKE := $(BUILD)/tests/mistakes.o
