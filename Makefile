@@ -79,6 +79,8 @@ $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
 	$(Q)$(RUNNER) $< && touch $@
 
+$(BUILD)/tools/trace_html.o: tools/trace.html
+
 include tests/tests.mk
 
 -include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d)

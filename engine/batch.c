@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "../ops/mistake.h"
 #include "../simd/fpenv.h"
 #include "decode.h"
 
@@ -69,13 +68,15 @@ static int round_of(struct workspace *w, struct row *rows, struct run **runs, si
     logits_of(w, runs, count);
     for (size_t i = 0; i < count; i++) {
         struct run *run = runs[i];
+        const struct plan *p = &run->plan;
         int32_t chosen[VB_MAX_DRAFT + 1];
         size_t n = 0;
         int is_prompt = run->plan.is_prompt;
+        trace_pass(run->session->tracer, -1, rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
-        const float *hidden = MISTAKE(hidden_before_final_norm) ? w->x : w->hidden;
-        session_commit(run->session, &run->plan, chosen, n, hidden + run->plan.first_row * d);
+        session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        trace_round_ends(run->session->tracer);
         count_pass(run, seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)
             run->session->options.progress(run->session->options.progress_context,
@@ -138,6 +139,9 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
         else if (!code && s->context > sessions[0]->context) /* passes run in the memory of sessions[0] */
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, more than the %zu of the first", i,
                            s->context, sessions[0]->context);
+        else if (!code && s->context < sessions[0]->context && s->model->config.conventions.value[YARN])
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, the first one of %zu; convention yarn=max-len "
+                           "wants equal ones", i, s->context, sessions[0]->context);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     }

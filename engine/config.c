@@ -392,8 +392,6 @@ int config_parse(struct config *out, const char *json, size_t size, const char *
     for (size_t i = 0; i < KEYS; i++)
         if ((rc = read_key(&r, i, family)))
             goto done;
-    if (MISTAKE(latent_eps_of_config))
-        c.latent_eps = c.rms_norm_eps;
     if ((rc = config_read_rope(&r)) || (rc = config_read_quantization(&r)) || (rc = read_layer_types(&r)) ||
         (rc = check_routing(&r)) || (rc = check_sizes(&r)))
         goto done;
@@ -431,4 +429,10 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
 int config_layer_is_moe(const struct config *c, int layer)
 {
     return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
+}
+
+void config_follow(struct config *c, const struct conventions *conventions)
+{
+    c->conventions = *conventions;
+    c->latent_eps = conventions->value[LATENT_EPS] || MISTAKE(latent_eps_of_config) ? c->rms_norm_eps : 1e-6;
 }

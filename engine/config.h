@@ -3,6 +3,7 @@
 #ifndef VB_CONFIG_H
 #define VB_CONFIG_H
 
+#include "conventions.h"
 #include "support.h"
 
 enum scoring_func { SCORING_SOFTMAX, SCORING_SIGMOID };
@@ -54,6 +55,7 @@ struct config {
     int bos_token_id;                     /* -1: none; may lie beyond the vocabulary, as the end ids may */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* of generation_config.json when it has them, else of config.json */
 
+    struct conventions conventions; /* not of the file: the defaults, unless somebody asked for others */
     uint64_t from_default;                /* bit i: row i of config_row's table was not in the file */
 };
 
@@ -73,6 +75,9 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
 
 /* Whether layer L (main, or MTP from num_hidden_layers on) has experts. */
 int config_layer_is_moe(const struct config *c, int layer);
+
+/* Takes the conventions over, and what follows from them for the values above (latent_eps). */
+void config_follow(struct config *c, const struct conventions *conventions);
 
 /* (n+r)^-1/2, times m^2 under YaRN (SEMANTICS, Attention), in double, rounded once to f32. */
 float config_attention_scale(const struct config *c);

@@ -40,6 +40,7 @@ static int emit(struct run *run, int32_t token, size_t i, const float *logits)
     if (!(MISTAKE(penalties_miss_drafts) && depth))
         sampler_saw_output(s->sampler, token);
     r->tokens++;
+    trace_choose(s->tracer, -1, run->plan.committed - 1 + i, token, depth);
     if (o->fingerprint)
         r->fingerprint = vb_fingerprint(r->fingerprint, logits, V);
     if (depth) {

@@ -2,8 +2,6 @@
  * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden rows in the next round. */
 #include "mtp.h"
 
-#include <string.h>
-
 struct drafter {
     struct mtp_state state;
 };
@@ -27,31 +25,19 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
     mtp_observe(&d->state, w, pos, tokens, hidden, n);
 }
 
-static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    struct mtp_state *s = &drafter->state;
-    struct mtp_depth *depth = &s->depths[0];
-    size_t d = (size_t)s->model->config.hidden_size, first = depth->cache.length;
-    int drafts = mtp_round(s, w, draft, max < 1 ? max : 1, failed);
-    size_t N = depth->cache.length;
-    if (drafts == 0)
-        return 0;
-    first = first == N ? N - 1 : first; /* as mtp_round does when it has nothing new */
-    const float *g = s->g + (N - 1 - first) * d;
-    while (drafts < max) {
-        memcpy(s->h, g, d * sizeof *g);
-        mtp_rows(s, w, 0, 1, draft);
-        g = s->g;
-        int32_t chosen = mtp_choose(s, w, 0, g);
-        if (chosen < 0) {
-            ++*failed;
-            break;
-        }
-        draft[drafts++] = chosen;
-    }
-    kvcache_truncate(&depth->cache, N);
+    struct mtp_state *s = &d->state;
+    size_t before = mtp_row_count(s, 0);
+    int drafts = mtp_round(s, w, draft, 1, failed);
+    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
+    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    mtp_cut(s, 0, N);
+    mtp_round_ends(s);
     return drafts;
 }
+
+static void after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
 
 /* All rows before the cut are final: row i holds tok[i+1]. */
 static size_t rewind_rows(const struct drafter *d)
@@ -69,5 +55,5 @@ static void close_eagle(struct drafter *d)
 
 const struct drafter_type draft_mtp_eagle = {
     .name = "mtp-eagle", .needs_mtp = 1, .open = open_eagle, .observe = observe, .propose = propose,
-    .rewind = rewind_rows, .close = close_eagle,
+    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_eagle,
 };

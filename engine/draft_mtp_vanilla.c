@@ -27,8 +27,12 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
 
 static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    return mtp_round(&d->state, w, draft, max, failed);
+    int drafts = mtp_round(&d->state, w, draft, max, failed);
+    mtp_round_ends(&d->state);
+    return drafts;
 }
+
+static void after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
 
 /* Row i of the deepest module holds tok[i + depths]: that many tokens before the cut its rows are still good. */
 static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num_depths - 1; }
@@ -42,5 +46,5 @@ static void close_vanilla(struct drafter *d)
 
 const struct drafter_type draft_mtp_vanilla = {
     .name = "mtp-vanilla", .needs_mtp = 1, .open = open_vanilla, .observe = observe, .propose = propose,
-    .rewind = rewind_rows, .close = close_vanilla,
+    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_vanilla,
 };

@@ -13,7 +13,9 @@ struct drafter_options {
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
     int poison;              /* cut cache rows become NaN */
+    int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
+    struct tracer *tracer;   /* NULL: nobody listens */
 };
 
 struct drafter_type {
@@ -22,16 +24,19 @@ struct drafter_type {
 
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
-    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's hidden row (after model.norm)
+    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of workspace.features
      * of index pos + j - 1; there is none for index -1, and hidden[0] is not read when pos is 0. The drafter first
      * forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no function of its
-     * own. Rows are copied. w may be used as scratch, but for w->hidden and w->logits. */
+     * own. Rows are copied. w may be used as scratch, but for w->hidden, w->features and w->logits. */
     void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
     /* Proposes at most max drafts after the tokens observed; returns how many. Changes nothing that observe would not
      * undo. *failed counts rows that were not finite. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+
+    /* The prompt is done and its next token observed; may be NULL. */
+    void (*after_prompt)(struct drafter *d, struct workspace *w);
 
     /* How many tokens before a cut the target must hand over again, should the timeline be truncated: hidden rows from
      * index cut - 1 - rewind on are observed anew. */
@@ -40,7 +45,7 @@ struct drafter_type {
     void (*close)(struct drafter *d);
 };
 
-extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle;
+extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
 
 #endif

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "mtp.h"
 #include "session.h"
 
 struct evaluation {
@@ -11,7 +12,7 @@ struct evaluation {
     int depths;
     struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
     struct row *rows;                    /* of a module's pass [chunk] */
-    float *h;                            /* what a depth takes and gives [chunk, d] */
+    float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
 };
 
 static int evaluation_open(struct evaluation *e, vb_error *err)
@@ -31,7 +32,8 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     }
     e->rows = vb_alloc(s->model->allocator, s->work.max_rows, sizeof *e->rows);
     e->h = vb_alloc(s->model->allocator, s->work.max_rows * (size_t)c->hidden_size, sizeof *e->h);
-    return e->rows && e->h ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work.max_rows);
+    e->g = vb_alloc(s->model->allocator, s->work.max_rows * (size_t)c->hidden_size, sizeof *e->g);
+    return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work.max_rows);
 }
 
 static void evaluation_close(struct evaluation *e)
@@ -42,6 +44,7 @@ static void evaluation_close(struct evaluation *e)
             kvcache_close(&e->caches[k], a);
     vb_free(a, e->rows);
     vb_free(a, e->h);
+    vb_free(a, e->g);
 }
 
 /* Logits of rows index.. of the last pass, as many at a time as there is room for. */
@@ -61,22 +64,23 @@ static int tell(struct evaluation *e, int depth, const struct weight_view *head,
     return VB_OK;
 }
 
-/* Rows index.. of every depth: depth k's hidden rows are what depth k-1 gave for the same rows. */
+/* Rows index.. of every depth: depth k's hidden rows are what depth k-1 handed on for the same rows. */
 static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
     int code = VB_OK;
-    memcpy(e->h, s->work.hidden, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
+    memcpy(e->h, s->work.features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
         const struct mtp_module *module = &s->model->mtp[k % s->model->num_mtp];
         while (S && index + S - 1 + (size_t)k + 1 >= s->count)
             S--;
+        if (S && index == 0)
+            mtp_first_row(&s->work, module, k, &e->caches[k], s->tokens[k]);
         for (size_t j = 0; j < S; j++)
-            e->rows[j] = (struct row){.cache = &e->caches[k], .index = (int32_t)(index + j), .position = (int32_t)(index + j),
-                                      .token = s->tokens[index + j + (size_t)k + 1], .slot = kvcache_append(&e->caches[k])};
+            e->rows[j] = mtp_row(s->model, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
         if (S) {
-            forward_mtp(&s->work, module, k, e->rows, e->h, e->h, S);
-            code = tell(e, k, &module->head, index, e->h, S, err);
+            forward_mtp(&s->work, module, k, e->rows, e->h, e->g, e->h, S);
+            code = tell(e, k, &module->head, index, e->g, S, err);
         }
     }
     return code;
@@ -98,7 +102,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         code = tell(&e, -1, &s->model->lm_head, index, s->work.hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_commit(s, &p, NULL, 0, s->work.hidden);
+        session_commit(s, &p, NULL, 0, s->work.features);
         last = p.chooses;
     }
     evaluation_close(&e);

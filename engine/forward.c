@@ -10,6 +10,7 @@
 #include "../ops/mistake.h"
 #include "../ops/mlp.h"
 #include "../ops/rmsnorm.h"
+#include "../ops/round.h"
 #include "../ops/router.h"
 #include "tap.h"
 
@@ -23,14 +24,16 @@ static struct attention attention_of(const struct workspace *w, const struct mla
 
 static struct router router_of(const struct config *c, const struct moe *moe)
 {
+    const unsigned char *convention = c->conventions.value;
     return (struct router){.experts = (size_t)c->n_routed_experts, .chosen = (size_t)c->num_experts_per_tok,
                            .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
                            .grouped = c->topk_method != TOPK_GREEDY,
                            .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
-                           .routed_scaling_factor = (float)(MISTAKE(routed_scaling_dropped) ? 1 : c->routed_scaling_factor),
-                           .bias = moe ? moe->e_score_correction_bias : NULL};
+                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1 : (float)c->routed_scaling_factor,
+                           .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK],
+                           .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
 
 /* What attention reads of these rows: queries after RoPE, and the cache rows, which have just been written. */
@@ -77,8 +80,8 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         op_rmsnorm(&w->cx, cache_row, latent, kv_a, latent, a->kv_a_layernorm, 1, latent, (float)c->latent_eps);
         memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
         op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
-        size_t length = (size_t)rows[s].index + 1 + MISTAKE(next_token_seen);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, length};
+        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s].length += MISTAKE(next_token_seen);
     }
     if (w->tapper)
         tap_rope_and_cache_rows(w, layer, rows, S);
@@ -111,7 +114,13 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
                                   &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
-    op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
+    if (router.bf16) {
+        op_round_bf16(out, x, S * (size_t)c->hidden_size); /* out is free until the experts are done */
+        op_linear(&w->cx, w->scores, out, &l->moe.gate, S);
+        op_round_bf16(w->scores, w->scores, S * router.experts);
+    } else {
+        op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
+    }
     tap(w, "mlp.gate.output", w->scores, router.experts);
     tap_operator(w, "mlp.gate.");
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
@@ -187,25 +196,32 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
     tap(w, "model.norm.input", w->x, d);
     op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
     tap(w, "model.norm.output", w->hidden, d);
+    if (w->features != w->hidden)
+        memcpy(w->features, w->x, S * d * sizeof *w->x);
 }
 
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, size_t S)
+                 float *g, float *next, size_t S)
 {
+    const unsigned char *convention = w->model->config.conventions.value;
     size_t d = (size_t)w->model->config.hidden_size;
+    int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
+    float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
+    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
+    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
     float eps = (float)w->model->config.rms_norm_eps;
     begin_pass(w, rows, S, depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    for (size_t s = 0; s < S && convention[FIRST_EMBEDDING]; s++)
+        if (rows[s].position == 0)
+            memset(w->x + s * d, 0, d * sizeof *w->x);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
-    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
-    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
-    size_t e_half = MISTAKE(concat_swapped) ? d : 0, h_half = MISTAKE(concat_swapped) ? 0 : d;
-    op_rmsnorm(&w->cx, w->concat + e_half, 2 * d, w->x, d, enorm, S, d, eps); /* embedding first, */
-    op_rmsnorm(&w->cx, w->concat + h_half, 2 * d, h, d, hnorm, S, d, eps);    /* then the hidden row */
-    tap_of(w, "enorm.output", w->concat, d, 2 * d);
-    tap_of(w, "hnorm.output", w->concat + d, d, 2 * d);
+    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, enorm, S, d, eps);
+    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, hnorm, S, d, eps);
+    tap_of(w, "enorm.output", embedding, d, 2 * d);
+    tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
     op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
     tap(w, "eh_proj.output", w->x, d);
@@ -215,6 +231,9 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     if (MISTAKE(shared_head_norm_dropped))
         memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
+    const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
+    if (next != handed)
+        memcpy(next, handed, S * d * sizeof *next);
 }
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)

@@ -16,7 +16,8 @@ struct row {
     int32_t slot;     /* where its cache row is written */
     int32_t index;    /* it sees tokens 0..index of its timeline */
     int32_t position; /* RoPE */
-    int32_t draft;    /* 0: committed; k: the k-th draft of its round; for taps */
+    int32_t draft;    /* 0: committed; k: the k-th draft of its round; -1: padding; for taps and traces, */
+    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them */
 };
 
 /* All memory of a pass, made once: a step allocates nothing. */
@@ -33,7 +34,8 @@ struct workspace {
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
     int32_t *experts, *ids;        /* [rows, experts per token], [rows] */
     struct timeline *seen;         /* [rows] */
-    float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone */
+    float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone, */
+    float *features;               /* as is this, [rows, d], which drafters take: hidden, or x before model.norm (MAIN_HIDDEN) */
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL: nobody listens */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
@@ -41,6 +43,7 @@ struct workspace {
     size_t block_count;
 };
 
+/* context: of the session; timelines may be a round longer, by drafts and padding. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
 void workspace_close(struct workspace *w);
@@ -48,10 +51,11 @@ void workspace_close(struct workspace *w);
 /* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */
 void forward_target(struct workspace *w, const struct row *rows, size_t S);
 
-/* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer, g = shared_head.norm(y).
- * h [S, d], g [S, d], may be h. The cache has one layer. SEMANTICS "MTP module k". */
+/* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y,
+ * g = shared_head.norm(y), which its head takes; next: what the next depth takes, g or y (DRAFT_HIDDEN). All [S, d]; next may
+ * be h. The cache has one layer. SEMANTICS "MTP module k". */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, size_t S);
+                 float *g, float *next, size_t S);
 
 /* logits [S, V] = head(hidden rows), not normalised again. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);

@@ -8,7 +8,7 @@
 
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
 {
-    *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width};
+    *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width, .depth = -1};
     c->rows = vb_alloc(a, layers * width, capacity * sizeof *c->rows);
     c->slots = vb_alloc(a, capacity, sizeof *c->slots);
     if (!c->rows || !c->slots) {
@@ -40,6 +40,8 @@ void kvcache_truncate(struct kvcache *c, size_t n)
     for (size_t i = n; c->poison && i < c->length; i++)
         for (size_t layer = 0; layer < c->layers; layer++)
             memset(kvcache_layer(c, layer) + (size_t)c->slots[i] * c->width, 0xff, c->width * sizeof *c->rows);
-    if (n < c->length)
-        c->length = n + MISTAKE(cut_row_kept);
+    if (n >= c->length)
+        return;
+    trace_cut(c->tracer, c->depth, n, c->length - n);
+    c->length = n + MISTAKE(cut_row_kept);
 }

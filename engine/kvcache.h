@@ -6,6 +6,7 @@
 #define VB_KVCACHE_H
 
 #include "support.h"
+#include "trace.h"
 
 struct kvcache {
     size_t layers, capacity, width; /* width = c + r */
@@ -14,6 +15,8 @@ struct kvcache {
     int32_t *slots;                 /* [capacity] */
     int32_t sequence;               /* whose it is, for taps */
     int poison;                     /* rows beyond a cut become NaN */
+    struct tracer *tracer;          /* is told of cuts; NULL: nobody */
+    int depth;                      /* of MTP, or -1: the target's */
 };
 
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);

@@ -1,6 +1,7 @@
 /* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
 #include "model.h"
+#include "../ops/round.h"
 #include "../simd/decode.h"
 
 #include <stdio.h>
@@ -168,12 +169,30 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     return bind_matrix(b, &m->down_proj, down, d, width);
 }
 
+/* Convention gate=bf16, and the file has more digits: a copy of the router's matrix, rounded. */
+static int round_gate(struct binder *b, struct weight_view *w)
+{
+    if (!b->c->conventions.value[GATE] || w->type == WEIGHT_BF16 || !w->data)
+        return VB_OK;
+    float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
+    if (!copy)
+        return VB_NO_MEMORY;
+    for (size_t i = 0; i < w->rows; i++)
+        decode_weights(copy + i * w->cols, w, i, 0, w->cols);
+    op_round_bf16(copy, copy, w->rows * w->cols);
+    b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
+    *w = (struct weight_view){.type = WEIGHT_F32, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
+    return VB_OK;
+}
+
 static int bind_moe(struct binder *b, struct moe *m)
 {
     const struct config *c = b->c;
     size_t E = (size_t)c->n_routed_experts, width = (size_t)c->moe_intermediate_size;
     char part[40];
     int rc = bind_matrix(b, &m->gate, "mlp.gate", E, (size_t)c->hidden_size);
+    if (!rc)
+        rc = round_gate(b, &m->gate);
     if (!rc && c->topk_method == TOPK_NOAUX_TC)
         rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
     if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
@@ -343,14 +362,22 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     return rc;
 }
 
-int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
+int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, const vb_allocator *a,
+                     vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
+    if (!rc && conventions)
+        config_follow(&config, conventions);
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : model_bind(out, &config, checkpoint, a, err);
+}
+
+int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    return model_open_under(out, dir, NULL, a, err);
 }
 
 void model_close(struct model *m)

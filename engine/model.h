@@ -47,7 +47,7 @@ struct mtp_module {                           /* SEMANTICS "MTP module k" */
 };
 
 struct model {
-    struct config config;
+    struct config config;                     /* its conventions are those in force */
     struct checkpoint *checkpoint;
     const vb_allocator *allocator;            /* a copy lives in allocator_copy */
     vb_allocator allocator_copy;
@@ -67,6 +67,9 @@ struct model {
  * tied to it; whole MTP layers beyond num_nextn_predict_layers. MTP layers that config.json promises and nothing stores
  * (many copies drop them) leave num_mtp smaller than that; one stored in part is an error. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
+/* The same under other conventions; NULL: the defaults. */
+int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, const vb_allocator *a,
+                     vb_error *err);
 void model_close(struct model *m);
 
 /* Binds a checkpoint (taken over, also on failure) to a config. Works on a list without weights: data stays NULL. */

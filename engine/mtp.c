@@ -22,18 +22,21 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
     s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
     s->h = vb_alloc(a, s->room * d, sizeof *s->h);
     s->g = vb_alloc(a, s->room * d, sizeof *s->g);
+    s->next = vb_alloc(a, s->room * d, sizeof *s->next);
     s->logits = vb_alloc(a, (size_t)m->config.vocab_size, sizeof *s->logits);
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
-    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->logits || !s->rows || !s->depths, code = VB_OK;
+    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths, code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->module = &m->mtp[k % m->num_mtp];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
-        code = kvcache_open(&depth->cache, 1, o->context + VB_MAX_DRAFT, width, a, err);
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 2, width, a, err);
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
+        depth->cache.tracer = o->tracer;
+        depth->cache.depth = k;
     }
     if (missing)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
@@ -49,11 +52,21 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].hidden_of_next);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->logits, s->rows, s->depths};
+    void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     s->num_depths = 0;
 }
+
+static size_t phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
+
+size_t mtp_row_count(const struct mtp_state *s, int k)
+{
+    size_t length = s->depths[k].cache.length;
+    return length ? length - phantom(s->model) : 0;
+}
+
+void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + phantom(s->model) : 0); }
 
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
@@ -61,7 +74,7 @@ static void forget(struct mtp_state *s, size_t pos)
     size_t hidden = pos ? pos - 1 : 0;
     s->count = pos;
     for (int k = 0; k < s->num_depths; k++)
-        kvcache_truncate(&s->depths[k].cache, hidden);
+        mtp_cut(s, k, hidden);
     if (s->first_pending + s->pending_count > hidden) {
         s->pending_count = s->first_pending < hidden ? hidden - s->first_pending : 0;
         s->first_pending = at_most(s->first_pending, hidden);
@@ -70,7 +83,7 @@ static void forget(struct mtp_state *s, size_t pos)
 
 static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
-    size_t d = hidden_size(s), used = at_most(s->depths[0].cache.length - s->first_pending, s->pending_count);
+    size_t d = hidden_size(s), used = at_most(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
     memmove(s->pending, s->pending + used * d, (s->pending_count - used) * d * sizeof *s->pending);
     s->first_pending += used;
     s->pending_count -= used;
@@ -81,6 +94,7 @@ static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const f
     assert(s->first_pending + s->pending_count == (none ? 0 : pos - 1) && s->pending_count + n <= s->room);
     if (n > none)
         memcpy(s->pending + s->pending_count * d, hidden + none * d, (n - none) * d * sizeof *hidden);
+    trace_hidden(s->options.tracer, s->first_pending + s->pending_count, n - none);
     s->pending_count += n - none;
 }
 
@@ -89,50 +103,106 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
 {
     size_t failed;
     assert(pos <= s->count);
+    s->missing = 0;
     if (pos < s->count)
         forget(s, pos);
     keep(s, pos, tokens, hidden, n);
-    if (s->count - 1 - s->depths[0].cache.length > ROWS_WORTH_A_PASS)
+    if (s->count - 1 - mtp_row_count(s, 0) > ROWS_WORTH_A_PASS)
         mtp_round(s, w, NULL, 0, &failed);
 }
 
-void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const int32_t *draft)
+void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
 {
-    struct mtp_depth *depth = &s->depths[k];
-    size_t d = hidden_size(s), done = 0;
-    for (size_t j = 0; j < n; j++) {
-        size_t i = depth->cache.length, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
-        s->rows[j] = (struct row){.cache = &depth->cache, .index = (int32_t)i,
-                                  .position = (int32_t)i + MISTAKE(draft_position_off_by_one),
-                                  .token = token < s->count ? s->tokens[token] : draft[token - s->count],
-                                  .draft = token < s->count ? 0 : (int32_t)(token - s->count) + 1,
-                                  .slot = kvcache_append(&depth->cache)};
-    }
-    while (done < n) {
-        size_t S = at_most(n - done, w->max_rows);
-        forward_mtp(w, depth->module, k, s->rows + done, s->h + done * d, s->g + done * d, S);
-        s->last_rows = S;
-        done += S;
-    }
+    const unsigned char *convention = s->model->config.conventions.value;
+    int32_t discarded[VB_MAX_DRAFT];
+    size_t failed;
+    if (convention[PREFILL_DRAFT])
+        mtp_round(s, w, discarded, 1, &failed);
+    s->missing = convention[MISSING_HIDDEN];
 }
 
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g)
+struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token)
+{
+    size_t position = m->config.conventions.value[DRAFT_POSITION] ? i + (size_t)k + 1 : i;
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + phantom(m)),
+                        .position = (int32_t)position + MISTAKE(draft_position_off_by_one),
+                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = k - 1};
+}
+
+void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token)
+{
+    const struct config *c = &w->model->config;
+    if (!phantom(w->model) || cache->length)
+        return;
+    struct row row = {.cache = cache, .token = token, .position = c->conventions.value[DRAFT_POSITION] ? k : -1,
+                      .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = k - 1};
+    memset(w->delta, 0, (size_t)c->hidden_size * sizeof *w->delta);
+    forward_mtp(w, module, k, &row, w->delta, w->delta, w->delta, 1);
+    trace_pass(cache->tracer, k, &row, 1);
+}
+
+static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
+{
+    return index < s->count ? s->tokens[index] : draft[index - s->count];
+}
+
+void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+              const int32_t *draft)
+{
+    struct mtp_depth *depth = &s->depths[k];
+    size_t d = hidden_size(s), first = mtp_row_count(s, k), newest = s->count - 2;
+    if (n && first == 0)
+        mtp_first_row(w, depth->module, k, &depth->cache, token_at(s, (size_t)k, draft));
+    for (size_t j = 0; j < n + pad; j++) {
+        size_t i = first + j, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
+        struct row row = mtp_row(s->model, &depth->cache, k, i, j < n ? token_at(s, token, draft) : 0);
+        row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
+        if (source == FROM_ITSELF)
+            row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
+        else if (j >= n || (s->missing && k == 0 && i == newest))
+            row.hidden_of = -1;
+        s->rows[j] = row;
+    }
+    for (size_t done = 0; done < n + pad;) {
+        size_t S = at_most(n + pad - done, w->max_rows);
+        forward_mtp(w, depth->module, k, s->rows + done, s->h + done * d, s->g + done * d, s->next + done * d, S);
+        trace_pass(s->options.tracer, k, s->rows + done, S);
+        s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
+        done += S;
+    }
+    if (pad)
+        mtp_cut(s, k, first + n);
+}
+
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number)
 {
     size_t V = (size_t)s->model->config.vocab_size;
     forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
-    forward_tap_logits(w, s->logits, s->last_rows - 1, 1); /* the row that chooses is the pass's last */
-    return all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
+    forward_tap_logits(w, s->logits, s->head_row, 1);
+    int32_t token = all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
+    trace_choose(s->options.tracer, k, s->head_row, token, number);
+    return token;
+}
+
+size_t mtp_padding(const struct mtp_state *s, size_t n)
+{
+    size_t full = (size_t)s->options.max_draft + 1;
+    return s->options.padded && n && n < full ? full - n : 0;
 }
 
 /* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
- * has just given (s->g, from its row first_before on), and before that at most one row that it gave in an earlier round. */
-static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t first_before)
+ * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
+ * round. */
+static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
     size_t d = hidden_size(s), kept = 0;
+    memset(s->h + n * d, 0, pad * d * sizeof *s->h);
     if (k == 0) {
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
         if (MISTAKE(hidden_off_by_one) && n > 1)
             memmove(s->h + d, s->h, (n - 1) * d * sizeof *s->h);
+        if (s->missing && n)
+            memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
         return;
     }
     if (n && first < first_before) {
@@ -141,7 +211,7 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
         kept = 1;
     }
     if (n > kept)
-        memcpy(s->h + kept * d, s->g + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
+        memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
 }
 
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
@@ -150,19 +220,19 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
     int drafts = 0;
     if (N == 0)
         return 0; /* no hidden row yet: nothing can be proposed */
-    if (max > 0 && s->depths[0].cache.length == N)
-        kvcache_truncate(&s->depths[0].cache, N - 1); /* the row that proposes is computed once more */
+    if (max > 0 && mtp_row_count(s, 0) == N)
+        mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
     for (int k = 0; k < s->num_depths; k++) {
         struct mtp_depth *depth = &s->depths[k];
-        size_t first = depth->cache.length, final = N > (size_t)k ? N - (size_t)k : 0;
-        size_t end = k < max ? N : final, n = end > first ? end - first : 0;
-        gather_hidden(s, k, first, n, first_before);
+        size_t first = mtp_row_count(s, k), final = N > (size_t)k ? N - (size_t)k : 0;
+        size_t end = k < max ? N : final, n = end > first ? end - first : 0, pad = k < max ? mtp_padding(s, n) : 0;
+        gather_hidden(s, k, first, n, pad, first_before);
         if (k > 0 && final >= first_before && final < first_before + rows_before)
-            memcpy(depth->hidden_of_next, s->g + (final - first_before) * d, d * sizeof *s->g);
-        mtp_rows(s, w, k, n, draft);
-        kvcache_truncate(&depth->cache, final + MISTAKE(draft_row_kept));
+            memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
+        mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
+        mtp_cut(s, k, final + MISTAKE(draft_row_kept));
         if (k < max) {
-            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d);
+            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1);
             if (chosen < 0) {
                 ++*failed;
                 max = k; /* the deeper ones still compute their final rows */
@@ -174,4 +244,29 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
         rows_before = n;
     }
     return drafts;
+}
+
+int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
+{
+    size_t d = hidden_size(s);
+    while (drafts && drafts < max) {
+        size_t pad = mtp_padding(s, 1);
+        memcpy(s->h, s->next + last * d, d * sizeof *s->h);
+        memset(s->h + d, 0, pad * d * sizeof *s->h);
+        mtp_rows(s, w, 0, 1, pad, FROM_ITSELF, draft);
+        last = 0;
+        int32_t chosen = mtp_choose(s, w, 0, s->g, drafts + 1);
+        if (chosen < 0) {
+            ++*failed;
+            break;
+        }
+        draft[drafts++] = chosen;
+    }
+    return drafts;
+}
+
+void mtp_round_ends(struct mtp_state *s)
+{
+    if (s->missing && s->count >= 2)
+        mtp_cut(s, 0, s->count - 2);
 }

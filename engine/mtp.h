@@ -12,8 +12,8 @@
 
 struct mtp_depth {
     const struct mtp_module *module;
-    struct kvcache cache;  /* one layer; its length is the number of rows, all final between rounds */
-    float *hidden_of_next; /* h^k of row cache.length, which the depth before computed as its last final row [d] */
+    struct kvcache cache;  /* one layer; its rows are all final between rounds (but for eagle-reroll and eagle-keep) */
+    float *hidden_of_next; /* h^k of the row that comes next, which the depth before computed as its last final row [d] */
 };
 
 struct mtp_state {
@@ -23,10 +23,11 @@ struct mtp_state {
     size_t count;         /* N + 1 of them */
     float *pending;       /* the target's hidden rows first_pending.. [room, d] */
     size_t first_pending, pending_count, room;
-    float *h, *g;         /* [room, d]: the rows that a pass takes and gives */
+    float *h, *g, *next;  /* [room, d]: what a pass takes, gives to the head, and hands to the next depth */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
-    size_t last_rows;     /* how many the last pass had */
+    size_t head_row;      /* of the last pass: its last row that is no padding */
+    int missing;          /* MISSING_HIDDEN: in this round the target's newest hidden row is not known */
     struct mtp_depth *depths;
     int num_depths;
 };
@@ -41,16 +42,43 @@ void mtp_state_close(struct mtp_state *s);
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
+/* drafter_type.after_prompt: what PREFILL_DRAFT and MISSING_HIDDEN ask for. */
+void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
+
 /* Computes the final rows of every depth, and for the depths k < max also the rows up to N-1, each proposing a draft
- * that the next depth's rows take. Returns the number of drafts; s->g then ends with the row that proposed the last.
- * Rows that are not final are cut again. */
+ * that the next depth's rows take. Returns the number of drafts; s->g and s->next then end with the row that proposed the
+ * last. Rows that are not final are cut again. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
-/* Rows first.. of depth k's module, appended to its cache: s->h [n, d] -> s->g [n, d]. Row i takes tok[i+k+1], of which
- * those beyond tok[N] are drafts: draft[0] is tok[N+1]. */
-void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, const int32_t *draft);
+/* Whose hidden rows a pass takes: those of the target or the depth before, row i's for row i; or the module's own of the pass
+ * before, row i-1's for row i. */
+enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF };
 
-/* argmax of depth k's head over a row g, lowest index; -1 when its logits are not finite. */
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g);
+/* The next n rows of depth k's module, appended to its cache: s->h [n + pad, d] -> s->g, s->next. Row i takes tok[i+k+1], of
+ * which those beyond tok[N] are drafts: draft[0] is tok[N+1]. Then `pad` rows of token 0, which leave the cache again. */
+void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+              const int32_t *draft);
+
+/* More drafts by module 0, which takes its own row: `drafts` there are, at most max there may be. The row that proposed the
+ * last is `last` of s->next. Returns how many there are then. */
+int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
+
+/* argmax of depth k's head over a row g, lowest index; -1 when its logits are not finite. number: of the draft, from 1. */
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number);
+
+/* Rows of a depth's cache, without the phantom; and a cut to n of them. */
+size_t mtp_row_count(const struct mtp_state *s, int k);
+void mtp_cut(struct mtp_state *s, int k, size_t n);
+
+/* After a round's drafts: what was made without the target's newest hidden row is made again in the next. */
+void mtp_round_ends(struct mtp_state *s);
+
+/* How many rows of padding a pass of n rows of a round gets. */
+size_t mtp_padding(const struct mtp_state *s, size_t n);
+
+/* Row i of depth k, taking `token`, appended to the cache, under the model's conventions. */
+struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token);
+/* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[k]). */
+void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token);
 
 #endif

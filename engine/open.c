@@ -11,8 +11,12 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     *out = NULL;
     if (strcmp(precision, "f32"))
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known is f32", precision);
+    struct conventions conventions = {{0}};
+    int code = conventions_parse(&conventions, options ? options->conventions : NULL, err);
+    if (code)
+        return code;
     struct fpenv env = fpenv_enter();
-    int code = model_open(out, dir, options ? &options->allocator : NULL, err);
+    code = model_open_under(out, dir, &conventions, options ? &options->allocator : NULL, err);
     fpenv_leave(env);
     return code;
 }

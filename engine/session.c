@@ -26,7 +26,7 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         return VB_OK;
     const struct drafter_type *type = drafter_named(name);
     if (!type)
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle", name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep", name);
     if (type->needs_mtp && !s->model->num_mtp)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(s->model->checkpoint),
                        name);
@@ -78,16 +78,23 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     size_t round = VB_MAX_DRAFT + 1, max_rows = s->chunk > round ? s->chunk : round;
     size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
     int threads = s->options.threads ? s->options.threads : available_processors();
-    int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context + round, err);
+    int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
     if (!code)
         code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
+    if (!code && s->options.trace) {
+        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, max_rows, a);
+        if (!s->tracer)
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", max_rows);
+    }
+    s->cache.tracer = s->tracer;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
     if (!code && s->type) {
         struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
-                                    .poison = s->options.poison_cut_rows, .sequence = s->options.sequence};
+                                    .poison = s->options.poison_cut_rows, .padded = s->options.padded,
+                                    .sequence = s->options.sequence, .tracer = s->tracer};
         code = s->type->open(&s->drafter, s->model, &o, err);
     }
     if (!code && s->options.tap) {
@@ -142,6 +149,7 @@ void vb_session_close(vb_session *s)
         s->type->close(s->drafter);
     tapper_close(s->work.tapper, a);
     sampler_close(s->sampler, a);
+    tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
     workspace_close(&s->work);
     vb_free(a, s->tokens);
@@ -213,6 +221,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     p->chooses = p->committed == left;
     if (!s->type || p->is_prompt)
         return;
+    p->padding = s->options.padded ? s->max_draft : 0; /* and no drafts yet */
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;
     most = most ? most - 1 : 0;
@@ -220,20 +229,21 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
         most = (size_t)s->max_draft;
     if (most)
         p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
+    p->padding -= p->padding ? p->drafts : 0;
 }
 
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows)
 {
-    size_t n = p->committed + (size_t)p->drafts;
-    for (size_t i = 0; i < n; i++) {
+    size_t n = p->committed + (size_t)p->drafts, all = n + (size_t)p->padding;
+    for (size_t i = 0; i < all; i++) {
         size_t index = s->cached + i;
         rows[p->first_row + i] = (struct row){
-            .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index,
-            .draft = i < p->committed ? 0 : (int32_t)(i - p->committed) + 1,
-            .token = i < p->committed ? s->tokens[index] : p->draft[i - p->committed],
+            .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index, .hidden_of = -1, .hidden_depth = -1,
+            .draft = i < p->committed ? 0 : i < n ? (int32_t)(i - p->committed) + 1 : -1,
+            .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
             .slot = kvcache_append(&s->cache)};
     }
-    return n;
+    return all;
 }
 
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
@@ -252,4 +262,6 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     if (s->cached > first)
         s->type->observe(s->drafter, &s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
     s->observed = s->cached + 1;
+    if (p->is_prompt && n && s->type->after_prompt)
+        s->type->after_prompt(s->drafter, &s->work);
 }

@@ -22,6 +22,7 @@ struct vb_session {
     struct drafter *drafter;
     int max_draft;        /* K */
     struct sampler *sampler;
+    struct tracer *tracer; /* NULL: nobody listens */
     struct row *rows;     /* [work.max_rows]: a pass, of this session or of several */
 };
 
@@ -30,6 +31,7 @@ struct plan {
     size_t committed;     /* rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_DRAFT];
     int drafts;           /* rows of drafts after them */
+    int padding;          /* rows of nothing after those */
     int is_prompt;        /* the first of them was given, not chosen */
     int chooses;          /* the last committed token is among the rows: tokens are chosen */
     size_t first_row;     /* in the pass */

@@ -42,8 +42,7 @@ void tapper_pass(struct tapper *t, const struct row *rows, size_t S, int depth)
     t->layer = -1;
     t->pass++;
     for (size_t s = 0; s < S; s++)
-        t->told[s] = (vb_tap_row){.sequence = rows[s].cache->sequence, .token = rows[s].token, .index = rows[s].index,
-                                  .position = rows[s].position, .slot = rows[s].slot, .draft = rows[s].draft};
+        t->told[s] = row_told(&rows[s]);
 }
 
 static void tell(struct tapper *t, const char *name, size_t first, vb_tap *tap)

@@ -50,6 +50,8 @@ typedef struct model vb_model;
 typedef struct vb_model_options {
     vb_allocator allocator; /* must outlive the model and its sessions */
     const char *precision;  /* NULL or "f32": weights as stored, f32 activations */
+    const char *conventions; /* NULL: the defaults; else "as=vllm-2025,concat=hidden-embedding": `verbatim conventions` lists
+                                them. Those of drafting change no output; those of the target change the bits. */
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index). Weights are
@@ -106,7 +108,9 @@ typedef struct vb_tap_row {
     int32_t index;    /* of the row in its cache's timeline: the target's row i and an MTP module's row i belong to h_i */
     int32_t position; /* of RoPE */
     int32_t slot;     /* where its cache row lies */
-    int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round */
+    int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round; -1: padding */
+    int32_t hidden_of; /* of a module's row, the row whose hidden vector it took: -1 none (zeros), else its index in */
+    int32_t hidden_depth; /* the target (-1) or the module of an MTP depth (0..) */
 } vb_tap_row;
 
 /* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
@@ -127,12 +131,31 @@ typedef struct vb_tap {
 } vb_tap;
 typedef void (*vb_tap_callback)(void *context, const vb_tap *tap);
 
+/* ---- a trace: the bookkeeping of every round ---------------------------------------------------------------------- */
+
+enum vb_trace_kind {
+    VB_TRACE_PASS,   /* rows went through the target (depth -1) or a module; their cache rows are written */
+    VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of that depth's last pass: by the target, or as a draft */
+    VB_TRACE_HIDDEN, /* hidden rows first.. of the target, `count` of them, were handed to the drafter */
+    VB_TRACE_CUT     /* a cache was cut: its rows from index first on, `count` of them, are gone */
+};
+typedef struct vb_trace {
+    enum vb_trace_kind kind;
+    int32_t sequence, depth;  /* depth: of MTP, or -1 */
+    uint64_t round;           /* 0: the prompt; a round is what ends with a pass through the target */
+    size_t first, count;      /* PASS: count rows */
+    const vb_tap_row *row;    /* PASS */
+    int32_t token;            /* CHOOSE */
+    int32_t draft;            /* CHOOSE: of a module the number of the draft, from 1; of the target as vb_event.draft_depth */
+} vb_trace;
+typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
+
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
-    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle" */
+    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep" */
     int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
@@ -140,7 +163,10 @@ typedef struct vb_session_options {
     vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
     void *tap_context;
     int tap_scores;        /* attention scores too: as much again as the attention itself */
-    int32_t sequence;      /* a number of the caller's, told to taps */
+    vb_trace_callback trace; /* NULL: none */
+    void *trace_context;
+    int padded;            /* passes of a round are filled up to K+1 rows with token 0, as systems with fixed shapes do */
+    int32_t sequence;      /* a number of the caller's, told to taps and traces */
     int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
 } vb_session_options;
 

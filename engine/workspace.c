@@ -5,6 +5,7 @@
 
 #include "../ops/attention.h"
 #include "../ops/linear.h"
+#include "../ops/mistake.h"
 #include "../ops/mlp.h"
 #include "../ops/router.h"
 
@@ -48,11 +49,17 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
                              c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
 
-    *w = (struct workspace){.model = m, .max_rows = S, .context = context, .max_logit_rows = max_logit_rows,
-                            .scale = config_attention_scale(c)};
+    const unsigned char *convention = c->conventions.value;
+    struct config effective = *c;
+    if (convention[YARN] && context <= (size_t)c->rope_original_max_position_embeddings)
+        effective.rope_yarn = 0;
+
+    *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1, .max_logit_rows = max_logit_rows,
+                            .scale = config_attention_scale(&effective)};
     w->cx.k = k;
     w->cx.threads = threads;
-    rope_init(&w->rope, r, c->rope_interleave, c->rope_theta, c->rope_yarn ? &yarn : NULL);
+    (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
+                                                         effective.rope_yarn ? &yarn : NULL);
     w->cx.scratch_size = scratch_bytes(w, S) + 4096;
 
     w->x = take(w, S * d, sizeof(float));
@@ -70,6 +77,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->ids = take(w, S, sizeof(int32_t));
     w->seen = take(w, S, sizeof(struct timeline));
     w->hidden = take(w, S * d, sizeof(float));
+    w->features = convention[MAIN_HIDDEN] || MISTAKE(hidden_before_final_norm) ? take(w, S * d, sizeof(float)) : w->hidden;
     w->logits = take(w, max_logit_rows * (size_t)c->vocab_size, sizeof(float));
     w->first_bad_layer = take(w, S, sizeof(int32_t));
     w->cx.scratch = take(w, w->cx.scratch_size, 1);

@@ -13,22 +13,24 @@ static double correction_dim(double rotations, double dim, double theta, double 
     return dim * kernel_log(context / (rotations * 6.283185307179586)) / (2.0 * kernel_log(theta));
 }
 
-static void blend_yarn(struct rope *rope, double theta, const struct rope_yarn *y)
+/* [i]: 0 for fast waves, which stay as trained; 1 for slow ones, which are stretched. */
+static void yarn_ramp(double *ramp, size_t pairs, double dim, double theta, const struct rope_yarn *y)
 {
-    double dim = (double)rope->dim;
     double low = floor(correction_dim(y->beta_fast, dim, theta, y->original_max_position_embeddings));
     double high = ceil(correction_dim(y->beta_slow, dim, theta, y->original_max_position_embeddings));
     low = low < 0.0 ? 0.0 : low;
     high = high > dim - 1.0 ? dim - 1.0 : high;
     if (low == high)
         high += 0.001;
-    for (size_t i = 0; i < rope->dim / 2; i++) {
-        double ramp = ((double)i - low) / (high - low);
-        ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp; /* 0: fast waves, as trained; 1: slow waves, stretched */
-        ramp = MISTAKE(yarn_without_ramp) ? 1.0 : ramp;
-        rope->frequency[i] = rope->frequency[i] / y->factor * ramp + rope->frequency[i] * (1.0 - ramp);
+    for (size_t i = 0; i < pairs; i++) {
+        double x = ((double)i - low) / (high - low);
+        ramp[i] = MISTAKE(yarn_without_ramp) ? 1.0 : x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
     }
-    rope->attention_factor = rope_mscale(y->factor, y->mscale) / rope_mscale(y->factor, y->mscale_all_dim);
+}
+
+static double yarn_attention_factor(const struct rope_yarn *y)
+{
+    return rope_mscale(y->factor, y->mscale) / rope_mscale(y->factor, y->mscale_all_dim);
 }
 
 void rope_init(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn)
@@ -36,11 +38,34 @@ void rope_init(struct rope *rope, size_t dim, int interleave, double theta, cons
     assert(dim % 2 == 0 && dim <= ROPE_MAX_DIM);
     rope->dim = dim;
     rope->interleave = MISTAKE(rope_in_halves) ? 0 : interleave;
-    rope->attention_factor = 1.0;
+    rope->f32_angles = 0;
+    rope->attention_factor = yarn ? yarn_attention_factor(yarn) : 1.0;
     for (size_t i = 0; i < dim / 2; i++)
         rope->frequency[i] = kernel_pow(theta, -(2.0 * (double)i / (double)dim));
+    if (!yarn)
+        return;
+    double ramp[ROPE_MAX_DIM / 2];
+    yarn_ramp(ramp, dim / 2, (double)dim, theta, yarn);
+    for (size_t i = 0; i < dim / 2; i++)
+        rope->frequency[i] = rope->frequency[i] / yarn->factor * ramp[i] + rope->frequency[i] * (1.0 - ramp[i]);
+}
+
+void rope_init_f32(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn)
+{
+    double ramp[ROPE_MAX_DIM / 2];
+    rope_init(rope, dim, interleave, theta, yarn);
+    rope->f32_angles = 1;
     if (yarn)
-        blend_yarn(rope, theta, yarn);
+        yarn_ramp(ramp, dim / 2, (double)dim, theta, yarn);
+    for (size_t i = 0; i < dim / 2; i++) {
+        float wave = (float)kernel_pow(theta, (float)(2.0 * (double)i / (double)dim)), frequency = 1.0f / wave;
+        if (yarn) {
+            float keep = 1.0f - (float)ramp[i], slow = 1.0f / (float)(yarn->factor * wave);
+            float stretched = slow * (1.0f - keep), kept = frequency * keep;
+            frequency = stretched + kept;
+        }
+        rope->frequency[i] = frequency;
+    }
 }
 
 void op_rope_angles(float *cos_sin, const struct rope *rope, int64_t p)
@@ -48,8 +73,13 @@ void op_rope_angles(float *cos_sin, const struct rope *rope, int64_t p)
     size_t half = rope->dim / 2;
     for (size_t i = 0; i < half; i++) {
         double angle = (double)p * rope->frequency[i];
-        cos_sin[i] = (float)(kernel_cos(angle) * rope->attention_factor);
-        cos_sin[half + i] = (float)(kernel_sin(angle) * rope->attention_factor);
+        if (rope->f32_angles)
+            angle = (float)angle;
+        double c = kernel_cos(angle), s = kernel_sin(angle);
+        if (rope->f32_angles)
+            c = (float)c, s = (float)s;
+        cos_sin[i] = (float)(c * rope->attention_factor);
+        cos_sin[half + i] = (float)(s * rope->attention_factor);
     }
 }
 

@@ -18,6 +18,7 @@
 struct rope {
     size_t dim;          /* r, even, at most ROPE_MAX_DIM */
     int interleave;
+    int f32_angles;      /* angles, cosines and sines are rounded to f32 at each step, as the frequencies have been */
     double frequency[ROPE_MAX_DIM / 2];
     double attention_factor; /* a: m(mscale) / m(mscale_all_dim) under YaRN, else 1 */
 };
@@ -28,6 +29,8 @@ struct rope_yarn {
 
 /* yarn NULL: plain RoPE. */
 void rope_init(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
+/* The same as programs do it that hold frequencies and angles in f32: every step is rounded. */
+void rope_init_f32(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
 
 /* YaRN's m(scale) = 0.1 scale ln(factor) + 1, or 1 when factor <= 1. */
 double rope_mscale(double factor, double scale);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "mistake.h"
+#include "round.h"
 
 #define SOFTMAX_BLOCK 256
 
@@ -47,15 +48,18 @@ static void softmax(const struct op_ctx *cx, float *s, const float *logits, size
 }
 
 #define NONE ((size_t)-1)
-enum { CLOSED, OPEN, ELECTED }; /* what may still happen to an expert or a group */
+enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED }; /* what may still happen to an expert or a group */
 
 /* the best of those that are open, by the order above; it becomes elected */
 static size_t elect(const float *scores, int32_t *state, size_t n)
 {
     size_t best = NONE;
-    for (size_t e = 0; e < n; e++)
-        if (state[e] == OPEN && (best == NONE || before(scores[e], e, scores[best], best)))
-            best = e;
+    float best_score = 0.0f;
+    for (size_t e = 0; e < n; e++) {
+        float score = state[e] == OPEN ? scores[e] : 0.0f;
+        if ((state[e] == OPEN || state[e] == OPEN_AS_ZERO) && (best == NONE || before(score, e, best_score, best)))
+            best = e, best_score = score;
+    }
     state[best] = ELECTED;
     return best;
 }
@@ -82,18 +86,33 @@ static void close_groups(const struct router *r, const float *choice, int32_t *s
     for (size_t i = 0; i < r->chosen_groups; i++)
         elect(scores, group, r->groups);
     for (size_t e = 0; e < r->experts; e++)
-        state[e] = group[e / size] == ELECTED ? OPEN : CLOSED;
+        state[e] = group[e / size] == ELECTED ? OPEN : r->mask_with_zero || MISTAKE(group_mask_zero) ? OPEN_AS_ZERO : CLOSED;
+}
+
+static float normaliser(const struct router *r, float sum)
+{
+    if (r->normaliser == 2)
+        return sum > 0x1p-14f ? sum : 0x1p-14f;
+    return r->normaliser ? sum + 1e-20f : sum;
 }
 
 static void weigh(float *weight, const int32_t *expert, const float *s, const struct router *r)
 {
     float sum = 0.0f;
+    int rounded = r->sigmoid && r->bf16;
     for (size_t i = 0; i < r->chosen; i++)
         sum = sum + s[expert[i]];
+    if (rounded)
+        op_round_bf16(&sum, &sum, 1);
+    sum = normaliser(r, sum);
     for (size_t i = 0; i < r->chosen; i++) {
         float w = r->norm_topk_prob ? s[expert[i]] / sum : s[expert[i]];
+        if (rounded)
+            op_round_bf16(&w, &w, 1);
         weight[i] = r->sigmoid || !r->norm_topk_prob ? w * r->routed_scaling_factor : w;
     }
+    if (rounded)
+        op_round_bf16(weight, weight, r->chosen);
 }
 
 static void show(struct op_probe *p, size_t row, const struct router *r, const float *s, const float *choice,
@@ -125,6 +144,8 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
             sigmoid(cx, s, logits, E);
         else
             softmax(cx, s, logits, E, few);
+        if (r->sigmoid && r->bf16)
+            op_round_bf16(s, s, E);
         for (size_t e = 0; e < E; e++) {
             choice[e] = r->bias ? s[e] + r->bias[e] : s[e]; /* the bias elects experts; weights stay unbiased */
             state[e] = OPEN;
@@ -133,8 +154,6 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
         }
         if (r->grouped && r->chosen_groups < r->groups && !MISTAKE(groups_ignored))
             close_groups(r, choice, state, few, group);
-        for (size_t e = 0; MISTAKE(group_mask_zero) && e < E; e++)
-            choice[e] = state[e] == CLOSED ? 0.0f : choice[e], state[e] = OPEN;
         for (size_t i = 0; i < r->chosen; i++) {
             size_t e = elect(choice, state, E);
             if (MISTAKE(expert_order))

@@ -80,7 +80,7 @@ static void split(double *a, int A, double *b, int B, const double *x, size_t ro
 static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
 /* convention rope-angle: what the official code and transformers hold in f32 */
-static double round_angle(const struct run *run, double x) { return run->options.rope_angle_f32 ? (float)x : x; }
+static double round_angle(const struct run *run, double x) { return ref_convention(run, ROPE_ANGLE) ? (float)x : x; }
 
 /* YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, and 1 where nothing is stretched */
 static double yarn_m(const struct config *c, double mscale)
@@ -103,7 +103,7 @@ static double rope_frequency(const struct run *run, int i)
     int R = c->qk_rope_head_dim;
     double wave = round_angle(run, pow(c->rope_theta, round_angle(run, 2.0 * i / R)));
     double f = round_angle(run, 1 / wave);
-    if (!c->rope_yarn)
+    if (!run->stretched)
         return f;
     double low = fmax(floor(yarn_correction_dim(c, c->rope_beta_fast)), 0);
     double high = fmin(ceil(yarn_correction_dim(c, c->rope_beta_slow)), R - 1);
@@ -114,22 +114,22 @@ static double rope_frequency(const struct run *run, int i)
     return round_angle(run, round_angle(run, slow * round_angle(run, 1 - keep)) + round_angle(run, f * keep));
 }
 
-void ref_rope_tables(struct run *run, int S)
+void ref_rope_tables(struct run *run, int first, int S)
 {
     const struct config *c = run->c;
-    double m = c->rope_yarn ? yarn_m(c, c->rope_mscale) / yarn_m(c, c->rope_mscale_all_dim) : 1;
+    double m = run->stretched ? yarn_m(c, c->rope_mscale) / yarn_m(c, c->rope_mscale_all_dim) : 1;
     int half = c->qk_rope_head_dim / 2;
     for (int i = 0; i < half; i++) {
         double f = rope_frequency(run, i);
         for (int s = 0; s < S; s++) {
-            double angle = round_angle(run, s * f);
+            double angle = round_angle(run, (first + s) * f);
             run->cosine[(size_t)s * half + i] = round_angle(run, round_angle(run, cos(angle)) * m);
             run->sine[(size_t)s * half + i] = round_angle(run, round_angle(run, sin(angle)) * m);
         }
     }
 }
 
-/* The pair (x0, x1) number i at position s turns by the angle s f_i:
+/* The pair (x0, x1) number i at position p turns by the angle p f_i:
  *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
  * Pairs are (2i, 2i+1), or (i, i + R/2) when config.json has rope_interleave false. x [S, vectors, R], in place. */
 static void rope(struct run *run, double *x, int S, int vectors)
@@ -149,9 +149,10 @@ static void rope(struct run *run, double *x, int S, int vectors)
 /* -- attention ---------------------------------------------------------------------------------------------------- */
 
 /* softmax scale: (N+R)^-1/2, times m^2 under YaRN */
-static double attention_scale(const struct config *c)
+static double attention_scale(const struct run *run)
 {
-    double m = c->rope_yarn ? yarn_m(c, c->rope_mscale_all_dim) : 1;
+    const struct config *c = run->c;
+    double m = run->stretched ? yarn_m(c, c->rope_mscale_all_dim) : 1;
     return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
 }
 
@@ -169,7 +170,7 @@ static void attend(struct run *run, int h, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
-    double *p = run->scores, scale = attention_scale(c);
+    double *p = run->scores, scale = attention_scale(run);
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t t = 0; t < (size_t)S; t++)
             p[s * S + t] = t > s ? -INFINITY
@@ -210,11 +211,12 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
     int C = c->kv_lora_rank, Q = c->q_lora_rank;
+    double latent_eps = ref_convention(run, LATENT_EPS) ? c->rms_norm_eps : 1e-6;
 
     if (Q) {
         ref_linear(run, run->q_a, &w->q_a_proj, x, S);
         ref_value(run, "q_a", -1, S, Q, run->q_a);
-        ref_norm(run, run->q_a, &w->q_a_norm, run->q_a, S, c->latent_eps);
+        ref_norm(run, run->q_a, &w->q_a_norm, run->q_a, S, latent_eps);
         ref_value(run, "q_a_norm", -1, S, Q, run->q_a);
         ref_linear(run, run->q, &w->q_b_proj, run->q_a, S);
     } else {
@@ -226,7 +228,7 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
     split(run->latent, C, run->k_rope, R, run->kv_a, (size_t)S);
-    ref_norm(run, run->latent, &w->kv_a_norm, run->latent, S, c->latent_eps);
+    ref_norm(run, run->latent, &w->kv_a_norm, run->latent, S, latent_eps);
     ref_value(run, "latent", -1, S, C, run->latent);
 
     rope(run, run->q_rope, S, H);

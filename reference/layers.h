@@ -12,6 +12,7 @@ struct run {
     const struct config *c;
     struct reference_options options;
     uint64_t random;  /* state of the perturbation's generator */
+    int stretched;    /* YaRN is in force */
     int layer;        /* of the values computed now, -1 outside the layers */
     void *memory;     /* all of the following */
 
@@ -29,7 +30,7 @@ struct run {
     double *experts, *weights;          /* [S, X]: the chosen experts, ascending, and their weights */
     double *expert_in, *expert_out;     /* [S, D]: the tokens of one expert, gathered */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
-    double *embed, *concat;             /* [S, D], [S, 2D]: MTP */
+    double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
 };
 
@@ -38,7 +39,11 @@ void ref_value(struct run *run, const char *name, int index, int rows, int cols,
 /* shown only: values that are no result of arithmetic */
 void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data);
 
-void ref_rope_tables(struct run *run, int S);
+/* whether a convention is not at its default */
+static inline int ref_convention(const struct run *run, enum convention c) { return run->options.conventions.value[c]; }
+
+/* cosines and sines of positions first.. */
+void ref_rope_tables(struct run *run, int first, int S);
 void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
 void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S);

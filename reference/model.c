@@ -14,7 +14,7 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
                     vb_error *err)
 {
     const struct config *c = &r->config;
-    size_t s = (size_t)S, D = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, Q = (size_t)c->q_lora_rank;
+    size_t s = (size_t)S + 1 /* first-row=phantom */, D = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, Q = (size_t)c->q_lora_rank;
     size_t N = (size_t)c->qk_nope_head_dim, R = (size_t)c->qk_rope_head_dim, V = (size_t)c->v_head_dim;
     size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
     size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
@@ -31,14 +31,16 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
         {&run->router, s * E}, {&run->choice, s * E}, {&run->groups, s * G},
         {&run->experts, s * X}, {&run->weights, s * X},
         {&run->expert_in, s * D}, {&run->expert_out, s * D}, {&run->routed, s * X * D},
-        {&run->embed, s * D}, {&run->concat, s * 2 * D},
+        {&run->embed, s * D}, {&run->concat, s * 2 * D}, {&run->taken, s * D}, {&run->stream, s * D},
     };
     size_t parts = sizeof part / sizeof *part, total = 0;
 
     *run = (struct run){.r = r, .c = c, .layer = -1};
     if (options)
         run->options = *options;
+    int context = run->options.context ? run->options.context : S;
     run->random = run->options.perturb;
+    run->stretched = c->rope_yarn && !(ref_convention(run, YARN) && context <= c->rope_original_max_position_embeddings);
     for (size_t i = 0; i < parts; i++)
         total += part[i].count;
     double *next = run->memory = vb_alloc(&r->allocator, total + max(E, G) / sizeof(double) + 1, sizeof(double));
@@ -47,7 +49,6 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
     for (size_t i = 0; i < parts; next += part[i++].count)
         *part[i].at = next;
     run->chosen = (char *)next;
-    ref_rope_tables(run, S);
     return VB_OK;
 }
 
@@ -79,16 +80,23 @@ static int argmax(const double *logits, int V)
 
 /* -- the target --------------------------------------------------------------------------------------------------- */
 
-/* hidden [S,D] = RMSNorm(the layers, one after the other, on Emb(tokens)) */
-static void target(struct run *run, double *hidden, const int32_t *tokens, int S)
+/* hidden [S,D] = RMSNorm(the layers, one after the other, on Emb(tokens)); features [S,D], which the modules take, is the
+ * same or, with main-hidden=pre-norm, what the norm is taken of; may be NULL or hidden */
+static void target(struct run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
     const struct reference *r = run->r;
+    size_t bytes = (size_t)S * (size_t)run->c->hidden_size * sizeof *hidden;
+    ref_rope_tables(run, 0, S);
     ref_embed(run, hidden, &r->embed, tokens, S);
     for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++)
         ref_decoder_layer(run, &r->layers[run->layer], hidden, S);
     run->layer = -1;
+    if (features && ref_convention(run, MAIN_HIDDEN))
+        memcpy(features, hidden, bytes);
     ref_norm(run, hidden, &r->norm, hidden, S, run->c->rms_norm_eps);
     ref_value(run, "norm", -1, S, run->c->hidden_size, hidden);
+    if (features && features != hidden && !ref_convention(run, MAIN_HIDDEN))
+        memcpy(features, hidden, bytes);
 }
 
 /* logits [S,V] = W_head hidden */
@@ -110,7 +118,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
     if (!h) {
         rc = vb_fail(err, VB_NO_MEMORY, "no memory for the hidden states of %d tokens", S);
     } else {
-        target(&run, h, tokens, S);
+        target(&run, h, NULL, tokens, S);
         if (logits)
             head(&run, logits, &r->head, h, S);
     }
@@ -124,29 +132,48 @@ int reference_forward(const struct reference *r, const struct reference_options 
 
 /* Module k on rows 0..S-1 (section 2.2; eq. 21 has the hidden state first, every checkpoint has it second):
  *     x_i = eh_proj [ RMSNorm_e(Emb(tok_i)) ; RMSNorm_h(h_i) ],    g = RMSNorm_shared_head(decoder_layer(x))
- * tok_i is tok[i+k+1], the last token that the row may know. h, g [S,D]; g may be h.
- * `depth` is k for the hook, also where module k mod D stands in. */
-static void mtp(struct run *run, double *g, const struct mtp_module *w, int depth, const int32_t *tok, const double *h,
-                int S)
+ * tok_i is tok[i+k+1], the last token that the row may know. h, g, next [S,D]; next, which the next depth takes, is g or, with
+ * draft-hidden=pre-norm, decoder_layer(x); next may be h.
+ * `depth` is k for the hook, also where module k mod D stands in. `ahead` is how many tokens the row reads ahead, k + 1.
+ * first-row=phantom: row -1 stands before the others, with tok[k] and no hidden row. */
+static void mtp(struct run *run, double *g, double *next, const struct mtp_module *w, int depth, int ahead,
+                const int32_t *tok, const double *h, int S)
 {
-    size_t D = (size_t)run->c->hidden_size;
-    double eps = run->c->rms_norm_eps;
+    int D = run->c->hidden_size, phantom = ref_convention(run, FIRST_ROW), rows = S + phantom;
+    int swapped = ref_convention(run, CONCAT), first = ref_convention(run, DRAFT_POSITION) ? ahead - phantom : -phantom;
+    size_t d = (size_t)D, row = d * sizeof(double);
+    double eps = run->c->rms_norm_eps, *x = run->stream;
     run->layer = run->c->num_hidden_layers + depth;
-    ref_embed(run, run->embed, &w->embed, tok, S);
-    ref_norm(run, run->embed, &w->enorm, run->embed, S, eps);
-    ref_value(run, "enorm", -1, S, (int)D, run->embed);
-    ref_norm(run, run->normed, &w->hnorm, h, S, eps);
-    ref_value(run, "hnorm", -1, S, (int)D, run->normed);
-    for (size_t i = 0; i < (size_t)S; i++) {
-        memcpy(run->concat + i * 2 * D, run->embed + i * D, D * sizeof(double));
-        memcpy(run->concat + i * 2 * D + D, run->normed + i * D, D * sizeof(double));
+    ref_rope_tables(run, first, rows);
+    memset(run->taken, 0, (size_t)phantom * row);
+    memcpy(run->taken + (size_t)phantom * d, h, (size_t)S * row);
+
+    for (int i = 0; i < rows; i++) {
+        ref_row(&w->embed, tok[i - phantom], run->embed + (size_t)i * d);
+        if (ref_convention(run, FIRST_EMBEDDING) && first + i == 0)
+            memset(run->embed + (size_t)i * d, 0, row);
     }
-    ref_show(run, "concat", -1, S, (int)(2 * D), run->concat);
-    ref_linear(run, g, &w->eh_proj, run->concat, S);
-    ref_value(run, "eh_proj", -1, S, (int)D, g);
-    ref_decoder_layer(run, &w->layer, g, S);
-    ref_norm(run, g, &w->norm, g, S, eps);
-    ref_value(run, "shared_head_norm", -1, S, (int)D, g);
+    ref_show(run, "embed", -1, rows, D, run->embed);
+    ref_show(run, "taken", -1, rows, D, run->taken);
+    ref_norm(run, run->embed, &w->enorm, run->embed, rows, eps);
+    ref_value(run, "enorm", -1, rows, D, run->embed);
+    ref_norm(run, run->normed, &w->hnorm, run->taken, rows, eps);
+    ref_value(run, "hnorm", -1, rows, D, run->normed);
+    for (size_t i = 0; i < (size_t)rows; i++) {
+        memcpy(run->concat + i * 2 * d, (swapped ? run->normed : run->embed) + i * d, row);
+        memcpy(run->concat + i * 2 * d + d, (swapped ? run->embed : run->normed) + i * d, row);
+    }
+    ref_show(run, "concat", -1, rows, 2 * D, run->concat);
+    ref_linear(run, x, &w->eh_proj, run->concat, rows);
+    ref_value(run, "eh_proj", -1, rows, D, x);
+    ref_decoder_layer(run, &w->layer, x, rows);
+    x += (size_t)phantom * d;
+    if (ref_convention(run, DRAFT_HIDDEN))
+        memcpy(next, x, (size_t)S * row);
+    ref_norm(run, g, &w->norm, x, S, eps);
+    ref_value(run, "shared_head_norm", -1, S, D, g);
+    if (!ref_convention(run, DRAFT_HIDDEN) && next != g)
+        memcpy(next, g, (size_t)S * row);
 }
 
 /* token = argmax(W_head g);  logits [V] */
@@ -168,25 +195,25 @@ static int draft_vanilla(struct run *run, int N, int K, int32_t *tok, double *h,
     int rc = VB_OK;
     for (int k = 0; k < K && !rc; k++) {
         const struct mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
-        mtp(run, g, w, k, tok + k + 1, h, N);
+        mtp(run, g, h, w, k, k + 1, tok + k + 1, h, N);
         rc = propose(run, &tok[N + k + 1], logits + (size_t)k * V, &w->head, g + (size_t)(N - 1) * D, k, err);
-        memcpy(h, g, (size_t)N * D * sizeof *h);
     }
     return rc;
 }
 
 /* mtp-eagle: module 0 again and again. Row i takes tok[i+1] and, up to row N-1, the target's h_i; row N-1+j takes the
  * draft d_j = tok[N+j] and what row N-2+j gave, and proposes tok[N+j+1]. h [N+K,D], of which N rows are given. */
-static int draft_eagle(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
+static int draft_eagle(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
+                       vb_error *err)
 {
     size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
     const struct mtp_module *w = &run->r->mtp[0];
     int rc = VB_OK;
     for (int j = 0; j < K && !rc; j++) {
-        double *last = g + (size_t)(N - 1 + j) * D;
-        mtp(run, g, w, 0, tok + 1, h, N + j);
-        rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, last, j, err);
-        memcpy(h + (size_t)(N + j) * D, last, D * sizeof *h);
+        size_t last = (size_t)(N - 1 + j) * D;
+        mtp(run, g, next, w, 0, 1, tok + 1, h, N + j);
+        rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, g + last, j, err);
+        memcpy(h + last + D, next + last, D * sizeof *h);
     }
     return rc;
 }
@@ -208,13 +235,17 @@ int reference_draft(const struct reference *r, const struct reference_options *o
 
     size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, S = (size_t)N + (size_t)K;
     double *h = vb_alloc(&r->allocator, S * D, sizeof *h), *g = vb_alloc(&r->allocator, S * D, sizeof *g);
+    double *handed = vb_alloc(&r->allocator, S * D, sizeof *handed);
     double *logits = draft_logits ? draft_logits : vb_alloc(&r->allocator, (size_t)K * V, sizeof *logits);
     int32_t *tok = vb_alloc(&r->allocator, S + 1, sizeof *tok);
-    if (h && g && logits && tok) {
+    if (h && g && handed && logits && tok) {
         memcpy(tok, tokens, (size_t)N * sizeof *tok);
         tok[N] = next;
-        target(&run, h, tokens, N);
-        rc = (method == REFERENCE_MTP_EAGLE ? draft_eagle : draft_vanilla)(&run, N, K, tok, h, g, logits, err);
+        target(&run, g, h, tokens, N);
+        if (ref_convention(&run, MISSING_HIDDEN))
+            memset(h + (size_t)(N - 1) * D, 0, D * sizeof *h);
+        rc = method == REFERENCE_MTP_EAGLE ? draft_eagle(&run, N, K, tok, h, g, handed, logits, err)
+                                           : draft_vanilla(&run, N, K, tok, h, g, logits, err);
         if (!rc)
             memcpy(drafts, tok + N + 1, (size_t)K * sizeof *drafts);
     } else {
@@ -222,6 +253,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     }
     vb_free(&r->allocator, h);
     vb_free(&r->allocator, g);
+    vb_free(&r->allocator, handed);
     if (logits != draft_logits)
         vb_free(&r->allocator, logits);
     vb_free(&r->allocator, tok);
@@ -243,18 +275,20 @@ int reference_modules(const struct reference *r, const struct reference_options 
     if ((rc = run_open(&run, r, options, S, err)))
         return rc;
     double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h), *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
-    if (h && row) {
-        target(&run, h, tokens, S);
-        head(&run, row, &r->head, h, S);
+    double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g);
+    if (h && g && row) {
+        target(&run, g, h, tokens, S);
+        head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
             const struct mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
-            mtp(&run, h, w, k, tokens + k + 1, h, S - k - 1);
-            head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, h, S - k - 1);
+            mtp(&run, g, h, w, k, k + 1, tokens + k + 1, h, S - k - 1);
+            head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
     } else {
         rc = vb_fail(err, VB_NO_MEMORY, "no memory for the modules' rows of %d tokens", S);
     }
     vb_free(&r->allocator, h);
+    vb_free(&r->allocator, g);
     vb_free(&r->allocator, row);
     run_close(&run);
     return rc;
@@ -281,7 +315,7 @@ int reference_generate(const struct reference *r, const struct reference_options
     if (hidden && logits && tok) {
         memcpy(tok, prompt, (size_t)S * sizeof *tok);
         for (int n = S; n < S + count && !rc; n++) {
-            target(&run, hidden, tok, n);
+            target(&run, hidden, NULL, tok, n);
             head(&run, logits, &r->head, hidden + (size_t)(n - 1) * D, 1);
             if ((tok[n] = argmax(logits, (int)V)) < 0)
                 rc = vb_fail(err, VB_NOT_FINITE, "the logits that choose token %d have a value that is not finite", n);

@@ -37,14 +37,25 @@ void ref_choose(char *chosen, const double *x, int n, int k)
     }
 }
 
-/* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
-static void score(const struct config *c, double *x)
+/* convention gate=bf16: to the nearest number of 8 significant bits, ties to even */
+static double round_gate(const struct run *run, double x)
 {
+    int exponent;
+    if (!ref_convention(run, GATE) || x == 0 || !isfinite(x))
+        return x;
+    double fraction = frexp(x, &exponent); /* in [0.5, 1) */
+    return ldexp(nearbyint(fraction * 256), exponent - 8);
+}
+
+/* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
+static void score(const struct run *run, double *x)
+{
+    const struct config *c = run->c;
     int E = c->n_routed_experts;
     double max = -INFINITY, sum = 0;
     if (c->scoring_func == SCORING_SIGMOID) {
         for (int e = 0; e < E; e++)
-            x[e] = 1 / (1 + exp(-x[e]));
+            x[e] = round_gate(run, 1 / (1 + exp(-x[e])));
         return;
     }
     for (int e = 0; e < E; e++)
@@ -72,18 +83,40 @@ static double group_score(const struct config *c, const double *choice, int size
 /* The weights of the chosen experts come from their scores s: the bias has elected them and has no other say.
  *     sigmoid:  g = s / sum s * factor   with norm_topk_prob (eq. 13), else g = s * factor
  *     softmax:  g = s / sum s            with norm_topk_prob, not scaled, else g = s * factor */
-static void expert_weights(const struct config *c, double *weights, const double *experts, const double *scores)
+static void expert_weights(const struct run *run, double *weights, const double *experts, const double *scores)
 {
-    int X = c->num_experts_per_tok;
-    double sum = 0;
+    const struct config *c = run->c;
+    int X = c->num_experts_per_tok, sigmoid = c->scoring_func == SCORING_SIGMOID;
+    double sum = 0, factor = sigmoid || !c->norm_topk_prob ? c->routed_scaling_factor : 1;
     for (int j = 0; j < X; j++)
         sum += scores[(int)experts[j]];
+    sum = sigmoid ? round_gate(run, sum) : sum;
+    if (ref_convention(run, NORMALISER_EPS) == 1)
+        sum += 1e-20;
+    if (ref_convention(run, NORMALISER_EPS) == 2)
+        sum = fmax(sum, 0x1p-14);
     for (int j = 0; j < X; j++) {
-        double s = scores[(int)experts[j]], factor = c->routed_scaling_factor;
-        if (c->norm_topk_prob)
-            weights[j] = c->scoring_func == SCORING_SIGMOID ? s / sum * factor : s / sum;
-        else
-            weights[j] = s * factor;
+        double s = scores[(int)experts[j]], g = c->norm_topk_prob ? s / sum : s;
+        weights[j] = sigmoid ? round_gate(run, round_gate(run, g) * factor) : g * factor;
+    }
+}
+
+/* run->router [S,E] = W x; with gate=bf16 x, W and the result are rounded */
+static void gate_logits(struct run *run, const struct matrix *w, const double *x, int S)
+{
+    size_t E = (size_t)w->rows, D = (size_t)w->cols;
+    if (!ref_convention(run, GATE)) {
+        ref_linear(run, run->router, w, x, S);
+        return;
+    }
+    for (size_t e = 0; e < E; e++) {
+        ref_row(w, (int)e, run->row);
+        for (size_t s = 0; s < (size_t)S; s++) {
+            double sum = 0;
+            for (size_t d = 0; d < D; d++)
+                sum += round_gate(run, run->row[d]) * round_gate(run, x[s * D + d]);
+            run->router[s * E + e] = round_gate(run, sum);
+        }
     }
 }
 
@@ -96,10 +129,10 @@ static void route(struct run *run, const struct layer *w, const double *x, int S
     int E = c->n_routed_experts, X = c->num_experts_per_tok, grouped = c->topk_method != TOPK_GREEDY;
     int G = c->n_group, size = grouped ? E / G : E;
 
-    ref_linear(run, run->router, &w->router, x, S);
+    gate_logits(run, &w->router, x, S);
     ref_value(run, "router_logits", -1, S, E, run->router);
     for (int s = 0; s < S; s++)
-        score(c, run->router + (size_t)s * E);
+        score(run, run->router + (size_t)s * E);
     ref_value(run, "router_scores", -1, S, E, run->router);
 
     memcpy(run->choice, run->router, sizeof *run->choice * (size_t)S * E);
@@ -127,13 +160,13 @@ static void route(struct run *run, const struct layer *w, const double *x, int S
                     *kept++ = g;
             for (int e = 0; e < E; e++)
                 if (!run->chosen[e / size])
-                    choice[e] = -INFINITY;
+                    choice[e] = ref_convention(run, GROUP_MASK) ? 0 : -INFINITY;
         }
         ref_choose(run->chosen, choice, E, X);
         for (int e = 0; e < E; e++)
             if (run->chosen[e])
                 *experts++ = e;
-        expert_weights(c, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
+        expert_weights(run, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
     }
     if (grouped)
         ref_show(run, "router_kept", -1, S, c->topk_group, run->groups);

@@ -2,9 +2,8 @@
  *
  * Read it with the report open. No cache, no threads, no vector code, nothing shared with the engine but the reading of
  * config.json and of the files' headers: every call computes every row of every layer from the tokens. Attention is the
- * naive form (keys and values expanded per head), where the engine uses the absorbed one. The conventions are the
- * default ones of SEMANTICS: hidden states are taken after the norm, embedding before hidden in the MTP concatenation,
- * row i of a module at position i.
+ * naive form (keys and values expanded per head), where the engine uses the absorbed one. Where implementations disagree
+ * it does what the options' conventions say; all zero, the defaults of engine/conventions.h.
  *
  * A reference is read-only once open. Arrays are row-major; S tokens, D = hidden_size, V = vocab_size. */
 #ifndef VB_REFERENCE_H
@@ -25,7 +24,7 @@
  *   layer -1    embed [D], norm [D], logits [V] (of the rows asked for)
  *   MTP         depth k is layer num_hidden_layers + k, also when module k mod D stands in: embed, enorm, hnorm [D],
  *               concat [2D], eh_proj [D]; a layer; shared_head_norm [D], logits [V]. A draft runs a module on all its
- *               rows at every step. */
+ *               rows at every step. first-row=phantom: one row more, before the others, which no head reads. */
 struct reference_value {
     const char *name;
     int layer; /* -1 outside the layers */
@@ -40,9 +39,8 @@ struct reference_options { /* all zero: the specification itself */
      * be from this one on the same input: a bound can be a multiple of it instead of a number out of the air. The same
      * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too. */
     uint64_t perturb;
-    /* RoPE frequencies, angles, cosines and sines rounded to f32 at each step, as the official code and transformers
-     * have them (SEMANTICS, convention rope-angle), for outside numbers. Their pow may differ by an ulp. */
-    int rope_angle_f32;
+    struct conventions conventions; /* rope-angle=f32: pow in outside programs may differ by an ulp */
+    int context;                    /* for yarn=max-len; 0: the tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
 };

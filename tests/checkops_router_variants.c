@@ -197,10 +197,16 @@ static void set(int which, const float *logits, const float *bias)
 
 static void make_scenarios(void)
 {
-    struct router v3 = {256, 8, 8, 4, 1, 1, 1, 1, 2.5f, NULL}; /* E, k, groups, kept, sigmoid, two, grouped, norm, factor */
-    struct router v2 = {160, 6, 8, 3, 0, 0, 1, 0, 16.0f, NULL};
-    struct router moonlight = {64, 6, 1, 1, 1, 1, 1, 1, 2.446f, NULL}, all = {64, 6, 8, 8, 1, 1, 1, 1, 2.5f, NULL};
-    struct router eight = {8, 3, 2, 1, 1, 1, 1, 1, 2.5f, NULL}, six = {6, 2, 2, 1, 1, 1, 1, 1, 2.5f, NULL};
+    struct router v3 = {.experts = 256, .chosen = 8, .groups = 8, .chosen_groups = 4, .grouped = 1, .group_sum_of_two = 1,
+                        .sigmoid = 1, .norm_topk_prob = 1, .routed_scaling_factor = 2.5f};
+    struct router v2 = {.experts = 160, .chosen = 6, .groups = 8, .chosen_groups = 3, .grouped = 1,
+                        .routed_scaling_factor = 16.0f};
+    struct router moonlight = v3, all = v3, eight = v3, six = v3;
+    moonlight.experts = all.experts = 64, moonlight.chosen = all.chosen = 6;
+    moonlight.groups = moonlight.chosen_groups = 1, moonlight.routed_scaling_factor = 2.446f;
+    all.chosen_groups = all.groups;
+    eight.experts = 8, eight.chosen = 3, eight.groups = 2, eight.chosen_groups = 1;
+    six.experts = 6, six.chosen = 2, six.groups = 2, six.chosen_groups = 1;
     add(V3, "256 experts in 8 groups", v3, 3.0f, 0.0f, 0.3f, 0);
     add(V3_NEGATIVE, "256 experts in 8 groups, every choice negative", v3, 3.0f, -1.5f, 0.3f, 0);
     add(V3_TIES, "256 experts in 8 groups, ties", v3, 0.0f, 0.0f, 0.0f, 1);
@@ -234,25 +240,43 @@ static const struct {
 
 /* ---- tests -------------------------------------------------------------------------------------------------------- */
 
+/* the operator, told `r`, gives `want` */
+static void check_operator(const struct scenario *c, const struct router *r, const struct answer *want)
+{
+    if (!(want->margin == 0.0 || want->margin > 1e-5)) /* some 40 times what f32 may be off */
+        fail_msg("%s: somebody is elected by %g only, which f32 may not see", c->name, want->margin);
+    FOR_EACH_TABLE(k) {
+        struct op_ctx cx = context_of(k, 1, op_router_scratch(r));
+        int32_t *expert = guarded(r->chosen * sizeof *expert);
+        float *weight = guarded_floats(r->chosen);
+        CASE("%s, %s", c->name, k->name);
+        op_router(&cx, expert, weight, c->logits, r, 1);
+        for (size_t j = 0; j < r->chosen; j++) {
+            if (expert[j] != want->expert[j])
+                fail_msg("%s: choice %zu is expert %d, should be %d", case_name, j, expert[j], want->expert[j]);
+            check_within(weight[j], want->weight[j], relative_bound(r) * want->weight[j], 0, j);
+        }
+    }
+}
+
 TEST(router_gives_the_rules_answer_on_every_case)
 {
     for (size_t i = 0; i < SCENARIOS; i++) {
-        struct scenario *c = &scenarios[i];
-        struct answer right = route(c, RIGHT);
-        if (!(right.margin == 0.0 || right.margin > 1e-5)) /* some 40 times what f32 may be off */
-            fail_msg("%s: somebody is elected by %g only, which f32 may not see", c->name, right.margin);
-        FOR_EACH_TABLE(k) {
-            struct op_ctx cx = context_of(k, 1, op_router_scratch(&c->router));
-            int32_t *expert = guarded(c->router.chosen * sizeof *expert);
-            float *weight = guarded_floats(c->router.chosen);
-            CASE("%s, %s", c->name, k->name);
-            op_router(&cx, expert, weight, c->logits, &c->router, 1);
-            for (size_t j = 0; j < c->router.chosen; j++) {
-                if (expert[j] != right.expert[j])
-                    fail_msg("%s: choice %zu is expert %d, should be %d", case_name, j, expert[j], right.expert[j]);
-                check_within(weight[j], right.weight[j], relative_bound(&c->router) * right.weight[j], 0, j);
-            }
-        }
+        struct answer right = route(&scenarios[i], RIGHT);
+        check_operator(&scenarios[i], &scenarios[i].router, &right);
+    }
+}
+
+/* Two of the variants are conventions, which the operator can be told to follow. */
+TEST(router_told_a_convention_gives_that_variants_answer)
+{
+    for (size_t i = 0; i < SCENARIOS; i++) {
+        struct router mask = scenarios[i].router, tiny = scenarios[i].router;
+        struct answer masked = route(&scenarios[i], MASK_ZERO), added = route(&scenarios[i], TINY_IN_THE_SUM);
+        mask.mask_with_zero = 1;
+        tiny.normaliser = 1;
+        check_operator(&scenarios[i], &mask, &masked);
+        check_operator(&scenarios[i], &tiny, &added);
     }
 }
 
@@ -298,6 +322,7 @@ int main(void)
     make_scenarios();
     const struct CMUnitTest tests[] = {
         T(router_gives_the_rules_answer_on_every_case),
+        T(router_told_a_convention_gives_that_variants_answer),
         T(router_cases_tell_each_wrong_variant_from_the_rule),
         T(router_variants_that_cannot_matter_agree_with_the_rule),
     };

@@ -208,7 +208,7 @@ TEST(logits_and_hidden_rows_are_those_of_numpy)
 TEST(logits_are_those_of_transformers)
 {
     for (const char *const *name = checkpoints; *name; name++)
-        check_target(*name, ".transformers", &(struct reference_options){.rope_angle_f32 = 1}, 1e-5);
+        check_target(*name, ".transformers", &(struct reference_options){.conventions.value[ROPE_ANGLE] = 1}, 1e-5);
 }
 
 TEST(greedy_tokens_are_those_of_numpy)
@@ -299,8 +299,8 @@ TEST(variants_of_a_config_are_those_of_numpy)
         struct reference_options options = {0};
         json_t *conventions = json_object_get(v, "conventions");
         convention = json_object_get(conventions, "rope-angle");
-        options.rope_angle_f32 = convention && !strcmp(json_string_value(convention), "f32");
-        if ((int)json_object_size(conventions) != options.rope_angle_f32)
+        options.conventions.value[ROPE_ANGLE] = convention && !strcmp(json_string_value(convention), "f32");
+        if ((int)json_object_size(conventions) != options.conventions.value[ROPE_ANGLE])
             continue;
 
         char dir[64];

@@ -29,7 +29,8 @@ static int close_v3(void **unused __attribute__((unused)))
 static const struct way {
     const char *draft;
     int K;
-} ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1}, {"mtp-eagle", 4}, {"mtp-eagle", 15}};
+} ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1}, {"mtp-eagle", 4}, {"mtp-eagle", 15},
+          {"eagle-reroll", 5}, {"eagle-keep", 5}};
 
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {

@@ -71,7 +71,11 @@ void cli_progress(const char *label, size_t done, size_t total)
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_model_options options = {.precision = c->precision};
+    vb_model_options options = {.precision = c->precision, .conventions = c->conventions};
+    int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
+                        c->as && c->convention ? "," : "", c->convention ? c->convention : "");
+    if (size >= (int)sizeof c->conventions)
+        return cli_fail(c, EXIT_USAGE, "--convention has %d characters, at most %zu", size, sizeof c->conventions - 1);
     double start = cli_seconds();
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);

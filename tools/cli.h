@@ -13,10 +13,10 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -24,21 +24,30 @@ enum option_group {
     TAKES_CHECK = 256,   /* --check */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
-    TAKES_TAPS = 2048,   /* --taps --reference */
-    TAKES_EVAL = 4096    /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
+    TAKES_TAPS = 2048,   /* --taps */
+    TAKES_EVAL = 4096,   /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
+    TAKES_REFERENCE = 8192, /* --reference */
+    TAKES_NAMES = 16384, /* --names */
+    TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
+    TAKES_HTML = 65536,  /* --html */
+    TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps;
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference; /* flags */
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
+    const char *as, *convention, *html;
+    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits; /* flags */
     double mtp_loss_scaling_factor;
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
+    long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
 
+    char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
@@ -52,7 +61,8 @@ struct command {
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
-    command_inspect, command_demo, command_dump, command_eval;
+    command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
+    command_trace;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);

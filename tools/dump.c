@@ -1,238 +1,12 @@
 /* tools/dump.c -- `verbatim dump`: every named intermediate value, as safetensors with a manifest. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "../reference/reference.h"
 #include "dump.h"
-
-struct target {
-    struct dump *dump;
-    int32_t layers;   /* of the target */
-    int depths;       /* MTP depths that read the tokens themselves */
-    int scores;       /* of attention are wanted */
-    const struct config *config;
-    /* what follows is the reference's */
-    const int32_t *ids;
-    size_t tokens;    /* of ids */
-    int depth;        /* MTP depth being computed, -1: the target */
-    vb_tap_row *rows; /* of its pass */
-    size_t count;
-    double *hidden;   /* what the next depth takes [tokens, D] */
-    int32_t *experts; /* the reference's choice in `moe_layer`, [count, chosen] */
-    size_t chosen;
-    int moe_layer, residual_layer;
-};
-
-static void on_tap(void *context, const vb_tap *tap)
-{
-    struct target *t = context;
-    dump_rows(t->dump, &(struct dump_rows){.name = tap->name, .layer = tap->layer, .depth = tap->depth, .pass = tap->pass,
-                                           .rows = tap->rows, .row = tap->row, .outer = tap->outer, .inner = tap->inner,
-                                           .stride = tap->stride, .outer_stride = tap->outer_stride,
-                                           .dtype = tap->integers ? DUMP_I32 : DUMP_F32, .data = tap->data});
-    if (tap->layer >= 0 && t->dump->step == 0)
-        cli_progress("layer", (size_t)tap->layer + 1, (size_t)(t->layers + t->depths));
-}
-
-static int on_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
-{
-    (void)depth, (void)context, (void)index, (void)logits, (void)hidden;
-    return 0;
-}
-
-static int on_token(void *context, const vb_event *event)
-{
-    struct target *t = context;
-    dump_emitted(t->dump, event->index, event->draft_depth);
-    return 0;
-}
-
-static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size_t count)
-{
-    vb_session *session = NULL;
-    vb_error err = {0};
-    long long n = c->n > 0 ? c->n : 0;
-    c->session.tap = on_tap;
-    c->session.tap_context = t;
-    c->session.tap_scores = t->scores;
-    if (!c->session.prefill_chunk) /* one pass, unless another chunk is asked for */
-        c->session.prefill_chunk = (int32_t)count;
-    int code = cli_session(c, count, n, &session);
-    if (code == EXIT_DONE) {
-        vb_result result;
-        vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .callback = on_token, .context = t};
-        int failed = vb_append(session, ids, count, &err) ||
-                     (n ? vb_generate(session, &g, &result, &err) : vb_evaluate(session, t->depths, on_row, NULL, &err));
-        if (failed)
-            code = cli_error(c, &err);
-    }
-    vb_session_close(session);
-    return code;
-}
-
-/* --- the reference: its names, and ours --- */
-
-static const struct { const char *reference, *ours; } names[] = {
-    {"input_layernorm", "input_layernorm.output"}, {"q_a", "self_attn.q_a_proj.output"},
-    {"q_a_norm", "self_attn.q_a_layernorm.output"}, {"kv_a", "self_attn.kv_a_proj_with_mqa.output"},
-    {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
-    {"heads", "self_attn.o_proj.input"}, {"attention", "self_attn.o_proj.output"},
-    {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
-    {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
-    {"router_weights", "mlp.gate.weights"}, {"moe", "mlp.output"},
-    {"norm", "model.norm.output"}, {"enorm", "enorm.output"}, {"hnorm", "hnorm.output"}, {"concat", "eh_proj.input"},
-    {"eh_proj", "eh_proj.output"}, {"shared_head_norm", "shared_head.norm.output"},
-};
-
-static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows, size_t outer,
-                          size_t inner, size_t stride, enum dump_dtype dtype, const void *data)
-{
-    char full[128];
-    if (layer < 0)
-        snprintf(full, sizeof full, "%s", name);
-    else
-        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
-    dump_rows(t->dump, &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
-                                           .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
-                                           .outer_stride = inner, .dtype = dtype, .data = data});
-}
-
-static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v, const double *data)
-{
-    size_t D = (size_t)v->cols;
-    add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
-}
-
-/* The rows of the pass that begins: MTP depth k reads k+1 tokens ahead. */
-static void reference_pass(struct target *t, int depth)
-{
-    size_t ahead = (size_t)(depth + 1);
-    t->depth = depth;
-    t->count = t->tokens - ahead;
-    t->moe_layer = t->residual_layer = -1;
-    for (size_t i = 0; i < t->count; i++)
-        t->rows[i] = (vb_tap_row){.token = t->ids[i + ahead], .index = (int32_t)i, .position = (int32_t)i, .slot = (int32_t)i};
-}
-
-/* Choices come as numbers in double. */
-static int32_t *integers(struct target *t, const char *name, const struct reference_value *v)
-{
-    size_t n = (size_t)v->rows * (size_t)v->cols, cols = (size_t)v->cols;
-    int32_t *numbers = malloc(n * sizeof *numbers);
-    if (!numbers)
-        abort();
-    for (size_t i = 0; i < n; i++)
-        numbers[i] = (int32_t)v->data[i];
-    add_reference(t, name, v->layer, t->rows, t->count, 1, cols, cols, DUMP_I32, numbers);
-    return numbers;
-}
-
-/* After attention; then after the MLP: the layer's end, and the input of what follows. */
-static void reference_residual(struct target *t, const struct reference_value *v)
-{
-    int last = v->layer == t->residual_layer, next = v->layer + 1;
-    t->residual_layer = last ? -1 : v->layer;
-    add_matrix(t, last ? "output" : "post_attention_layernorm.input", v->layer, v, v->data);
-    if (last && t->depth >= 0)
-        add_matrix(t, "shared_head.norm.input", v->layer, v, v->data);
-    else if (last)
-        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v, v->data);
-}
-
-/* What a pass begins with. */
-static void reference_embedding(struct target *t, const struct reference_value *v)
-{
-    reference_pass(t, v->layer < 0 ? -1 : v->layer - t->layers);
-    add_matrix(t, t->depth < 0 ? "model.embed_tokens.output" : "embed_tokens.output", v->layer, v, v->data);
-    if (t->depth < 0)
-        add_matrix(t, "input_layernorm.input", 0, v, v->data);
-    else
-        add_matrix(t, "hnorm.input", v->layer, v, t->hidden);
-}
-
-static void reference_down(struct target *t, const struct reference_value *v)
-{
-    size_t D = (size_t)v->cols;
-    char name[64];
-    if (v->index < 0) {
-        add_matrix(t, t->moe_layer == v->layer ? "mlp.shared_experts.output" : "mlp.output", v->layer, v, v->data);
-        return;
-    }
-    snprintf(name, sizeof name, "mlp.experts.%d.output", v->index);
-    for (size_t i = 0, row = 0; i < t->count * t->chosen; i++)
-        if (t->experts[i] == v->index)
-            add_reference(t, name, v->layer, t->rows + i / t->chosen, 1, 1, D, D, DUMP_F64, v->data + row++ * D);
-}
-
-static void on_value(void *context, const struct reference_value *v)
-{
-    struct target *t = context;
-    size_t inner = (size_t)v->cols;
-    char name[64];
-    if (!strcmp(v->name, "embed"))
-        reference_embedding(t, v);
-    size_t S = t->count, outer = (size_t)v->rows / S;
-    if (!strcmp(v->name, "router_experts")) {
-        free(t->experts); /* an expert's rows are the tokens that chose it */
-        t->experts = integers(t, "mlp.gate.experts", v);
-        t->chosen = (size_t)v->cols;
-        t->moe_layer = v->layer;
-    } else if (!strcmp(v->name, "router_kept") && t->config->topk_group < t->config->n_group) {
-        free(integers(t, "mlp.gate.groups", v));
-    } else if (!strcmp(v->name, "router_groups") && t->config->topk_group < t->config->n_group) {
-        add_matrix(t, "mlp.gate.group_scores", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "experts_sum") && t->config->n_shared_experts == 0) {
-        add_matrix(t, "mlp.output", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "down")) {
-        reference_down(t, v);
-    } else if (!strcmp(v->name, "scores")) {
-        snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
-        if (t->scores)
-            add_matrix(t, name, v->layer, v, v->data);
-    } else if (!strcmp(v->name, "q")) {
-        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "logits")) {
-        add_matrix(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "norm") || !strcmp(v->name, "shared_head_norm")) {
-        memcpy(t->hidden, v->data, S * inner * sizeof *t->hidden);
-    } else if (!strcmp(v->name, "eh_proj")) {
-        add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
-    } else if (!strcmp(v->name, "residual")) {
-        reference_residual(t, v);
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(v->name, names[i].reference))
-            add_reference(t, names[i].ours, v->layer, t->rows, S, outer, inner, outer * inner, DUMP_F64, v->data);
-    if (v->layer >= 0)
-        cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
-}
-
-static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, size_t count)
-{
-    struct reference *r;
-    vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t};
-    if (reference_open(&r, c->model_dir, NULL, &err))
-        return cli_error(c, &err);
-    t->config = reference_config(r);
-    t->ids = ids;
-    t->tokens = count;
-    t->rows = calloc(count, sizeof *t->rows);
-    t->hidden = calloc(count * (size_t)t->config->hidden_size, sizeof *t->hidden);
-    if (!t->rows || !t->hidden)
-        abort();
-    int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
-    reference_close(r);
-    free(t->experts);
-    free(t->rows);
-    free(t->hidden);
-    return failed ? cli_error(c, &err) : EXIT_DONE;
-}
 
 static int run(struct cli *c)
 {
     struct dump dump;
-    struct target t = {.dump = &dump};
+    const struct naming *naming = c->names ? naming_find(c->names) : NULL;
     int32_t *ids = NULL;
     size_t count, tensors;
     int usage = 0, code = cli_open(c);
@@ -256,13 +30,8 @@ static int run(struct cli *c)
         free(ids);
         return code;
     }
-    t.layers = c->model->config.num_hidden_layers;
-    t.depths = c->n > 0 ? 0 : vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
-    dump.layout = c->model->config.rope_interleave ? "interleaved" : "halves";
-    dump.prompt = count;
-    dump.decodes = c->n > 0;
-    t.scores = dump_wants_scores(&dump, t.layers + t.depths, c->model->config.num_attention_heads);
-    code = c->reference ? dump_reference(c, &t, ids, count) : dump_engine(c, &t, ids, count);
+    dump.naming = naming;
+    code = dump_values(c, &dump, ids, count, 0);
     if (code != EXIT_DONE)
         dump_abandon(&dump);
     else if (dump_end(&dump, &usage, &tensors))
@@ -275,7 +44,7 @@ static int run(struct cli *c)
 
 const struct command command_dump = {
     "dump", "every named intermediate value, to safetensors with a manifest",
-    "usage: verbatim dump MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--reference] [OPTIONS]\n\n"
+    "usage: verbatim dump MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]\n\n"
     "One pass over IDS, also of the MTP modules, which read the tokens themselves; with -n, decoding after it. OUT is a file that ends in .safetensors or a directory, which gets\n"
     "dump.safetensors. Beside it the manifest, .jsonl: a line per tensor with its name, layer, MTP depth, step, pass, shape,\n"
     "dtype, layout of RoPE rows, SHA-256, and per row sequence, token, index, position, slot, draft depth, accepted.\n"
@@ -284,9 +53,13 @@ const struct command command_dump = {
     "  -o OUT                 written under other names first, renamed when whole\n"
     "  --taps GLOB,...        only these names: '*.mlp.gate.*,lm_head.output'; without it all but attention scores\n"
     "  -n N                   also decode N tokens: a tensor per pass, NAME@PASS\n"
+    "  --names SYSTEM         tensors under the names of hf, llama.cpp, megatron, sglang or vllm, ours where one has none;\n"
+    "                         the manifest has both\n"
     "  --reference            the reference's values in double (F64), of one pass\n"
-    "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle; --draft-tokens K\n"
+    "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep; --draft-tokens K\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
     "--threads, --isa, --precision, --prefill-chunk, --context: as for generate; without --prefill-chunk the prompt is one pass.\n",
-    TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS, run};
+    TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
+        TAKES_REFERENCE | TAKES_NAMES,
+    run};

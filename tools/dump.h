@@ -4,6 +4,7 @@
 #define VB_DUMP_H
 
 #include "cli.h"
+#include "naming.h"
 #include "tensors.h"
 
 enum dump_dtype { DUMP_F32, DUMP_F64, DUMP_I32 };
@@ -29,6 +30,9 @@ struct dump {
     char **globs;           /* which names are wanted; none: all */
     int *matched;           /* whether a glob has met a name */
     size_t glob_count;
+    const struct naming *naming; /* of the tensors, or NULL; the manifest has our names as well */
+    int layers;             /* of the target */
+    json_t *named;          /* what each tensor's name stands for */
     const char *layout;     /* of RoPE rows: "interleaved" or "halves" */
     size_t prompt;          /* tokens of the prompt */
     int decodes;            /* rounds follow it */
@@ -53,5 +57,9 @@ void dump_emitted(struct dump *d, size_t index, int depth);
 /* Writes what is gathered and names the files; *tensors: how many. A glob that met no name is an error (*usage is set). */
 int dump_end(struct dump *d, int *usage, size_t *tensors);
 void dump_abandon(struct dump *d);
+
+/* One pass over ids by c->model, or by the reference when c->reference; c->n > 0: decoding after it. perturb: see
+ * reference_options. Reports errors; what is dumped is for dump_end or dump_abandon. */
+int dump_values(struct cli *c, struct dump *d, const int32_t *ids, size_t count, uint64_t perturb);
 
 #endif

@@ -55,7 +55,7 @@ int dump_begin(struct dump *d, const char *path, const char *taps)
     size_t length = strlen(path), n = sizeof suffix - 1;
     int is_file = length > n && !strcmp(path + length - n, suffix);
     char *file = must(malloc(length + 32));
-    *d = (struct dump){.pass = (uint64_t)-1};
+    *d = (struct dump){.pass = (uint64_t)-1, .named = must(json_object())};
     split_globs(d, taps);
     if (is_file)
         strcpy(file, path);
@@ -176,16 +176,30 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     return must(line);
 }
 
+/* What the file calls it. One name for two values would lose one of them. */
+static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMING_ROOM])
+{
+    snprintf(name, NAMING_ROOM, "%s", t->name);
+    if (!d->naming)
+        return;
+    naming_to(d->naming, t->name, d->layers, name);
+    const char *before = json_string_value(json_object_get(d->named, name));
+    if (before && strcmp(before, t->name) && !d->error[0])
+        snprintf(d->error, sizeof d->error, "--names: %s and %s would both be %s", before, t->name, name);
+    json_object_set_new(d->named, name, json_string(t->name));
+}
+
 /* Everything that a pass has told. The name alone where it comes for the first time, else with the pass's number. */
 static void flush(struct dump *d)
 {
     for (struct dump_tensor *t = d->first, *next; t; t = next) {
         size_t shape[3] = {t->rows, t->outer, t->inner}, rank = 3;
-        char *key = must(malloc(strlen(t->name) + 32));
+        char name[NAMING_ROOM], key[NAMING_ROOM + 32];
         next = t->next;
-        strcpy(key, t->name);
+        name_of(d, t, name);
+        strcpy(key, name);
         if (json_object_get(d->tensors.header, key))
-            sprintf(key, "%s@%llu", t->name, (unsigned long long)d->pass);
+            sprintf(key, "%s@%llu", name, (unsigned long long)d->pass);
         if (t->size != t->rows * t->outer * t->inner * dtype_size[t->dtype])
             pad(t);
         if (t->outer == 1) {
@@ -198,7 +212,6 @@ static void flush(struct dump *d)
         if (!d->error[0] && (json_dumpf(line, d->manifest, JSON_COMPACT) || fputc('\n', d->manifest) == EOF))
             fail(d, d->manifest_path);
         json_decref(line);
-        free(key);
         free_tensor(t);
         d->tensor_count++;
     }
@@ -317,6 +330,7 @@ void dump_abandon(struct dump *d)
         free(d->globs[i]);
     free(d->globs);
     free(d->matched);
+    json_decref(d->named);
     free(d->manifest_path);
     free(d->manifest_part);
     *d = (struct dump){.pass = (uint64_t)-1};

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../engine/drafter.h"
 #include "cli.h"
+#include "naming.h"
 
 enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
@@ -23,11 +25,13 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE, TEXT_VALUE, AT(precision), 0, 0},
+    {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
+    {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
     {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
     {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
     {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
     {"--prompt-file", TAKES_PROMPT, TEXT_VALUE, AT(prompt_file), 0, 0},
-    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL, TEXT_VALUE, AT(tokens), 0, 0},
+    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0},
     {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
     {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
@@ -36,17 +40,26 @@ static const struct option options[] = {
     {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
+    {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
+    {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
-    {"--all", TAKES_ALL, FLAG, AT(all), 0, 0},
+    {"--all", TAKES_ALL | TAKES_DIFF, FLAG, AT(all), 0, 0},
     {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
     {"--file", TAKES_TEXT | TAKES_EVAL, TEXT_VALUE, AT(file), 0, 0},
     {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
     {"--mtp-loss-scaling-factor", TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0},
     {"--taps", TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0},
-    {"--reference", TAKES_TAPS, FLAG, AT(reference), 0, 0},
+    {"--reference", TAKES_REFERENCE, FLAG, AT(reference), 0, 0},
+    {"--names", TAKES_NAMES, TEXT_VALUE, AT(names), 0, 0},
+    {"--bits", TAKES_DIFF, FLAG, AT(bits), 0, 0},
+    {"--runs", TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000},
+    {"--model", TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0},
+    {"--arithmetic", TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0},
+    {"--layout-a", TAKES_DIFF, TEXT_VALUE, AT(layout_a), 0, 0},
+    {"--layout-b", TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0},
     {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
 };
 
@@ -92,6 +105,8 @@ static int positional(struct cli *c, const char *value)
         c->model_dir = value;
     else if (c->command->takes & TAKES_TEXT && !c->text)
         c->text = value;
+    else if (c->command->takes & TAKES_DIFF && !c->other)
+        c->other = value;
     else
         return cli_fail(c, EXIT_USAGE, "unexpected argument %s; see verbatim %s --help", value, c->command->name);
     return EXIT_DONE;
@@ -143,6 +158,18 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     return store(c, o, equals ? equals + 1 : argv[++*i]);
 }
 
+static int check_draft(const struct cli *c, const char *draft)
+{
+    char known[256] = "none";
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        size_t used = strlen(known);
+        if (!strcmp((*t)->name, draft))
+            return EXIT_DONE;
+        snprintf(known + used, sizeof known - used, ", %s", (*t)->name);
+    }
+    return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are %s", draft, known);
+}
+
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
@@ -151,8 +178,21 @@ static int check(struct cli *c)
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
     c->draft_given = draft != NULL;
+    if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
+        return EXIT_DONE;
+    if (c->command->takes & TAKES_DIFF && !c->other)
+        return cli_fail(c, EXIT_USAGE, "wanted two to compare, A and B; see verbatim %s --help", c->command->name);
     if (!c->model_dir)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim %s --help", c->command->name);
+    if (c->names && !naming_find(c->names))
+        return cli_fail(c, EXIT_USAGE, "unknown system %s in --names; known are %s", c->names, naming_known());
+    if (c->arithmetic && strcmp(c->arithmetic, "f32") && strcmp(c->arithmetic, "f16") && strcmp(c->arithmetic, "bf16"))
+        return cli_fail(c, EXIT_USAGE, "--arithmetic is %s, wanted f32, f16 or bf16", c->arithmetic);
+    for (int side = 0; side < 2; side++) {
+        const char *layout = side ? c->layout_b : c->layout_a;
+        if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
+            return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
+    }
     if (c->command->takes & TAKES_PROMPT && prompts != 1)
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
@@ -166,8 +206,8 @@ static int check(struct cli *c)
                         (double)c->session.sampling.temperature);
     if (c->session.sampling.top_p > 1.0f)
         return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
-    if (draft && strcmp(draft, "none") && strcmp(draft, "mtp-vanilla") && strcmp(draft, "mtp-eagle"))
-        return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle", draft);
+    if (draft && strcmp(draft, "none"))
+        return check_draft(c, draft);
     return EXIT_DONE;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../engine/drafter.h"
 #include "cli.h"
 
 struct setting {
@@ -114,7 +115,7 @@ static int run_setting(struct verify *v, const struct setting *s)
 
 /* The values that each setting takes; what the command line fixes has one. */
 struct choices {
-    struct setting drafts[2 * VB_MAX_DRAFT + 1]; /* method and K; the first is plain decoding */
+    struct setting drafts[64]; /* method and K; the first is plain decoding */
     int threads[4], chunks[4];
     const char *isa[8];
     int num_drafts, num_threads, num_chunks, num_isa;
@@ -122,18 +123,17 @@ struct choices {
 
 static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
     static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
     *k = (struct choices){.num_drafts = 1};
     k->drafts[0] = *plain;
-    for (int m = 0; m < 2 && vb_mtp_modules(c->model); m++) {
-        if (c->draft_given && strcmp(c->session.draft, methods[m]))
+    for (const struct drafter_type *const *t = drafter_types; *t && vb_mtp_modules(c->model); t++) {
+        if (c->draft_given && strcmp(c->session.draft, (*t)->name))
             continue;
         for (int i = 0; i < 5; i++) {
             int K = c->draft_tokens >= 0 ? (int)c->draft_tokens : lengths[i];
             if (K > 0 && (i == 0 || c->draft_tokens < 0)) {
                 k->drafts[k->num_drafts] = *plain;
-                k->drafts[k->num_drafts].draft = methods[m];
+                k->drafts[k->num_drafts].draft = (*t)->name;
                 k->drafts[k->num_drafts++].draft_tokens = K;
             }
         }

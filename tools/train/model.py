@@ -191,6 +191,18 @@ class Model(nn.Module):
             module.eh_proj.mul_(0.1)
             module.eh_proj[:, :d] += torch.eye(d)
 
+    @torch.no_grad()
+    def spread_norms(self, sigma, seed):
+        """The weights of model.norm and shared_head.norm times lognormal factors, the head's columns and hnorm divided by them:
+        the same logits, and the hidden rows before and after a norm are then as different as in large models."""
+        factor = torch.exp(sigma * torch.randn(self.cfg.hidden_size, generator=torch.Generator().manual_seed(seed)))
+        factor /= factor.square().mean().sqrt()
+        self.norm.weight.mul_(factor)
+        self.lm_head.div_(factor)
+        for module in self.mtp:
+            module.norm.weight.mul_(factor)
+            module.hnorm.weight.div_(factor)
+
     def embed(self, tokens):
         return F.embedding(tokens, self.embed_tokens)
 

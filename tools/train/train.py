@@ -127,6 +127,7 @@ def arguments():
     p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
     p.add_argument("--short-from", type=float, default=0.7, help="from this share on the short tales are read, several times over")
     p.add_argument("--short-share", type=float, default=0.4, help="of the steps from then on")
+    p.add_argument("--spread", type=float, default=0.0, help="at the start: lognormal sigma of the final norms' weights")
     p.add_argument("--lr", type=float, default=0.02)
     p.add_argument("--adam-lr", type=float, default=0.002)
     p.add_argument("--weight-decay", type=float, default=0.05)
@@ -176,6 +177,8 @@ def main():
         model.load_state_dict(load_exported(a.start).state_dict())
     elif os.path.exists(path("bigram.pt")):
         model.start_from_bigram(torch.load(path("bigram.pt")))
+    if a.spread and not os.path.exists(path("checkpoint.pt")):
+        model.spread_norms(a.spread, a.seed)
     rope = rope_table(cfg, cfg.max_position_embeddings)
     step, tokens, spent = 0, 0, 0.0
     if os.path.exists(path("checkpoint.pt")):

@@ -1,0 +1,77 @@
+/* engine/draft_eagle_keep.c -- mtp-eagle whose rows stay as they were drafted: after m drafts are accepted, the rows that
+ * took d_1..d_m and the module's own hidden rows are not computed anew from the target's. The cheapest way, and its drafts
+ * depend on the rounds before. */
+#include "mtp.h"
+
+#include <string.h>
+
+struct drafter {
+    struct mtp_state state;
+    int32_t drafted[VB_MAX_DRAFT]; /* of the newest round; */
+    int count;
+    size_t N;                      /* its rows N, N+1, .. took drafted[0], drafted[1], .. */
+};
+
+static int open_keep(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+{
+    *out = vb_alloc(m->allocator, 1, sizeof **out);
+    if (!*out)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
+    int code = mtp_state_open(&(*out)->state, m, o, 1, err);
+    if (code) {
+        vb_free(m->allocator, *out);
+        *out = NULL;
+    }
+    return code;
+}
+
+/* The rows stay whose drafts are now committed. */
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                    size_t n)
+{
+    int accepted = 0;
+    if (pos == d->state.count)
+        while (accepted < d->count && (size_t)accepted < n && tokens[accepted] == d->drafted[accepted])
+            accepted++;
+    if (d->count)
+        mtp_cut(&d->state, 0, d->N + (size_t)accepted);
+    d->count = 0;
+    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+}
+
+static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    struct mtp_state *s = &d->state;
+    if (d->count) /* asked twice: nothing was observed in between */
+        mtp_cut(s, 0, d->N);
+    size_t before = mtp_row_count(s, 0);
+    int drafts = mtp_round(s, w, draft, 1, failed);
+    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1;
+    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    mtp_round_ends(s);
+    d->N = N;
+    d->count = s->missing ? 0 : drafts; /* rows that stand on a row of zeros do not stay */
+    memcpy(d->drafted, draft, (size_t)drafts * sizeof *draft);
+    return drafts;
+}
+
+static void after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
+
+/* All rows before the cut are final: row i holds tok[i+1]. */
+static size_t rewind_rows(const struct drafter *d)
+{
+    (void)d;
+    return 0;
+}
+
+static void close_keep(struct drafter *d)
+{
+    const vb_allocator *a = d->state.model->allocator;
+    mtp_state_close(&d->state);
+    vb_free(a, d);
+}
+
+const struct drafter_type draft_eagle_keep = {
+    .name = "eagle-keep", .needs_mtp = 1, .open = open_keep, .observe = observe, .propose = propose,
+    .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_keep,
+};

@@ -1,0 +1,207 @@
+/* tests/support/dumps.h -- for the tests of `verbatim diff`: two dumps in a directory of the test's own, edited number by
+ * number, and what diff says about them. Include after cmocka.h. */
+#ifndef VB_TEST_DUMPS_H
+#define VB_TEST_DUMPS_H
+
+#include "golden.h"
+#include "process.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define TINY "golden/tiny/"
+#define TOKENS "5,6,7,70,9,33,17,2,88,41"
+
+static const char *const names[] __attribute__((unused)) = {"v3", "v3-mtp3", "glm", "v2", "v2-lite", "moonlight"};
+static char dir[64];     /* of the running test */
+static char a[96], b[96]; /* two dumps in it */
+
+static inline int make_test_dir(void **unused)
+{
+    (void)unused;
+    make_dir(dir);
+    snprintf(a, sizeof a, "%s/a.safetensors", dir);
+    snprintf(b, sizeof b, "%s/b.safetensors", dir);
+    return 0;
+}
+
+static inline int remove_test_dir(void **unused)
+{
+    (void)unused;
+    remove_dir(dir);
+    return 0;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------------------------- */
+
+#define DUMP(to, ...)                                                                \
+    do {                                                                             \
+        struct said dumped = RUN("dump", __VA_ARGS__, "--threads", "1", "-o", (to)); \
+        expect_code(&dumped, 0);                                                     \
+        forget(&dumped);                                                             \
+    } while (0)
+
+/* {..} of a run that ends with `code` and says nothing on stderr. */
+static inline json_t *diff_json(int code, const char *const *arguments)
+{
+    struct said s = run_to(PIPE, arguments);
+    expect_code(&s, code);
+    if (s.err_size)
+        fail_msg("%s: stderr holds %s", s.command, s.err);
+    json_t *j = parsed(&s);
+    forget(&s);
+    return j;
+}
+
+#define DIFF(code, ...) diff_json(code, (const char *const[]){verbatim, "diff", __VA_ARGS__, "--json", NULL})
+
+static inline json_t *tap(const json_t *j, const char *name)
+{
+    size_t i;
+    json_t *t;
+    json_array_foreach(json_object_get(j, "taps"), i, t)
+        if (!strcmp(string(t, "name"), name))
+            return t;
+    fail_msg("no tap %s", name);
+    return NULL;
+}
+
+static inline void expect_verdict(const char *what, const json_t *j, const char *verdict)
+{
+    const json_t *first = json_object_get(j, "first_structural");
+    if (strcmp(string(j, "verdict"), verdict))
+        fail_msg("%s: the verdict is %s, wanted %s; %s: %s", what, string(j, "verdict"), verdict, string(first, "tap"), string(first, "why"));
+}
+
+#define EXPECT(code, verdict, ...)                         \
+    do {                                                   \
+        json_t *told = DIFF(code, __VA_ARGS__);            \
+        expect_verdict(#__VA_ARGS__, told, verdict);       \
+        json_decref(told);                                 \
+    } while (0)
+
+static inline void expect_structural_at(json_t *j, const char *name)
+{
+    expect_verdict(name, j, "structural");
+    assert_string_equal(string(json_object_get(j, "first_structural"), "tap"), name);
+    json_decref(j);
+}
+
+static inline double real(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+    if (!json_is_number(v))
+        fail_msg("%s is no number in tap %s", key, string(j, "name"));
+    return json_number_value(v);
+}
+
+/* ---- a dump, to be edited ------------------------------------------------------------------------------------------ */
+
+struct edited {
+    struct golden g;
+    const char *path;
+};
+
+static inline struct edited edit(const char *path) { return (struct edited){golden_read(path), path}; }
+
+static inline float *floats(struct edited *e, const char *name, size_t *count)
+{
+    float *at = golden_data(&e->g, name, count);
+    assert_string_equal(string(json_object_get(e->g.header, name), "dtype"), "F32");
+    return at;
+}
+
+static inline size_t width_of(const struct edited *e, const char *name)
+{
+    json_t *shape = json_object_get(json_object_get(e->g.header, name), "shape");
+    size_t width = 1;
+    for (size_t i = 1; i < json_array_size(shape); i++)
+        width *= (size_t)json_integer_value(json_array_get(shape, i));
+    return width;
+}
+
+static inline void write_to(const char *path, const void *bytes, size_t size)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s", strrchr(path, '/') + 1);
+    write_file(dir, name, bytes, size);
+}
+
+static inline void save(struct edited *e)
+{
+    write_to(e->path, e->g.bytes, e->g.size);
+    golden_close(&e->g);
+}
+
+/* The file written anew: `keep` NULL or a function that may rename a tensor (buffer of 256), give it another dtype, and
+ * say 0: leave it out. Numbers of F32 tensors are given to it one by one when it changes the dtype. */
+typedef int (*change)(char name[256], const char **dtype);
+
+static inline uint16_t to_bf16(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline void rewrite(const char *path, change how)
+{
+    struct edited e = edit(path);
+    json_t *header = json_object(), *old;
+    const char *key;
+    char *data = malloc(e.g.size), name[256];
+    size_t used = 0, total;
+    assert_non_null(data);
+    json_object_foreach(e.g.header, key, old) {
+        size_t n, size;
+        const char *dtype = string(old, "dtype"), *was = dtype, *from = golden_data(&e.g, key, &n);
+        snprintf(name, sizeof name, "%s", key);
+        if (!how(name, &dtype))
+            continue;
+        size = n * (!strcmp(dtype, "F64") ? 8 : !strcmp(dtype, "F8_E4M3") ? 1 : strchr(dtype, '1') ? 2 : 4);
+        for (size_t i = 0; i < n && strcmp(dtype, was); i++) {
+            float x;
+            memcpy(&x, from + 4 * i, 4);
+            _Float16 half = (_Float16)x;
+            uint16_t bf16 = to_bf16(x);
+            memcpy(data + used + size / n * i, !strcmp(dtype, "F16") ? (void *)&half : (void *)&bf16, size / n);
+        }
+        if (!strcmp(dtype, was))
+            memcpy(data + used, from, size);
+        json_object_set_new(header, name, json_pack("{s:s,s:O,s:[I,I]}", "dtype", dtype, "shape", json_object_get(old, "shape"),
+                                                    "data_offsets", (json_int_t)used, (json_int_t)(used + size)));
+        used += size;
+    }
+    char *text = json_dumps(header, JSON_COMPACT), *bytes = safetensors_bytes(text, data, used, &total);
+    write_to(path, bytes, total);
+    golden_close(&e.g);
+    json_decref(header);
+    free(text);
+    free(bytes);
+    free(data);
+}
+
+static inline void copy_dump(const char *from, const char *to, int with_manifest)
+{
+    struct edited e = edit(from);
+    e.path = to;
+    save(&e);
+    char source[128], target[32], *text;
+    size_t size;
+    snprintf(source, sizeof source, "%.*s.jsonl", (int)strlen(from) - 12, from);
+    snprintf(target, sizeof target, "%c.jsonl", to[strlen(to) - 13]);
+    if (with_manifest && !vb_read_file(NULL, source, &text, &size, NULL)) {
+        write_file(dir, target, text, size);
+        vb_free(NULL, text);
+    }
+}
+
+static inline void forget_manifest(const char *path)
+{
+    char manifest[128];
+    snprintf(manifest, sizeof manifest, "%.*s.jsonl", (int)strlen(path) - 12, path);
+    assert_int_equal(unlink(manifest), 0);
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
+
+#endif

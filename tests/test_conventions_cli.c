@@ -1,0 +1,103 @@
+/* tests/test_conventions_cli.c -- `verbatim conventions` and the options --convention and --as. Runs the program itself
+ * (argv[1], or ../verbatim beside this one) in the repository's root. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support/process.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define MODEL "golden/tiny/v3-mtp3"
+#define TOKENS "5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28"
+
+TEST(without_a_model_it_lists_them)
+{
+    json_t *all = JSON("conventions"), *rows = json_object_get(all, "conventions"), *row, *system;
+    size_t i, draft = 0;
+    assert_int_equal(json_array_size(rows), 14);
+    json_array_foreach(rows, i, row) {
+        expect_keys(row, "name:s of:s values:a who:s");
+        draft += !strcmp(string(row, "of"), "draft");
+        assert_true(json_array_size(json_object_get(row, "values")) >= 2);
+    }
+    assert_int_equal(draft, 8);
+    json_array_foreach(json_object_get(all, "systems"), i, system) {
+        struct said s = RUN("generate", MODEL, "--tokens", "5,6,7", "-n", "2", "--as", string(system, "name"));
+        expect_code(&s, 0);
+        forget(&s);
+    }
+    assert_true(i >= 7);
+    json_decref(all);
+    struct said s = RUN("conventions");
+    expect_code(&s, 0);
+    assert_non_null(strstr(s.out, "main-hidden      post-norm, pre-norm "));
+    assert_non_null(strstr(s.out, "  vllm-2025     draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config\n"));
+    forget(&s);
+}
+
+TEST(the_matrix_keeps_every_bit_and_counts_what_each_is_worth)
+{
+    json_t *all = JSON("conventions", MODEL, "--tokens", TOKENS, "--context", "8", "-n", "20", "--temperature", "1");
+    json_t *row, *rows = json_object_get(all, "rows");
+    size_t i, draft = 0, target = 0, methods = 0, own = 0;
+    assert_int_equal(integer(all, "windows"), 3);
+    json_array_foreach(rows, i, row) {
+        expect_keys(row, "acceptance_by_depth:a conventions:s draft:s of:s same_bits:b tokens_per_forward:r");
+        int same = json_is_true(json_object_get(row, "same_bits"));
+        if (!strcmp(string(row, "of"), "draft"))
+            draft += (size_t)same;
+        else
+            own += (size_t)!same;
+        target += !strcmp(string(row, "of"), "target");
+        methods += !*string(row, "conventions");
+        assert_true(json_number_value(json_object_get(row, "tokens_per_forward")) >= 1.0);
+        assert_int_equal(json_array_size(json_object_get(row, "acceptance_by_depth")), 3);
+    }
+    assert_int_equal(methods, 4);
+    assert_int_equal(draft + target, json_array_size(rows)); /* all rows of drafting have the same bits */
+    assert_true(own > 0 && target > own);                    /* of the target's, some matter here and some do not */
+    json_decref(all);
+}
+
+/* The fingerprint is that of the conventions together with everything else. */
+TEST(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not)
+{
+    static const struct { const char *option, *value; int same; } settings[] = {
+        {"--convention", "concat=hidden-embedding,first-row=phantom", 1}, {"--as", "mindie", 1}, {"--convention", "gate=bf16", 0},
+        {"--as", "official", 0}, {"--convention=main-hidden=pre-norm", "--padded", 1},
+    };
+    json_t *plain = JSON("generate", MODEL, "--tokens", "5,6,7", "-n", "12");
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        json_t *other = JSON("generate", MODEL, "--tokens", "5,6,7", "-n", "12", "--draft", "mtp-eagle", settings[i].option,
+                                settings[i].value);
+        assert_int_equal(!strcmp(string(plain, "fingerprint"), string(other, "fingerprint")), settings[i].same);
+        json_decref(other);
+    }
+    json_decref(plain);
+}
+
+TEST(what_is_wrong_is_said_in_a_sentence)
+{
+    expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
+    expect_failure(RUN("conventions", "golden/tiny/v2", "--tokens", TOKENS), 2, "golden/tiny/v2 has no MTP modules");
+    expect_failure(RUN("conventions", MODEL, "--tokens", TOKENS, "--draft", "none"), 2, "--draft none drafts nothing");
+    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "100000"), 2, "do not fit into max_position_embeddings");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--as", "vllm"), 2, "unknown system vllm; known are vllm-2025");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--convention", "yarn=never"), 2, "convention yarn is never; known are config");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "eagle"), 2, "known are none, mtp-vanilla, mtp-eagle, eagle-reroll");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_model_it_lists_them),
+        cmocka_unit_test(the_matrix_keeps_every_bit_and_counts_what_each_is_worth),
+        cmocka_unit_test(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not),
+        cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
+    };
+    find_verbatim(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* tools/conventions.c -- `verbatim conventions`: the switches and who has them how; on a model, what each is worth.
+ *
+ * The text is cut into windows. In each the first half is the prompt and the rest is decoded, under one setting after
+ * another; the target's own tokens are continued, so all settings draft for the same output wherever the target's
+ * conventions are the same: then every logit must be, which is checked. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../engine/conventions.h"
+#include "cli.h"
+
+#define MOST_SETTINGS 64
+#define MOST_WINDOWS 8
+
+struct setting {
+    char name[96], list[192]; /* list: for conventions_parse, after the command line's own */
+    const char *draft;
+    int is_target; /* the output may differ */
+    vb_result sum;
+    uint64_t fingerprint; /* of all windows */
+    int same;      /* as the first setting's */
+};
+
+struct text {
+    const int32_t *ids;
+    size_t count, windows, prompt, length; /* prompt: tokens of each window; length: those decoded after it */
+};
+
+/* --- the list --- */
+
+static json_t *values_of(const struct convention_row *r)
+{
+    json_t *values = json_array();
+    for (int v = 0; r->values[v]; v++)
+        json_array_append_new(values, json_string(r->values[v]));
+    return values;
+}
+
+static int list_json(void)
+{
+    json_t *rows = json_array(), *systems = json_array();
+    for (size_t i = 0; convention_row(i); i++)
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", convention_row(i)->name, "of",
+                                              i < FIRST_TARGET_CONVENTION ? "draft" : "target", "values",
+                                              values_of(convention_row(i)), "who", convention_row(i)->who));
+    for (size_t i = 0; convention_preset(i); i++) {
+        const struct convention_preset *p = convention_preset(i);
+        json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p->name, "sets", p->list, "draft", p->draft,
+                                                 "evidence", p->evidence));
+    }
+    return cli_print_json(json_pack("{s:o,s:o}", "conventions", rows, "systems", systems));
+}
+
+static int list(const struct cli *c)
+{
+    if (c->json)
+        return list_json();
+    puts("--convention NAME=VALUE,...; the first value is the default\n");
+    for (size_t i = 0; convention_row(i); i++) {
+        const struct convention_row *r = convention_row(i);
+        char values[96] = "";
+        for (int v = 0; r->values[v]; v++)
+            snprintf(values + strlen(values), sizeof values - strlen(values), "%s%s", v ? ", " : "", r->values[v]);
+        if (i == 0 || i == FIRST_TARGET_CONVENTION)
+            puts(i ? "\nof the target: they change the output" : "of drafting: they change no output");
+        printf("  %-16s %-34s %s\n", r->name, values, r->who);
+    }
+    puts("\n--as SYSTEM");
+    for (size_t i = 0; convention_preset(i); i++) {
+        const struct convention_preset *p = convention_preset(i);
+        printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p->name, *p->list ? p->list : "(the defaults)", "", p->draft, p->evidence);
+    }
+    return EXIT_DONE;
+}
+
+/* --- the settings --- */
+
+static struct setting *add(struct setting *s, size_t *count, const char *draft, const char *list, int is_target)
+{
+    struct setting *n = &s[(*count)++];
+    *n = (struct setting){.draft = draft, .is_target = is_target, .fingerprint = VB_FINGERPRINT_START};
+    snprintf(n->name, sizeof n->name, "%s", *list ? list : "defaults");
+    snprintf(n->list, sizeof n->list, "%s", list);
+    return n;
+}
+
+/* The method with the defaults, the other methods, each convention alone, each system. */
+static size_t settings_of(const struct cli *c, struct setting *s)
+{
+    static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
+    const char *draft = c->draft_given ? c->session.draft : "mtp-eagle";
+    size_t count = 0;
+    add(s, &count, draft, "", 0);
+    for (size_t m = 0; m < sizeof methods / sizeof *methods && !c->draft_given; m++)
+        if (strcmp(methods[m], draft))
+            add(s, &count, methods[m], "", 0);
+    for (size_t i = 0; convention_row(i); i++)
+        for (int v = 1; convention_row(i)->values[v]; v++) {
+            char list[96];
+            snprintf(list, sizeof list, "%s=%s", convention_row(i)->name, convention_row(i)->values[v]);
+            add(s, &count, draft, list, i >= FIRST_TARGET_CONVENTION);
+        }
+    for (size_t i = 0; convention_preset(i); i++) {
+        const struct convention_preset *p = convention_preset(i);
+        char list[96];
+        snprintf(list, sizeof list, "as=%s", p->name);
+        struct conventions set = {{0}};
+        int is_target = 0;
+        conventions_parse(&set, p->list, NULL);
+        for (size_t k = FIRST_TARGET_CONVENTION; k < CONVENTIONS; k++)
+            is_target |= set.value[k];
+        add(s, &count, c->draft_given || !strcmp(p->draft, "none") ? draft : p->draft, list, is_target);
+    }
+    return count;
+}
+
+/* --- the matrix --- */
+
+static int decode_windows(struct cli *c, struct setting *s, const struct text *t)
+{
+    char conventions[sizeof c->conventions + sizeof s->list + 2];
+    vb_model_options options = {.precision = c->precision, .conventions = conventions};
+    vb_session_options so = c->session;
+    vb_model *model;
+    vb_error err = {0};
+    snprintf(conventions, sizeof conventions, "%s%s%s", c->conventions, *c->conventions && *s->list ? "," : "", s->list);
+    if (vb_model_open(&model, c->model_dir, &options, &err))
+        return cli_error(c, &err);
+    so.context = (int32_t)(t->prompt + t->length);
+    so.draft = s->draft;
+    so.draft_tokens = (int32_t)(c->draft_tokens > 0 ? c->draft_tokens : 0);
+    int failed = 0;
+    for (size_t i = 0; i < t->windows && !failed; i++) {
+        vb_session *session = NULL;
+        vb_result r;
+        vb_generate_options g = {.max_tokens = t->length, .ignore_eos = 1, .fingerprint = 1};
+        failed = vb_session_open(&session, model, &so, &err) ||
+                 vb_append(session, t->ids + i * t->prompt, t->prompt, &err) || vb_generate(session, &g, &r, &err);
+        vb_session_close(session);
+        if (failed)
+            break;
+        s->fingerprint = (s->fingerprint ^ r.fingerprint) * 1099511628211u;
+        s->sum.tokens += r.tokens - 1;
+        s->sum.forwards += r.forwards;
+        for (int k = 0; k < VB_MAX_DRAFT; k++) {
+            s->sum.accepted_by_depth[k] += r.accepted_by_depth[k];
+            s->sum.drafted_by_depth[k] += r.drafted_by_depth[k];
+        }
+    }
+    vb_model_close(model);
+    return failed ? cli_error(c, &err) : EXIT_DONE;
+}
+
+static double share(size_t part, size_t whole) { return whole ? (double)part / (double)whole : 0.0; }
+
+static void print_row(const struct setting *s)
+{
+    const char *output = s->same ? "same bits" : s->is_target ? "its own" : "DIFFERS";
+    printf("%-32s %-13s %6.3f ", s->name, s->draft, share(s->sum.tokens, s->sum.forwards));
+    for (int k = 0; k < VB_MAX_DRAFT && s->sum.drafted_by_depth[k]; k++)
+        printf(" %5.1f %%", 100 * share(s->sum.accepted_by_depth[k], s->sum.drafted_by_depth[k]));
+    printf("   %s\n", output);
+    fflush(stdout);
+}
+
+static json_t *row_json(const struct setting *s)
+{
+    json_t *depths = json_array();
+    for (int k = 0; k < VB_MAX_DRAFT && s->sum.drafted_by_depth[k]; k++)
+        json_array_append_new(depths, json_real(share(s->sum.accepted_by_depth[k], s->sum.drafted_by_depth[k])));
+    return json_pack("{s:s,s:s,s:f,s:o,s:s,s:b}", "conventions", s->list, "draft", s->draft, "tokens_per_forward",
+                     share(s->sum.tokens, s->sum.forwards), "acceptance_by_depth", depths, "of",
+                     s->is_target ? "target" : "draft", "same_bits", s->same);
+}
+
+static int matrix(struct cli *c, const struct text *t)
+{
+    struct setting *s = calloc(MOST_SETTINGS, sizeof *s);
+    json_t *rows = json_array();
+    int code = EXIT_DONE, broken = 0;
+    if (!s)
+        abort();
+    size_t count = settings_of(c, s);
+    if (!c->json)
+        printf("%zu windows: %zu tokens of the text, then %zu decoded\n\n%-32s %-13s %6s   %s\n", t->windows, t->prompt, t->length,
+               "conventions", "drafts by", "tokens/forward", "accepted by depth, output");
+    for (size_t i = 0; i < count && code == EXIT_DONE; i++) {
+        cli_progress("conventions", i, count);
+        code = decode_windows(c, &s[i], t);
+        s[i].same = s[i].fingerprint == s[0].fingerprint;
+        broken |= !s[i].same && !s[i].is_target;
+        if (code == EXIT_DONE && c->json)
+            json_array_append_new(rows, row_json(&s[i]));
+        else if (code == EXIT_DONE)
+            print_row(&s[i]);
+    }
+    cli_progress("conventions", count, count);
+    free(s);
+    if (code == EXIT_DONE && c->json)
+        code = cli_print_json(json_pack("{s:I,s:I,s:I,s:O}", "windows", (json_int_t)t->windows, "prompt", (json_int_t)t->prompt,
+                                        "decoded", (json_int_t)t->length, "rows", rows));
+    json_decref(rows);
+    return code != EXIT_DONE ? code : broken ? EXIT_DIFFERENCE : EXIT_DONE;
+}
+
+static int run(struct cli *c)
+{
+    int32_t *ids = NULL;
+    struct text t = {.length = c->n > 0 ? (size_t)c->n : 64};
+    if (!c->model_dir)
+        return list(c);
+    int code = cli_open(c);
+    c->prompt_file = c->file;
+    if (code == EXIT_DONE && !vb_mtp_modules(c->model))
+        code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
+    if (code == EXIT_DONE && !c->file == !c->tokens)
+        code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
+    if (code == EXIT_DONE && c->draft_given && !strcmp(c->session.draft, "none"))
+        code = cli_fail(c, EXIT_USAGE, "--draft none drafts nothing");
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &ids, &t.count);
+    if (code == EXIT_DONE) {
+        size_t most = (size_t)vb_max_positions(c->model);
+        t.prompt = c->context > 0 ? (size_t)c->context : 64;
+        t.prompt = t.prompt < t.count ? t.prompt : t.count;
+        t.windows = t.count / t.prompt < MOST_WINDOWS ? t.count / t.prompt : MOST_WINDOWS;
+        t.ids = ids;
+        code = t.prompt + t.length > most
+                   ? cli_fail(c, EXIT_USAGE, "%zu tokens and %zu decoded do not fit into max_position_embeddings, which is %zu",
+                              t.prompt, t.length, most)
+                   : matrix(c, &t);
+    }
+    free(ids);
+    return code;
+}
+
+const struct command command_conventions = {
+    "conventions", "where implementations disagree; what each convention is worth on a model",
+    "usage: verbatim conventions [MODEL (--file TEXT | --tokens IDS)] [OPTIONS]\n\n"
+    "Without MODEL: the table of conventions and of systems, and who does what. With one: cuts the text into windows, decodes\n"
+    "after each under the defaults, every draft method, each convention alone and each system's, and prints tokens per forward\n"
+    "and acceptance by depth. Conventions of drafting must leave every logit of the output as it is; if not, exit code 3.\n\n"
+    "  --file TEXT            UTF-8, as it is; --bos, --no-bos as for eval\n"
+    "  --tokens IDS           5,6,7 or @FILE\n"
+    "  --context N            tokens of the text in a window (64); at most 8 windows are used\n"
+    "  -n N                   tokens decoded after each (64)\n"
+    "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
+    "  --convention, --as     what the matrix starts from, instead of the defaults\n"
+    "  --temperature, --top-k, --top-p, --seed   as for generate\n"
+    "  --json                 {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}\n"
+    "--threads, --isa, --precision: as for generate.\n",
+    TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL, run};

@@ -1,0 +1,136 @@
+/* tools/diff_bound.c -- how far rounding may take a value from where another order of the same operations takes it.
+ *
+ * Measured, where a model is at hand, as in tests/test_truth.c: the reference runs once as it is and `runs` times with every
+ * intermediate value multiplied by 1 + u 2^-24, |u| < 1, another draw each time. What a tap's rows then move, relative to
+ * the largest number in the row and at most over rows and runs, is its spread: how this model on these tokens amplifies
+ * half an ulp. The bound is MEASURED_TIMES spreads. That is 8: perturbing each value once leaves out what the sums inside
+ * an operation round, and the largest of a few draws is not the largest there is. On the tiny checkpoints, at the prompts of
+ * golden/truth, the engine needs at most 3 with eight runs; Hugging Face transformers' logits need 1.5. Rows behind a choice
+ * that a perturbation turned are left out: they are another computation.
+ *
+ * A priori, without a model: k roundings of unit roundoff u that fall independently make a relative error that grows like
+ * sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer passed: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj,
+ * add, norm 2, gate, SiLU, down, sum, add come one after the other. The bound is A_PRIORI_TIMES that: the tiny checkpoints
+ * need at most 7.6 times, and another model may amplify more. It is an order of magnitude, not a proof.
+ *
+ * Both are for values computed in F32. Where an engine computes in BF16 or F16 they are scaled by its unit roundoff over
+ * 2^-24: to first order what a perturbation does is linear in it. The dtype that a dump is stored in is taken for the one it
+ * was computed in unless --arithmetic says otherwise. No bound is more than MOST: two unrelated rows differ by order 1.
+ *
+ * To either, one rounding of the dtype that both are told in is added: u, of each number. */
+#include "diff.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dump.h"
+
+#define MEASURED_TIMES 8.0
+#define A_PRIORI_TIMES 16.0
+#define ROUNDINGS_PER_LAYER 20
+#define MOST 0.25
+
+static double unit(enum diff_dtype dtype)
+{
+    static const double units[] = {0x1p-8, 0x1p-11, 0x1p-24, 0x1p-53, 0};
+    return units[dtype];
+}
+
+static double a_priori(const struct bounds *b, const struct diff_series *s)
+{
+    int passed = s->rank < 0 ? 0 : s->rank == 1 << 20 ? b->layers + 1 : s->layer + 1 + (s->depth >= 0);
+    return sqrt(ROUNDINGS_PER_LAYER * (double)passed + 1);
+}
+
+static const char *key_of(const struct diff_series *s, char key[NAMING_ROOM + 16])
+{
+    snprintf(key, NAMING_ROOM + 16, "%d %.300s", s->depth, s->name);
+    return key;
+}
+
+double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser)
+{
+    char key[NAMING_ROOM + 16];
+    double f32 = unit(DIFF_F32), u = fmax(unit(b->arithmetic_given ? b->arithmetic : coarser), f32); /* in F64 only the reference computes */
+    const json_t *measured = b->spread ? json_object_get(b->spread, key_of(s, key)) : NULL;
+    double steps = measured ? MEASURED_TIMES * json_real_value(measured) / f32 : A_PRIORI_TIMES * a_priori(b, s);
+    return fmin(steps * u + unit(coarser), MOST);
+}
+
+static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t count, uint64_t seed, int scores,
+                   struct diff_side *side)
+{
+    struct dump dump;
+    size_t tensors;
+    int usage, code;
+    char path[512];
+    snprintf(path, sizeof path, "%s/run.safetensors", dir);
+    if (dump_begin(&dump, path, scores ? "*,*attn.scores*" : NULL)) {
+        code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
+        dump_abandon(&dump);
+        return code;
+    }
+    code = dump_values(c, &dump, ids, count, seed);
+    if (code != EXIT_DONE)
+        dump_abandon(&dump);
+    else if (dump_end(&dump, &usage, &tensors))
+        code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
+    if (code == EXIT_DONE)
+        code = diff_read(c, side, path, NULL, -1);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/run.jsonl", dir);
+    unlink(path);
+    return code;
+}
+
+static void widen(struct bounds *b, const struct comparison *r)
+{
+    char key[NAMING_ROOM + 16];
+    for (size_t i = 0; i < r->count; i++) {
+        const struct tap *t = &r->taps[i];
+        double before = json_real_value(json_object_get(b->spread, key_of(t->a, key)));
+        if (t->rows && isfinite(t->relative) && t->a->dtype != DIFF_INTEGERS)
+            json_object_set_new(b->spread, key, json_real(fmax(before, t->relative)));
+    }
+}
+
+int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side)
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[400];
+    snprintf(dir, sizeof dir, "%.300s/verbatim-diff-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir))
+        return cli_fail(c, EXIT_OTHER, "%s: cannot be made: a model's values are written there first", dir);
+    int code = one_run(c, dir, ids, count, seed, scores, side); /* mapped: its file may go */
+    rmdir(dir);
+    side->kind = c->reference ? "reference" : "engine";
+    side->path = c->model_dir;
+    return code;
+}
+
+int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores)
+{
+    struct diff_side exact = {0}, other = {0};
+    struct cli reference = *c;
+    reference.reference = 1;
+    b->spread = json_object();
+    int code = diff_dump(&reference, ids, count, 0, scores, &exact);
+    for (int run = 1; run <= runs && code == EXIT_DONE; run++) {
+        struct comparison r;
+        code = diff_dump(&reference, ids, count, (uint64_t)run, scores, &other);
+        if (code == EXIT_DONE) {
+            diff_compare(&r, &other, &exact, NULL);
+            widen(b, &r);
+            comparison_close(&r);
+            b->runs = run;
+        }
+        diff_close(&other);
+        cli_progress("measuring the bound", (size_t)run, (size_t)runs);
+    }
+    diff_close(&exact);
+    return code;
+}
+
+void bounds_close(struct bounds *b) { json_decref(b->spread); }
