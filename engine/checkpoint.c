@@ -163,7 +163,7 @@ void checkpoint_close(struct checkpoint *c)
 int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, size_t count, const vb_allocator *a,
                          vb_error *err)
 {
-    struct checkpoint *c;
+    struct checkpoint *c = NULL;
     const char *file = NULL;
     int rc = create(&c, "the list", a, err);
     if (rc)
@@ -334,7 +334,7 @@ done:
 
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
-    struct checkpoint *c;
+    struct checkpoint *c = NULL;
     int rc = create(&c, dir, a, err);
     if (rc)
         return rc;

@@ -2,6 +2,8 @@
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
 #include "config_internal.h"
 
+#include "../ops/mistake.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -426,11 +428,11 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
 
 int config_layer_is_moe(const struct config *c, int layer)
 {
-    return layer >= c->first_k_dense_replace && layer % c->moe_layer_freq == 0;
+    return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
 }
 
 void config_follow(struct config *c, const struct conventions *conventions)
 {
     c->conventions = *conventions;
-    c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
+    c->latent_eps = conventions->value[LATENT_EPS] || MISTAKE(latent_eps_of_config) ? c->rms_norm_eps : 1e-6;
 }

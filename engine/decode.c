@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "../ops/mistake.h"
+
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -35,7 +37,8 @@ static int emit(struct run *run, int32_t token, size_t i, const float *logits)
     vb_event event = {token, index, depth, logits};
 
     s->tokens[index] = token; /* the next row's mask looks at it; it is committed later */
-    sampler_saw_output(s->sampler, token);
+    if (!(MISTAKE(penalties_miss_drafts) && depth))
+        sampler_saw_output(s->sampler, token);
     r->tokens++;
     trace_choose(s->tracer, -1, run->plan.committed - 1 + i, token, depth);
     if (o->fingerprint)
@@ -58,16 +61,17 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
     const struct plan *p = &run->plan;
     struct vb_session *s = run->session;
     size_t V = (size_t)s->model->config.vocab_size;
-    for (*n = 0; *n <= (size_t)p->drafts;) {
+    for (*n = 0; *n <= (size_t)p->drafts - (MISTAKE(bonus_token_dropped) && p->drafts);) {
         const float *logits = p->logits + *n * V;
         if (!all_finite(logits, V))
             return row_not_finite(run, w, *n, err);
-        int32_t token = sampler_choose(s->sampler, logits, s->tokens, s->count + *n);
+        int32_t token = sampler_choose(s->sampler, logits, s->tokens, s->count + *n * !MISTAKE(random_number_by_round));
         if (token < 0)
             return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
         size_t i = (*n)++;
         chosen[i] = token;
-        if (emit(run, token, i, logits) || i == (size_t)p->drafts || p->draft[i] != token)
+        if (emit(run, token, i, logits) || i == (size_t)p->drafts ||
+            (p->draft[i] != token && !(MISTAKE(one_draft_too_many) && i == 0)))
             break;
     }
     return VB_OK;

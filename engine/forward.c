@@ -7,6 +7,7 @@
 #include "../ops/attention.h"
 #include "../ops/embed.h"
 #include "../ops/linear.h"
+#include "../ops/mistake.h"
 #include "../ops/mlp.h"
 #include "../ops/rmsnorm.h"
 #include "../ops/round.h"
@@ -28,8 +29,9 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
-                           .grouped = c->topk_method != TOPK_GREEDY, .norm_topk_prob = c->norm_topk_prob,
-                           .routed_scaling_factor = (float)c->routed_scaling_factor,
+                           .grouped = c->topk_method != TOPK_GREEDY,
+                           .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
+                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1 : (float)c->routed_scaling_factor,
                            .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK],
                            .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
@@ -79,6 +81,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
         op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
         w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s].length += MISTAKE(next_token_seen);
     }
     if (w->tapper)
         tap_rope_and_cache_rows(w, layer, rows, S);
@@ -110,7 +113,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct router router = router_of(c, &l->moe);
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
-                                  &l->moe, c->n_shared_experts ? &shared : NULL};
+                                  &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
     if (router.bf16) {
         op_round_bf16(out, x, S * (size_t)c->hidden_size); /* out is free until the experts are done */
         op_linear(&w->cx, w->scores, out, &l->moe.gate, S);
@@ -202,7 +205,10 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 {
     const unsigned char *convention = w->model->config.conventions.value;
     size_t d = (size_t)w->model->config.hidden_size;
-    float *embedding = w->concat + (convention[CONCAT] ? d : 0), *hidden = w->concat + (convention[CONCAT] ? 0 : d);
+    int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
+    float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
+    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
+    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
     float eps = (float)w->model->config.rms_norm_eps;
     begin_pass(w, rows, S, depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
@@ -212,8 +218,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
             memset(w->x + s * d, 0, d * sizeof *w->x);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
-    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, module->enorm, S, d, eps);
-    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, module->hnorm, S, d, eps);
+    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, enorm, S, d, eps);
+    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, hnorm, S, d, eps);
     tap_of(w, "enorm.output", embedding, d, 2 * d);
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
@@ -222,6 +228,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     decoder_layer(w, &module->layer, 0, rows, S);
     tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
+    if (MISTAKE(shared_head_norm_dropped))
+        memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
     const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
     if (next != handed)

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "../ops/mistake.h"
+
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
 {
     *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width, .depth = -1};
@@ -41,5 +43,5 @@ void kvcache_truncate(struct kvcache *c, size_t n)
     if (n >= c->length)
         return;
     trace_cut(c->tracer, c->depth, n, c->length - n);
-    c->length = n;
+    c->length = n + MISTAKE(cut_row_kept);
 }

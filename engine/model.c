@@ -116,7 +116,7 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const char *part
 /* A vector, widened to f32. `part` is the whole rest of the name: the router's bias is not a ".weight". */
 static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
 {
-    const struct tensor *t;
+    const struct tensor *t = NULL;
     enum weight_type type;
     int rc = take(b, &t, part, "", 1, count, 0);
     if (rc)

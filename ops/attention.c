@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "linear.h"
+#include "mistake.h"
 #include "weights.h"
 
 #define QUERIES_AT_ONCE 64 /* bounds the scratch of a long prefill; the bits of a query do not depend on it */
@@ -51,7 +52,8 @@ static void absorb_head(void *arg, size_t h, int thread)
     struct pass *p = arg;
     const struct attention *a = p->a;
     size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
-    struct weight_view w_uk = weight_rows(a->kv_b_proj, h * (a->nope + a->value), a->nope);
+    size_t keys = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? a->value : 0);
+    struct weight_view w_uk = weight_rows(a->kv_b_proj, keys, a->nope);
     const float *q = p->q + h * (a->nope + a->rope);
     float *query = p->query + h * width;
     (void)thread;
@@ -181,7 +183,8 @@ static void value_head(void *arg, size_t h, int thread)
 {
     struct pass *p = arg;
     const struct attention *a = p->a;
-    struct weight_view w_uv = weight_rows(a->kv_b_proj, h * (a->nope + a->value) + a->nope, a->value);
+    size_t values = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? 0 : a->nope);
+    struct weight_view w_uv = weight_rows(a->kv_b_proj, values, a->value);
     (void)thread;
     p->cx->k->matmul[w_uv.type](p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value,
                                 p->latent_packed + h * packed_length(a->latent), a->heads * packed_length(a->latent),

@@ -25,7 +25,8 @@ void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const
 
 void ref_choose(char *chosen, const double *x, int n, int k)
 {
-    memset(chosen, 0, (size_t)n);
+    for (int i = 0; i < n; i++)
+        chosen[i] = 0;
     for (; k > 0; k--) {
         int best = -1;
         for (int i = 0; i < n; i++)

@@ -394,6 +394,7 @@ static inline void set_environment_of_threads(int threads, uint64_t e)
 {
 #pragma omp parallel num_threads(threads)
     set_environment(e);
+    set_environment(e); /* LLVM's OpenMP undoes it at the end of a region, and gives workers the caller's at the next */
 }
 
 static inline int spoiled_threads(int threads)

@@ -7,9 +7,16 @@ LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(LIBRARIES)
+# In the mistakes build (ops/mistake.h) every test program can be told to make one.
+MISTAKE :=
+ifeq ($(BUILD),build-mistakes)
+BASE    += -DVB_MISTAKES
+MISTAKE := $(BUILD)/tests/mistakes.o
+endif
+
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
-$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(LIBRARIES)
+$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/fuzz_main.o $(LIBRARIES)
 	$(link) $(LIBS)
@@ -44,6 +51,12 @@ asan: asan-programs
 ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
 
+# Do the tests notice? The programs that tests/mistakes.txt names, in a build that can make mistakes on purpose.
+mistakes-programs:
+	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes.txt)))
+mistakes: mistakes-programs
+	@tests/mistakes.sh build-mistakes
+
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
 ARM64_LINES ?= 2
@@ -58,6 +71,18 @@ run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkas
 arm64: arm64-programs
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
+# Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped.
+CROSS       := gcc-O0 gcc-O3 clang-O0 clang-O3
+CROSS_LINES ?= 4
+has_clang    = $(shell echo 'int main(void) { return 0; }' | clang -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes)
+cross_here   = $(if $(has_clang),$(CROSS),$(filter-out clang%,$(CROSS)))
+crossbuild-programs:
+	+for c in $(cross_here); do $(MAKE) BUILD=build-$$c CC=$${c%-*} OPT=-$${c#*-} build-$$c/tests/test_bits || exit 1; done
+run_cross    = $(foreach c,$(cross_here),"cross/$(c):build-$(c)/tests/test_bits $(CROSS_LINES)") \
+               $(if $(has_clang),,"cross/clang:echo skipped: clang with libomp is not installed")
+crossbuild: crossbuild-programs
+	@tests/run.sh -l build/logs $(run_cross)
+
 test-deps:
 	tools/scripts/install-deps.sh test
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
@@ -71,7 +96,9 @@ test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(call run_subset,sanitized,test_session)
+	+$(MAKE) -j2 mistakes-programs
+	+$(MAKE) -j2 crossbuild-programs
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
@@ -87,4 +114,5 @@ checkasm-bench: $(BUILD)/tests/checkasm
 layers:
 	tools/scripts/layers.sh
 
-.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset
+.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
+        crossbuild crossbuild-programs

@@ -1,0 +1,53 @@
+/* ops/mistake.h -- named mistakes, each one that some implementation has made or could make, to try the tests with.
+ *
+ * In a normal build MISTAKE(name) is the constant 0 and leaves nothing behind. In the build of `make mistakes` it asks
+ * a variable that belongs to the test program; tests/mistakes.txt says which test must notice, and tests/mistakes.sh
+ * sees that it does. A site is the wrong variant of one line, short enough to be read past. */
+#ifndef VB_MISTAKE_H
+#define VB_MISTAKE_H
+
+#define MISTAKES(_)                                                                                                    \
+    _(mscale_not_squared)          /* attention's scale under YaRN: m, not m^2 */                                      \
+    _(scale_without_rope_dims)     /* n^-1/2 instead of (n+r)^-1/2 */                                                  \
+    _(rope_in_halves)              /* dimension i turns with i + r/2, not 2i with 2i+1 */                              \
+    _(yarn_without_ramp)           /* every wave stretched, the fast ones too */                                       \
+    _(latent_eps_of_config)        /* rms_norm_eps in the two norms inside attention */                                \
+    _(values_before_keys)          /* kv_b_proj read as [V; K] in each head */                                         \
+    _(next_token_seen)             /* the causal mask one too far */                                                   \
+    _(dense_layer_too_many)        /* first_k_dense_replace off by one */                                              \
+    _(bias_in_weights)             /* experts weighed by what elected them */                                          \
+    _(bias_before_sigmoid)         /* experts elected by sigmoid(logit + bias) */                                      \
+    _(groups_ignored)              /* experts elected from all groups */                                               \
+    _(group_mask_zero)             /* closed groups at 0.0 instead of out */                                           \
+    _(group_best_not_two)          /* a group scores its best choice under noaux_tc */                                 \
+    _(expert_order)                /* experts added by rank, not by index */                                           \
+    _(norm_topk_prob_dropped)      /* weights not divided by their sum */                                              \
+    _(routed_scaling_dropped)      /* weights not scaled */                                                            \
+    _(shared_expert_dropped)                                                                                           \
+    _(one_row_in_another_order)    /* a row alone begins its sum with the shared expert */                             \
+    _(enorm_hnorm_swapped)         /* the two norms in front of eh_proj */                                             \
+    _(concat_swapped)              /* eh_proj [hidden; embedding] */                                                   \
+    _(shared_head_norm_dropped)                                                                                        \
+    _(hidden_before_final_norm)    /* modules take the target's row before model.norm */                               \
+    _(hidden_off_by_one)           /* row i takes h_{i-1} */                                                           \
+    _(embedding_off_by_one)        /* row i takes Emb(tok[i+k]) */                                                     \
+    _(draft_position_off_by_one)   /* RoPE of row i at i+1 */                                                          \
+    _(draft_row_kept)              /* a module's row computed from a draft taken for final */                          \
+    _(cut_row_kept)                /* a cut leaves one row of the cache where it was */                                \
+    _(one_draft_too_many)          /* the row behind a wrong draft chooses a token */                                  \
+    _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
+    _(random_number_by_round)      /* every row of a round draws the same number */                                    \
+    _(penalties_miss_drafts)       /* accepted drafts are not counted as output */
+
+#define MISTAKE_NUMBER(name) MISTAKE_##name,
+enum mistake { NO_MISTAKE, MISTAKES(MISTAKE_NUMBER) };
+#undef MISTAKE_NUMBER
+
+#ifdef VB_MISTAKES
+extern enum mistake the_mistake; /* tests/mistakes.c */
+#define MISTAKE(name) (the_mistake == MISTAKE_##name)
+#else
+#define MISTAKE(name) (MISTAKE_##name == NO_MISTAKE) /* 0, and the name must exist here too */
+#endif
+
+#endif
