@@ -182,4 +182,8 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
     last_rows(b, a);
     unify_rope(a, layout_a);
     unify_rope(b, layout_b);
+    diff_choose(a, b);
+    diff_choose(b, a);
+    diff_sort(a); /* split and chosen series came last */
+    diff_sort(b);
 }

@@ -507,7 +507,7 @@ static void compare(struct work *w, struct tap *t)
         return;
     }
     t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
-    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && t->dtype != DIFF_INTEGERS;
+    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && t->dtype != DIFF_INTEGERS && a->width;
     t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
     make_room(w, a->width > b->width ? a->width : b->width);
     all_rows(w, t, &s);

@@ -141,16 +141,17 @@ static void write_shape(const struct entry *e, char shape[64])
     snprintf(shape + used, 64 - used, "%s]", e->ndim ? "" : "[");
 }
 
-/* Rows are the first extent; a batch of one before it, or between it and the rest, holds the same numbers. known: how many
- * rows there are, 0: nobody has said. */
-static void shape_of(const struct entry *e, size_t known, size_t *rows, size_t *width)
+/* Rows are the first extent. Without a manifest a batch of one may stand before it or between it and the rest: the numbers
+ * are the same. A single extent is one row. */
+static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *width)
 {
     int d = 0;
     *width = 1;
-    while (d + 2 < e->ndim && e->shape[d] == 1 && known != 1)
+    while (!has_line && d + 2 < e->ndim && e->shape[d] == 1)
         d++;
-    *rows = e->ndim < 2 ? 1 : (size_t)e->shape[d];
-    for (int i = e->ndim < 2 ? 0 : d + 1; i < e->ndim; i++)
+    int one = e->ndim == 0 || (e->ndim == 1 && !has_line);
+    *rows = one ? 1 : (size_t)e->shape[d];
+    for (int i = one ? 0 : d + 1; i < e->ndim; i++)
         *width *= (size_t)e->shape[i];
 }
 
@@ -159,7 +160,7 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
     enum diff_dtype dtype = DIFF_F32;
     size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
     const char *data = (const char *)r->side->bytes + e->begin;
-    shape_of(e, line ? json_array_size(json_object_get(line, "index")) : 0, &rows, &width);
+    shape_of(e, line != NULL, &rows, &width);
     int scores = strstr(s->name, ".self_attn.scores.") != NULL;
     if (s->count && ((width != s->width && !scores) || item != s->item)) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
@@ -424,6 +425,12 @@ static int by_place(const void *p, const void *q)
     return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* expert 9 before expert 10 */
 }
 
+void diff_sort(struct diff_side *side)
+{
+    if (side->count)
+        qsort(side->series, side->count, sizeof *side->series, by_place);
+}
+
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
 {
     struct reader r = {.c = c, .side = side, .names = names};
@@ -448,8 +455,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
         if (!r.entries[i].told)
             code = foreign(&r, &r.entries[i]);
     if (code == EXIT_DONE) {
-        if (side->count)
-            qsort(side->series, side->count, sizeof *side->series, by_place);
+        diff_sort(side);
         expert_rows(side);
     }
     for (size_t i = 0; i < r.count; i++)
@@ -465,6 +471,9 @@ void diff_close(struct diff_side *side)
         free(side->series[i].name);
         free(side->series[i].rows);
     }
+    for (size_t i = 0; i < side->owned_count; i++)
+        free(side->owned[i]);
+    free(side->owned);
     free(side->series);
     free(side->tokens);
     json_decref(side->notes);
