@@ -163,6 +163,28 @@ TEST(a_dump_in_another_engines_names_is_the_same_dump)
     assert_int_equal(checked, COUNT(has));
 }
 
+static int older_megatron(char name[256], const char **dtype)
+{
+    char *at = strstr(name, "mtp_model_layer."), rest[256];
+    (void)dtype;
+    if (at) {
+        snprintf(rest, sizeof rest, "transformer_layer.%.200s", at + 16);
+        strcpy(at, rest);
+    }
+    return 1;
+}
+
+TEST(names_that_an_engine_has_had_are_understood)
+{
+    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--names", "megatron");
+    forget_manifest(a);
+    rewrite(a, older_megatron);
+    json_t *j = DIFF(0, a, TINY "v3-mtp3", "--names", "megatron", "--tokens", TOKENS, "--bits", "--runs", "0");
+    expect_verdict("megatron", j, "identical");
+    assert_int_equal(json_array_size(json_object_get(j, "only_in_a")), 0);
+    json_decref(j);
+}
+
 static int without_a_proj(char name[256], const char **dtype)
 {
     (void)dtype;
@@ -307,7 +329,11 @@ TEST(parts_are_compared_and_what_is_missing_is_listed)
     expect_verdict("fewer rows", j, "identical");
     assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_a"), 5);
     json_decref(j);
+    DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "*scores*"); /* scores are as wide as the passes were */
+    DUMP(b, TINY "v3", "--tokens", "5,6,7,70,9", "--taps", "*scores*");
+    EXPECT(0, "identical", a, b);
     DUMP(b, TINY "v2", "--tokens", "5,6,7,70,9"); /* another model, with rows of other widths */
+    DUMP(a, TINY "v3", "--tokens", TOKENS);
     j = DIFF(3, a, b);
     assert_non_null(strstr(string(json_object_get(j, "first_structural"), "why"), "shape"));
     json_decref(j);
@@ -400,6 +426,7 @@ int main(int argc, char **argv)
         IN_DIR(coarser_dtypes_are_compared_in_what_they_hold),
         IN_DIR(rows_of_rope_in_halves_are_the_same_numbers),
         IN_DIR(a_dump_in_another_engines_names_is_the_same_dump),
+        IN_DIR(names_that_an_engine_has_had_are_understood),
         IN_DIR(a_fused_projection_is_both_of_its_parts),
         IN_DIR(experts_may_stand_in_any_order_with_their_weights),
         IN_DIR(choices_follow_from_router_logits),

@@ -49,7 +49,8 @@ struct diff_side {
     void *bytes;               /* the mapped file */
     size_t size;
     struct diff_series *series; /* in the order of computation */
-    size_t count;
+    size_t count, room;
+    json_t *places;            /* "DEPTH NAME": its index in series; a V3 dump has 17,000 */
     int has_manifest, layers;  /* layers of the target, -1: not known */
     int32_t *tokens;           /* of the target, from the manifest or the file itself */
     size_t token_count;
@@ -76,7 +77,10 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
 
 /* Where one side has router logits and no choices, its choices by the other side's rules; diff_router.c. */
 void diff_choose(struct diff_side *side, const struct diff_side *other);
+/* Puts the series into the order of computation again, after some were added or renamed. */
 void diff_sort(struct diff_side *side);
+/* The series of this name, made if there is none. */
+struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
 
 /* --- how far rounding may take a value: diff_bound.c --- */
 

@@ -119,17 +119,32 @@ static void add_row(struct diff_series *s, struct diff_row row)
     s->rows[s->count++] = row;
 }
 
-static struct diff_series *series_of(struct diff_side *side, const char *name, int depth)
+static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
 {
-    for (size_t i = side->count; i-- > 0;)
-        if (side->series[i].depth == depth && !strcmp(side->series[i].name, name))
-            return &side->series[i];
-    side->series = must(realloc(side->series, (side->count + 1) * sizeof *side->series));
+    snprintf(key, NAMING_ROOM + 16, "%d %.300s", depth, name);
+    return key;
+}
+
+const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const json_t *place = json_object_get(side->places, place_key(key, name, depth));
+    return place ? &side->series[json_integer_value(place)] : NULL;
+}
+
+struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const struct diff_series *found = diff_find(side, name, depth);
+    if (found)
+        return &side->series[found - side->series];
+    if (side->count == side->room)
+        side->series = must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
     struct diff_series *s = &side->series[side->count];
     int last, step, layer = naming_place(name, &step, &last);
     *s = (struct diff_series){.name = must(strdup(name)), .layer = layer, .depth = depth, .step = step,
                               .rank = last ? 1 << 20 : layer};
-    side->count++;
+    json_object_set_new(side->places, place_key(key, name, depth), json_integer((json_int_t)side->count++));
     return s;
 }
 
@@ -260,7 +275,7 @@ static int manifest_line(struct reader *r, const char *manifest, size_t number, 
     int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
     if (d >= 0 && json_is_integer(layer))
         r->side->layers = (int)json_integer_value(layer) - d;
-    return fill(r, e, series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
+    return fill(r, e, diff_series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
 }
 
 static int read_manifest(struct reader *r)
@@ -381,7 +396,7 @@ static int foreign(struct reader *r, const struct entry *e)
     }
     naming_from(r->names ? r->names : naming_find("hf"), e->name, r->side->layers, name);
     size_t before = r->side->count;
-    struct diff_series *s = series_of(r->side, name, depth_of(r->side, name));
+    struct diff_series *s = diff_series_of(r->side, name, depth_of(r->side, name));
     if (r->side->count == before)
         return cli_fail(r->c, EXIT_OTHER, "%s: two tensors are %s, one of them is called %s", r->path, name, e->name);
     return fill(r, e, s, NULL);
@@ -427,8 +442,12 @@ static int by_place(const void *p, const void *q)
 
 void diff_sort(struct diff_side *side)
 {
+    char key[NAMING_ROOM + 16];
     if (side->count)
         qsort(side->series, side->count, sizeof *side->series, by_place);
+    json_object_clear(side->places);
+    for (size_t i = 0; i < side->count; i++)
+        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth), json_integer((json_int_t)i));
 }
 
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
@@ -437,7 +456,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     struct stat st;
     char *inside = vb_path(NULL, path, "dump.safetensors");
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
-    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array()};
+    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
     r.path = is_dir ? must(inside) : path;
     if (is_dir && !vb_file_exists(inside))
         code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
@@ -477,15 +496,8 @@ void diff_close(struct diff_side *side)
     free(side->series);
     free(side->tokens);
     json_decref(side->notes);
+    json_decref(side->places);
     if (side->bytes)
         munmap(side->bytes, side->size);
     *side = (struct diff_side){0};
-}
-
-const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
-{
-    for (size_t i = 0; i < side->count; i++)
-        if (side->series[i].depth == depth && !strcmp(side->series[i].name, name))
-            return &side->series[i];
-    return NULL;
 }

@@ -119,12 +119,11 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
 static char *add_series(struct diff_side *side, const struct diff_series *logits, const char *what, enum diff_dtype dtype, size_t width)
 {
     size_t stem = (size_t)(strrchr(logits->name, '.') - logits->name), item = dtype == DIFF_INTEGERS ? 4 : 8;
-    struct diff_series s = *logits;
-    int last;
-    char *data = must(calloc(s.count * width + 1, item));
-    s.name = must(malloc(stem + strlen(what) + 1));
-    sprintf(s.name, "%.*s%s", (int)stem, logits->name, what);
-    naming_place(s.name, &s.step, &last);
+    char name[NAMING_ROOM], *data = must(calloc(logits->count * width + 1, item));
+    snprintf(name, sizeof name, "%.*s%s", (int)stem, logits->name, what);
+    struct diff_series *to = diff_series_of(side, name, logits->depth), s = *logits;
+    s.name = to->name;
+    s.step = to->step;
     s.dtype = dtype;
     s.item = item;
     s.width = width;
@@ -138,8 +137,7 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
     }
     side->owned = must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
     side->owned[side->owned_count++] = data;
-    side->series = must(realloc(side->series, (side->count + 1) * sizeof *side->series));
-    side->series[side->count++] = s;
+    *to = s;
     return data;
 }
 
