@@ -49,10 +49,13 @@ struct diff_side {
     void *bytes;               /* the mapped file */
     size_t size;
     struct diff_series *series; /* in the order of computation */
-    size_t count;
+    size_t count, room;
+    json_t *places;            /* "DEPTH NAME": its index in series; a V3 dump has 17,000 */
     int has_manifest, layers;  /* layers of the target, -1: not known */
     int32_t *tokens;           /* of the target, from the manifest or the file itself */
     size_t token_count;
+    void **owned;              /* numbers that are not in the file: see diff_router.c */
+    size_t owned_count;
     json_t *notes;             /* what the reader of the result should know about this side */
 };
 
@@ -72,12 +75,20 @@ void diff_numbers(const struct diff_series *s, const struct diff_row *row, doubl
  * Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
+/* Where one side has router logits and no choices, its choices by the other side's rules; diff_router.c. */
+void diff_choose(struct diff_side *side, const struct diff_side *other);
+/* Puts the series into the order of computation again, after some were added or renamed. */
+void diff_sort(struct diff_side *side);
+/* The series of this name, made if there is none. */
+struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
+
 /* --- how far rounding may take a value: diff_bound.c --- */
 
 struct bounds {
     int runs;               /* of the perturbed reference; 0: the bound is a priori */
     int arithmetic_given;
-    enum diff_dtype arithmetic; /* of the coarser side */
+    enum diff_dtype arithmetic; /* of the coarser side: F32, F16 or BF16 */
+    size_t longest;         /* terms of a sum */
     json_t *spread;         /* "DEPTH NAME": the largest relative distance of a row, measured */
     int layers;
 };

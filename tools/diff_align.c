@@ -70,11 +70,15 @@ static void split_fused(struct diff_side *side, const struct diff_side *other)
             *plus = '+';
             continue;
         }
-        side->series = must(realloc(side->series, (side->count + 1) * sizeof *side->series));
+        diff_series_of(side, plus + 1, side->series[i].depth); /* the list may move */
         s = &side->series[i];
-        struct diff_series *second = &side->series[side->count++];
+        struct diff_series *second = find(side, plus + 1, s->depth);
+        char *name = second->name;
+        int step = second->step;
+        free(second->rows);
         *second = *s;
-        second->name = must(strdup(plus + 1));
+        second->name = name;
+        second->step = step;
         second->rows = must(malloc((s->count + 1) * sizeof *s->rows));
         memcpy(second->rows, s->rows, s->count * sizeof *s->rows);
         for (size_t k = 0; k < s->count; k++)
@@ -176,10 +180,16 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
     split_fused(b, a);
     rename_q(a, b);
     rename_q(b, a);
+    diff_sort(a);
+    diff_sort(b);
     reshape(a, b);
     reshape(b, a);
     last_rows(a, b);
     last_rows(b, a);
     unify_rope(a, layout_a);
     unify_rope(b, layout_b);
+    diff_choose(a, b);
+    diff_choose(b, a);
+    diff_sort(a);
+    diff_sort(b);
 }

@@ -114,7 +114,7 @@ static int is_after(const struct work *w, const struct diff_series *s, const str
     for (size_t i = 0; i < w->flip_count; i++) {
         const struct flip *f = &w->flips[i];
         int layer = final ? w->last_layer + (w->last_layer > f->layer) : s->layer;
-        if (f->sequence != row->sequence || f->depth > s->depth || (s->depth >= 0 && reads_tokens_only(s->name)))
+        if (f->sequence != row->sequence || (s->depth >= 0 && reads_tokens_only(s->name)))
             continue;
         if (f->depth < s->depth || layer > f->layer ? row->index >= f->index
             : (layer == f->layer || (target && final)) && row->index == f->index)
@@ -507,7 +507,7 @@ static void compare(struct work *w, struct tap *t)
         return;
     }
     t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
-    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && t->dtype != DIFF_INTEGERS;
+    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && t->dtype != DIFF_INTEGERS && a->width;
     t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
     make_room(w, a->width > b->width ? a->width : b->width);
     all_rows(w, t, &s);

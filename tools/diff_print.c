@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST_LINES 40 /* of the table, without --all */
+#define MOST_LINES 24 /* of the table without --all: that many of rounding, and that many of each worse verdict */
 #define MOST_NAMES 5  /* of what one side lacks */
 
 static const char *const dtype_name[] = {"BF16", "F16", "F32", "F64", "integers"};
@@ -189,7 +189,7 @@ static void print_nearest_choice(const struct comparison *r)
 void diff_print(const struct diff_told *t, int all)
 {
     const struct comparison *r = t->r;
-    size_t counts[STRUCTURAL + 1] = {0}, lines = 0;
+    size_t counts[STRUCTURAL + 1] = {0}, told[STRUCTURAL + 1] = {0}, lines = 0, hidden = 0;
     int width = 3;
     const char *text;
     json_t *said = notes(t), *one;
@@ -208,12 +208,19 @@ void diff_print(const struct diff_told *t, int all)
         printf("%-*s  %-16s  %6s  %8s  %8s  %8s  %8s  %8s  %s\n", width, "tap", "verdict", "bits %", "max ulp", "max abs", "relative",
                "bound", "NMSE", "cosine");
     for (size_t i = 0; i < r->count; i++)
-        if (all || (r->taps[i].verdict != IDENTICAL && lines < MOST_LINES)) {
+        if (all || (r->taps[i].verdict != IDENTICAL && told[r->taps[i].verdict]++ < MOST_LINES)) {
+            if (hidden)
+                printf("... %zu more\n", hidden);
             print_line(&r->taps[i], width);
             lines++;
+            hidden = 0;
+        } else {
+            hidden += r->taps[i].verdict != IDENTICAL;
         }
+    if (hidden)
+        printf("... %zu more; --all shows every tap\n", hidden);
     if (lines)
-        printf("%s\n", !all && lines == MOST_LINES ? "... (--all shows every tap)\n" : "");
+        printf("\n");
     for (size_t i = 0; i < r->count; i++)
         print_margins(&r->taps[i]);
     print_nearest_choice(r);

@@ -119,17 +119,32 @@ static void add_row(struct diff_series *s, struct diff_row row)
     s->rows[s->count++] = row;
 }
 
-static struct diff_series *series_of(struct diff_side *side, const char *name, int depth)
+static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
 {
-    for (size_t i = side->count; i-- > 0;)
-        if (side->series[i].depth == depth && !strcmp(side->series[i].name, name))
-            return &side->series[i];
-    side->series = must(realloc(side->series, (side->count + 1) * sizeof *side->series));
+    snprintf(key, NAMING_ROOM + 16, "%d %.300s", depth, name);
+    return key;
+}
+
+const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const json_t *place = json_object_get(side->places, place_key(key, name, depth));
+    return place ? &side->series[json_integer_value(place)] : NULL;
+}
+
+struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const struct diff_series *found = diff_find(side, name, depth);
+    if (found)
+        return &side->series[found - side->series];
+    if (side->count == side->room)
+        side->series = must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
     struct diff_series *s = &side->series[side->count];
     int last, step, layer = naming_place(name, &step, &last);
     *s = (struct diff_series){.name = must(strdup(name)), .layer = layer, .depth = depth, .step = step,
                               .rank = last ? 1 << 20 : layer};
-    side->count++;
+    json_object_set_new(side->places, place_key(key, name, depth), json_integer((json_int_t)side->count++));
     return s;
 }
 
@@ -141,16 +156,17 @@ static void write_shape(const struct entry *e, char shape[64])
     snprintf(shape + used, 64 - used, "%s]", e->ndim ? "" : "[");
 }
 
-/* Rows are the first extent; a batch of one before it, or between it and the rest, holds the same numbers. known: how many
- * rows there are, 0: nobody has said. */
-static void shape_of(const struct entry *e, size_t known, size_t *rows, size_t *width)
+/* Rows are the first extent. Without a manifest a batch of one may stand before it or between it and the rest: the numbers
+ * are the same. A single extent is one row. */
+static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *width)
 {
     int d = 0;
     *width = 1;
-    while (d + 2 < e->ndim && e->shape[d] == 1 && known != 1)
+    while (!has_line && d + 2 < e->ndim && e->shape[d] == 1)
         d++;
-    *rows = e->ndim < 2 ? 1 : (size_t)e->shape[d];
-    for (int i = e->ndim < 2 ? 0 : d + 1; i < e->ndim; i++)
+    int one = e->ndim == 0 || (e->ndim == 1 && !has_line);
+    *rows = one ? 1 : (size_t)e->shape[d];
+    for (int i = one ? 0 : d + 1; i < e->ndim; i++)
         *width *= (size_t)e->shape[i];
 }
 
@@ -159,7 +175,7 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
     enum diff_dtype dtype = DIFF_F32;
     size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
     const char *data = (const char *)r->side->bytes + e->begin;
-    shape_of(e, line ? json_array_size(json_object_get(line, "index")) : 0, &rows, &width);
+    shape_of(e, line != NULL, &rows, &width);
     int scores = strstr(s->name, ".self_attn.scores.") != NULL;
     if (s->count && ((width != s->width && !scores) || item != s->item)) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
@@ -260,7 +276,7 @@ static int manifest_line(struct reader *r, const char *manifest, size_t number, 
     int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
     if (d >= 0 && json_is_integer(layer))
         r->side->layers = (int)json_integer_value(layer) - d;
-    return fill(r, e, series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
+    return fill(r, e, diff_series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
 }
 
 static int read_manifest(struct reader *r)
@@ -381,7 +397,7 @@ static int foreign(struct reader *r, const struct entry *e)
     }
     naming_from(r->names ? r->names : naming_find("hf"), e->name, r->side->layers, name);
     size_t before = r->side->count;
-    struct diff_series *s = series_of(r->side, name, depth_of(r->side, name));
+    struct diff_series *s = diff_series_of(r->side, name, depth_of(r->side, name));
     if (r->side->count == before)
         return cli_fail(r->c, EXIT_OTHER, "%s: two tensors are %s, one of them is called %s", r->path, name, e->name);
     return fill(r, e, s, NULL);
@@ -425,13 +441,23 @@ static int by_place(const void *p, const void *q)
     return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* expert 9 before expert 10 */
 }
 
+void diff_sort(struct diff_side *side)
+{
+    char key[NAMING_ROOM + 16];
+    if (side->count)
+        qsort(side->series, side->count, sizeof *side->series, by_place);
+    json_object_clear(side->places);
+    for (size_t i = 0; i < side->count; i++)
+        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth), json_integer((json_int_t)i));
+}
+
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
 {
     struct reader r = {.c = c, .side = side, .names = names};
     struct stat st;
     char *inside = vb_path(NULL, path, "dump.safetensors");
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
-    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array()};
+    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
     r.path = is_dir ? must(inside) : path;
     if (is_dir && !vb_file_exists(inside))
         code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
@@ -449,8 +475,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
         if (!r.entries[i].told)
             code = foreign(&r, &r.entries[i]);
     if (code == EXIT_DONE) {
-        if (side->count)
-            qsort(side->series, side->count, sizeof *side->series, by_place);
+        diff_sort(side);
         expert_rows(side);
     }
     for (size_t i = 0; i < r.count; i++)
@@ -466,18 +491,14 @@ void diff_close(struct diff_side *side)
         free(side->series[i].name);
         free(side->series[i].rows);
     }
+    for (size_t i = 0; i < side->owned_count; i++)
+        free(side->owned[i]);
+    free(side->owned);
     free(side->series);
     free(side->tokens);
     json_decref(side->notes);
+    json_decref(side->places);
     if (side->bytes)
         munmap(side->bytes, side->size);
     *side = (struct diff_side){0};
-}
-
-const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
-{
-    for (size_t i = 0; i < side->count; i++)
-        if (side->series[i].depth == depth && !strcmp(side->series[i].name, name))
-            return &side->series[i];
-    return NULL;
 }

@@ -90,13 +90,14 @@ static const struct entry {
 
 /* What stands before a layer's names. %L: the layer; %K: the MTP module, from 0; %0: the first module, that there is no other. */
 static const struct naming {
-    const char *name, *layer, *block, *module;
+    const char *name, *layer, *block, *module, *older[2]; /* older: names that a block has had */
 } systems[SYSTEMS] = {
-    [HF] = {"hf", "model.layers.%L.", "layers.%K.mtp_block.", "layers.%K."},
-    [LLAMA] = {"llama.cpp", "-%L", "-%L", "-%L"},
-    [MEGATRON] = {"megatron", "decoder.layers.%L.", "mtp.layers.%K.mtp_model_layer.", "mtp.layers.%K."},
-    [SGLANG] = {"sglang", "model.layers.%L.", "%0model.decoder.", "%0model."},
-    [VLLM] = {"vllm", "model.layers.%L.", "model.layers.%L.mtp_block.", "model.layers.%L."},
+    [HF] = {"hf", "model.layers.%L.", "layers.%K.mtp_block.", "layers.%K.", {NULL, NULL}},
+    [LLAMA] = {"llama.cpp", "-%L", "-%L", "-%L", {NULL, NULL}},
+    [MEGATRON] = {"megatron", "decoder.layers.%L.", "mtp.layers.%K.mtp_model_layer.", "mtp.layers.%K.",
+                  {"mtp.layers.%K.transformer_layer.", "mtp.layers.%K.tf_layer."}},
+    [SGLANG] = {"sglang", "model.layers.%L.", "%0model.decoder.", "%0model.", {NULL, NULL}},
+    [VLLM] = {"vllm", "model.layers.%L.", "model.layers.%L.mtp_block.", "model.layers.%L.", {NULL, NULL}},
 };
 
 const struct naming *naming_find(const char *system)
@@ -186,8 +187,8 @@ static void join(char out[NAMING_ROOM], int layer, const char *ours)
 
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM])
 {
-    const char *prefixes[] = {n->block, n->module, n->layer}, *dash = strrchr(theirs, '-'), *rest;
-    enum scope scopes[] = {LAYER, MODULE, LAYER};
+    const char *prefixes[] = {n->block, n->module, n->layer, n->older[0], n->older[1]}, *dash = strrchr(theirs, '-'), *rest;
+    enum scope scopes[] = {LAYER, MODULE, LAYER, LAYER, LAYER};
     int system = (int)(n - systems), layer;
     char stem[NAMING_ROOM];
     for (size_t i = 0; i < ENTRIES; i++)
@@ -197,7 +198,7 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
             snprintf(out, NAMING_ROOM, other ? "%.250s (of another value)" : "%.250s", table[i].ours);
             return 1;
         }
-    for (size_t p = 0; p < 3; p++) {
+    for (size_t p = 0; p < 5 && prefixes[p]; p++) {
         if (system == LLAMA) {
             rest = dash && read_prefix(prefixes[p], dash, layers, &layer) ? stem : NULL;
             if (rest && *read_prefix(prefixes[p], dash, layers, &layer))
