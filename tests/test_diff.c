@@ -134,10 +134,13 @@ TEST(the_numbers_of_transformers_are_rounding)
         FILE *manifest = fopen((snprintf(text, sizeof text, "%s/a.jsonl", dir), text), "w");
         for (size_t k = 0; k < modules; k++) {
             snprintf(text, sizeof text, "model.layers.%zu.shared_head.head.output", 3 + k);
-            json_object_set_new(header, text, json_pack("{s:s,s:[I,I],s:[I,I]}", "dtype", "F64", "shape", (json_int_t)1,
-                                                        (json_int_t)(count / 6), "data_offsets", (json_int_t)(k * row), (json_int_t)((k + 1) * row)));
-            fprintf(manifest, "{\"tensor\":\"%s\",\"name\":\"%s\",\"layer\":%zu,\"mtp_depth\":%zu,\"sequence\":[0],\"token\":[%lld],\"index\":[%lld]}\n",
-                    text, text, 3 + k, k, (long long)json_integer_value(json_array_get(more, k)), n - 1);
+            json_object_set_new(header, text,
+                                json_pack("{s:s,s:[I,I],s:[I,I]}", "dtype", "F64", "shape", (json_int_t)1, (json_int_t)(count / 6),
+                                          "data_offsets", (json_int_t)(k * row), (json_int_t)((k + 1) * row)));
+            fprintf(manifest, "{\"tensor\":\"%s\",\"name\":\"%s\",\"layer\":%zu,\"mtp_depth\":%zu,\"sequence\":[0],", text, text,
+                    3 + k, k);
+            fprintf(manifest, "\"token\":[%lld],\"index\":[%lld]}\n", (long long)json_integer_value(json_array_get(more, k)),
+                    n - 1);
         }
         fclose(manifest);
         char *head = json_dumps(header, JSON_COMPACT);
