@@ -51,15 +51,15 @@ static int choose_tokens(struct sides *s)
 
 static int check_tokens(struct sides *s, const struct cli *model)
 {
+    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER; /* the command line's or the dump's */
     if (!s->count)
         return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);
     for (size_t i = 0; i < s->count; i++)
         if (s->ids[i] >= vb_vocab_size(model->model))
-            return cli_fail(s->c, s->c->tokens ? EXIT_USAGE : EXIT_OTHER, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i],
-                            vb_vocab_size(model->model));
+            return cli_fail(s->c, wrong, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i], vb_vocab_size(model->model));
     if ((long long)s->count > vb_max_positions(model->model))
-        return cli_fail(s->c, s->c->tokens ? EXIT_USAGE : EXIT_OTHER, "there are %zu tokens, max_position_embeddings is %d", s->count,
+        return cli_fail(s->c, wrong, "there are %zu tokens, max_position_embeddings is %d", s->count,
                         (int)vb_max_positions(model->model));
     return EXIT_DONE;
 }
@@ -119,11 +119,9 @@ static int measure(struct sides *s)
     return code;
 }
 
-static int read_dump(struct sides *s, int i)
+static int read_dump(struct sides *s, int i, int layers)
 {
-    const struct diff_side *other = &s->side[!i];
-    const struct naming *names = s->c->names ? naming_find(s->c->names) : NULL;
-    return diff_read(s->c, &s->side[i], s->path[i], names, other->layers > 0 ? other->layers : -1);
+    return diff_read(s->c, &s->side[i], s->path[i], s->c->names ? naming_find(s->c->names) : NULL, layers);
 }
 
 static int layers_of(struct sides *s, int i, int *layers)
@@ -139,32 +137,23 @@ static int layers_of(struct sides *s, int i, int *layers)
     return code;
 }
 
-/* Dumps are read first: a model reads their tokens. One with a manifest, or a model, tells the other how many layers the
- * target has, which the names of MTP modules need. */
+/* Dumps are read first: a model reads their tokens. A model, or else a manifest, says how many layers the target has, which
+ * names of MTP modules want to know: a dump that was read without that is read again. */
 static int read_all(struct sides *s)
 {
-    int code = EXIT_DONE, scores = 0;
-    for (int i = 0; i < 2; i++)
-        s->side[i].layers = -1;
+    int code = EXIT_DONE, scores = 0, layers = -1;
+    for (int i = 0; i < 2 && code == EXIT_DONE && layers < 0; i++)
+        if (s->is_model[i] || s->c->model_of_bound)
+            code = layers_of(s, i, &layers);
     for (int i = 0; i < 2 && code == EXIT_DONE; i++)
-        if (s->is_model[i] || (s->c->model_of_bound && i == 0))
-            code = layers_of(s, i, &s->side[i].layers);
-    int first = !s->is_model[0] && !s->is_model[1] && !s->c->model_of_bound; /* both dumps: the one with a manifest first */
-    if (code == EXIT_DONE && first) {
-        code = read_dump(s, 0);
-        int manifest = s->side[0].has_manifest, layers = s->side[0].layers;
-        if (code == EXIT_DONE)
-            code = read_dump(s, 1);
-        if (code == EXIT_DONE && !manifest && s->side[1].layers >= 0 && s->side[1].layers != layers) {
-            diff_close(&s->side[0]);
-            code = read_dump(s, 0);
+        if (!s->is_model[i])
+            code = read_dump(s, i, layers);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        if (!s->is_model[i] && !s->side[i].has_manifest && s->side[!i].has_manifest && s->side[i].layers != s->side[!i].layers) {
+            layers = s->side[!i].layers;
+            diff_close(&s->side[i]);
+            code = read_dump(s, i, layers);
         }
-    } else {
-        int layers = s->side[0].layers >= 0 ? s->side[0].layers : s->side[1].layers;
-        for (int i = 0; i < 2 && code == EXIT_DONE; i++)
-            if (!s->is_model[i])
-                code = diff_read(s->c, &s->side[i], s->path[i], s->c->names ? naming_find(s->c->names) : NULL, layers);
-    }
     if (code == EXIT_DONE)
         code = choose_tokens(s);
     for (int i = 0; i < 2; i++)
@@ -175,7 +164,7 @@ static int read_all(struct sides *s)
     return code;
 }
 
-/* Bytes of another dtype that both have cannot be passed over in silence: then nothing would have been compared. */
+/* Nothing compared is not the same as nothing different. */
 static int check_common(struct sides *s, const struct comparison *r)
 {
     size_t compared = 0;
@@ -190,7 +179,8 @@ static int check_common(struct sides *s, const struct comparison *r)
             return cli_fail(s->c, EXIT_OTHER, "%s: there is nothing to compare: %.300s", s->path[i], json_string_value(note));
         name[i] = s->side[i].count ? s->side[i].series[0].name : "nothing";
     }
-    return cli_fail(s->c, EXIT_OTHER, "A and B have no %s in common: A has %.100s, B has %.100s; --names says whose names they are",
+    return cli_fail(s->c, EXIT_OTHER,
+                    "A and B have no %s in common: A has %.100s, B has %.100s; --names says whose names they are",
                     r->count ? "rows" : "names", name[0], name[1]);
 }
 
@@ -240,13 +230,13 @@ static int run(struct cli *c)
     struct sides s = {.c = c, .path = {c->model_dir, c->other}};
     const char *arithmetic = c->arithmetic;
     s.bounds.arithmetic_given = arithmetic != NULL;
-    s.bounds.arithmetic = arithmetic && !strcmp(arithmetic, "bf16") ? DIFF_BF16 : arithmetic && !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_F32;
+    s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
     for (int i = 0; i < 2; i++)
         s.is_model[i] = has_config(s.path[i]);
     int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->reference ||
                                                         c->session.prefill_chunk || c->context > 0;
     if (!models && compute)
-        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --precision and the like are for a MODEL, and A and B are both dumps");
+        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --threads and the like are for a MODEL, and A and B are both dumps");
     if (models == 2 && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "A and B are both models: --tokens IDS is missing");
     if (c->model_of_bound && !has_config(c->model_of_bound))
@@ -284,6 +274,6 @@ const struct command command_diff = {
     "--threads, --isa, --precision, --prefill-chunk, --context, --convention, --as: as for generate, for the MODEL.\n\n"
     "Per tap: equal bits, ULPs, largest distance, the same relative to the row's largest number beside its bound, NMSE,\n"
     "cosine. Numbers of two dtypes are rounded to the coarser first. Verdicts: identical; rounding (within the bound);\n"
-    "tie-flip (a choice of experts, or the best token, fell the other way by less than rounding explains; rows behind it are not\n"
-    "judged); structural. Exit code 0 for identical and rounding, 3 for the others.\n",
+    "tie-flip (a choice of experts, or the best token, fell the other way by less than rounding explains; rows behind it are\n"
+    "not judged); structural. Exit code 0 for identical and rounding, 3 for the others.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run};

@@ -152,7 +152,7 @@ static int is_rope(const char *name)
     return last && (!strcmp(last, ".q_rope") || !strcmp(last, ".k_rope"));
 }
 
-/* Each head's pairs (2p, 2p+1), whichever way they are stored. A side whose rows are not told to be in halves is taken as it is. */
+/* Each head's pairs (2p, 2p+1), whichever way they are stored. A side that nobody says has halves is taken as it is. */
 static void unify_rope(struct diff_side *side, const char *layout)
 {
     for (size_t i = 0; i < side->count; i++) {

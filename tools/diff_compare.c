@@ -261,8 +261,9 @@ static void row_of_logits(struct work *w, struct tap *t, const struct diff_row *
         w->explained |= t->a->depth < 0 && row->index + 1 == w->r->other_token &&
                         fmax(margin_a, margin_b) <= 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b]));
         if (t->verdict < TIE_FLIP)
-            snprintf(t->why, sizeof t->why, "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g), rounding explains %.3g",
-                     row->index, best_a, margin_a, best_b, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
+            snprintf(t->why, sizeof t->why,
+                     "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index, best_a,
+                     margin_a, best_b, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
         if (t->verdict < TIE_FLIP && t->verdict != STRUCTURAL)
             t->verdict = TIE_FLIP;
     }
@@ -302,7 +303,8 @@ static int holds(const double *set, size_t k, double e)
 }
 
 /* Experts outside the kept groups were no candidates. */
-static void mask_groups(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *c, size_t E)
+static void mask_groups(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *c,
+                        size_t E)
 {
     char name[NAMING_ROOM];
     size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0, n = 0;
@@ -398,7 +400,8 @@ static void row_of_choices(struct work *w, struct tap *t, const struct diff_row 
 }
 
 /* Weights stand in the order of the experts, which need not ascend elsewhere. */
-static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *x, double *room)
+static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *x,
+                          double *room)
 {
     char name[NAMING_ROOM];
     size_t hint = 0, stem = (size_t)(strrchr(s->name, '.') - s->name);
@@ -468,7 +471,7 @@ static void all_rows(struct work *w, struct tap *t, struct sums *sums)
             if (w->r->other_token < 0) {
                 w->r->other_token = row->index;
                 w->tokens = t->verdict == STRUCTURAL ? NULL : t;
-                structural(t, "from index %d on the two read other tokens (%d and %d): compare at fixed tokens, a dump with MODEL",
+                structural(t, "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at its tokens",
                            row->index, row->token, other->token);
                 mark(t, &t->worst, &t->breaks, row, 0, row->token, other->token);
                 mark(t, &t->first, &t->differs, row, 0, row->token, other->token);
@@ -507,7 +510,8 @@ static void compare(struct work *w, struct tap *t)
         return;
     }
     t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
-    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && t->dtype != DIFF_INTEGERS && a->width;
+    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && a->width &&
+                   t->dtype != DIFF_INTEGERS;
     t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
     make_room(w, a->width > b->width ? a->width : b->width);
     all_rows(w, t, &s);

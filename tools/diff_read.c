@@ -448,7 +448,8 @@ void diff_sort(struct diff_side *side)
         qsort(side->series, side->count, sizeof *side->series, by_place);
     json_object_clear(side->places);
     for (size_t i = 0; i < side->count; i++)
-        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth), json_integer((json_int_t)i));
+        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth),
+                            json_integer((json_int_t)i));
 }
 
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)

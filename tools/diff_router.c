@@ -99,7 +99,7 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
             u->bias[e] = x[e] - s[e];
         memcpy(s, x, E * sizeof *s);
     }
-    if (groups && worths && groups->count && worths->count && worths->width && E % worths->width == 0 && groups->width <= worths->width) {
+    if (groups && worths && worths->count && worths->width && E % worths->width == 0 && groups->width <= worths->width) {
         double *w = must(calloc(worths->width, sizeof *w)), best[2] = {0, 0};
         diff_numbers(worths, &worths->rows[0], w);
         u->groups = worths->width;
@@ -116,7 +116,8 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
 
 /* --- the choices --- */
 
-static char *add_series(struct diff_side *side, const struct diff_series *logits, const char *what, enum diff_dtype dtype, size_t width)
+static char *add_series(struct diff_side *side, const struct diff_series *logits, const char *what, enum diff_dtype dtype,
+                        size_t width)
 {
     size_t stem = (size_t)(strrchr(logits->name, '.') - logits->name), item = dtype == DIFF_INTEGERS ? 4 : 8;
     char name[NAMING_ROOM], *data = must(calloc(logits->count * width + 1, item));
@@ -144,7 +145,8 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
 static void choose_rows(struct diff_side *side, size_t series, const struct rules *u)
 {
     struct diff_series logits = side->series[series]; /* the list grows */
-    double *choices = (double *)(void *)add_series(side, &logits, u->biased ? ".choice" : ".scores", DIFF_F64, u->E), *worths = NULL;
+    const char *by = u->biased ? ".choice" : ".scores";
+    double *choices = (double *)(void *)add_series(side, &logits, by, DIFF_F64, u->E), *worths = NULL;
     int32_t *groups = NULL, *experts;
     if (u->groups) {
         worths = (double *)(void *)add_series(side, &logits, ".group_scores", DIFF_F64, u->groups);
@@ -182,15 +184,18 @@ void diff_choose(struct diff_side *side, const struct diff_side *other)
         struct rules u;
         if (n < 16 || strcmp(logits->name + n - 16, ".mlp.gate.output") || logits->dtype == DIFF_INTEGERS)
             continue;
+        theirs = diff_find(other, logits->name, logits->depth);
         if (at(side, logits, ".experts") || at(side, logits, ".choice") || at(side, logits, ".scores") ||
-            at(side, logits, ".groups") || at(side, logits, ".group_scores") || !(theirs = diff_find(other, logits->name, logits->depth)) || theirs->width != logits->width || !learn(&u, other, theirs))
+            at(side, logits, ".groups") || at(side, logits, ".group_scores") || !theirs || theirs->width != logits->width ||
+            !learn(&u, other, theirs))
             continue;
         choose_rows(side, i, &u);
         free(u.bias);
         layers++;
     }
     char text[160];
-    snprintf(text, sizeof text, "%.60s has router logits only: its choices in %zu layers are what follows from them", side->path, layers);
+    snprintf(text, sizeof text, "%.60s has router logits only: its choices in %zu layers are what follows from them",
+             side->path, layers);
     if (layers)
         json_array_append_new(side->notes, json_string(text));
 }

@@ -45,9 +45,10 @@ static int run(struct cli *c)
 const struct command command_dump = {
     "dump", "every named intermediate value, to safetensors with a manifest",
     "usage: verbatim dump MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]\n\n"
-    "One pass over IDS, also of the MTP modules, which read the tokens themselves; with -n, decoding after it. OUT is a file that ends in .safetensors or a directory, which gets\n"
-    "dump.safetensors. Beside it the manifest, .jsonl: a line per tensor with its name, layer, MTP depth, step, pass, shape,\n"
-    "dtype, layout of RoPE rows, SHA-256, and per row sequence, token, index, position, slot, draft depth, accepted.\n"
+    "One pass over IDS, also of the MTP modules, which read the tokens themselves; with -n, decoding after it. OUT is a file\n"
+    "that ends in .safetensors or a directory, which gets dump.safetensors. Beside it the manifest, .jsonl: a line per tensor\n"
+    "with its name, layer, MTP depth, step, pass, shape, dtype, layout of RoPE rows, SHA-256, and per row sequence, token,\n"
+    "index, position, slot, draft depth, accepted.\n"
     "Names are Hugging Face's module paths: model.layers.3.self_attn.q_a_layernorm.output.\n\n"
     "  --tokens IDS           5,6,7 or @FILE\n"
     "  -o OUT                 written under other names first, renamed when whole\n"

@@ -133,7 +133,8 @@ static int write_prefix(char out[NAMING_ROOM], const char *pattern, int layer, i
         snprintf(out, NAMING_ROOM, "%s", percent + 2);
         return layer == layers;
     }
-    snprintf(out, NAMING_ROOM, "%.*s%d%s", (int)(percent - pattern), pattern, percent[1] == 'K' ? layer - layers : layer, percent + 2);
+    snprintf(out, NAMING_ROOM, "%.*s%d%s", (int)(percent - pattern), pattern, percent[1] == 'K' ? layer - layers : layer,
+             percent + 2);
     return 1;
 }
 
@@ -191,13 +192,14 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
     enum scope scopes[] = {LAYER, MODULE, LAYER, LAYER, LAYER};
     int system = (int)(n - systems), layer;
     char stem[NAMING_ROOM];
-    for (size_t i = 0; i < ENTRIES; i++)
-        if (table[i].scope == WHOLE && table[i].theirs[system] &&
-            (!strcmp(theirs, table[i].theirs[system]) || (!strcmp(theirs, table[i].ours) && !strcmp(table[i].theirs[system], OTHER)))) {
-            int other = !strcmp(table[i].theirs[system], OTHER);
-            snprintf(out, NAMING_ROOM, other ? "%.250s (of another value)" : "%.250s", table[i].ours);
-            return 1;
-        }
+    for (size_t i = 0; i < ENTRIES; i++) {
+        const char *whole = table[i].scope == WHOLE ? table[i].theirs[system] : NULL;
+        int other = whole && !strcmp(whole, OTHER);
+        if (!whole || strcmp(theirs, other ? table[i].ours : whole))
+            continue;
+        snprintf(out, NAMING_ROOM, other ? "%.250s (of another value)" : "%.250s", table[i].ours);
+        return 1;
+    }
     for (size_t p = 0; p < 5 && prefixes[p]; p++) {
         if (system == LLAMA) {
             rest = dash && read_prefix(prefixes[p], dash, layers, &layer) ? stem : NULL;

@@ -69,7 +69,8 @@ static inline void expect_verdict(const char *what, const json_t *j, const char 
 {
     const json_t *first = json_object_get(j, "first_structural");
     if (strcmp(string(j, "verdict"), verdict))
-        fail_msg("%s: the verdict is %s, wanted %s; %s: %s", what, string(j, "verdict"), verdict, string(first, "tap"), string(first, "why"));
+        fail_msg("%s: the verdict is %s, wanted %s; %s: %s", what, string(j, "verdict"), verdict, string(first, "tap"),
+                 string(first, "why"));
 }
 
 #define EXPECT(code, verdict, ...)                         \
