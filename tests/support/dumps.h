@@ -137,6 +137,22 @@ static inline void save(struct edited *e)
  * say 0: leave it out. Numbers of F32 tensors are given to it one by one when it changes the dtype. */
 typedef int (*change)(char name[256], const char **dtype);
 
+/* to nearest, ties to even; compilers without _Float16 are in use */
+static inline uint16_t to_f16(float x)
+{
+    uint32_t u, sign;
+    float shifted = fabsf(x) + 0.5f; /* below 2^-14 an f16 is a multiple of 2^-24, which is one unit of 0.5f */
+    memcpy(&u, &x, 4);
+    sign = u >> 16 & 0x8000;
+    u &= 0x7fffffff;
+    if (u >= 0x477ff000)
+        return (uint16_t)(sign | (u > 0x7f800000 ? 0x7e00 : 0x7c00));
+    if (u >= 0x38800000)
+        return (uint16_t)(sign | (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13);
+    memcpy(&u, &shifted, 4);
+    return (uint16_t)(sign | (u - 0x3f000000));
+}
+
 static inline uint16_t to_bf16(float x)
 {
     uint32_t u;
@@ -162,9 +178,8 @@ static inline void rewrite(const char *path, change how)
         for (size_t i = 0; i < n && strcmp(dtype, was); i++) {
             float x;
             memcpy(&x, from + 4 * i, 4);
-            _Float16 half = (_Float16)x;
-            uint16_t bf16 = to_bf16(x);
-            memcpy(data + used + size / n * i, !strcmp(dtype, "F16") ? (void *)&half : (void *)&bf16, size / n);
+            uint16_t code = !strcmp(dtype, "F16") ? to_f16(x) : to_bf16(x);
+            memcpy(data + used + size / n * i, &code, size / n);
         }
         if (!strcmp(dtype, was))
             memcpy(data + used, from, size);
