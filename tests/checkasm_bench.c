@@ -2,6 +2,7 @@
  * can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the clock is the
  * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
  * WEIGHT_BYTES in turn, more than the caches hold. */
+#include "../simd/machine.h"
 #include "checkasm.h"
 
 #include <stdio.h>
@@ -39,62 +40,15 @@ static volatile uint64_t sink; /* proves that the loads happen */
 
 static double read_bandwidth(const void *data, size_t bytes)
 {
-    const uint64_t *p = data;
-    size_t n = bytes / 8, quarter = n / 4;
-    uint64_t a = 0, b = 0, c = 0, d = 0;
     double start = seconds();
-    for (size_t i = 0; i < quarter; i += 8) {
-        for (size_t s = 0; s < 4; s++)
-            __builtin_prefetch(p + s * quarter + i + 256);
-        for (size_t s = 0; s < 4; s++) {
-            const uint64_t *q = p + s * quarter + i;
-            a += q[0] + q[1];
-            b += q[2] + q[3];
-            c += q[4] + q[5];
-            d += q[6] + q[7];
-        }
-    }
-    double time = seconds() - start;
-    sink = a + b + c + d;
-    return (double)bytes / time;
+    sink = machine_read(data, bytes);
+    return (double)bytes / (seconds() - start);
 }
 
-/* Twelve independent chains of the widest fma that the table uses. */
 static double fma_peak(const char *isa)
 {
-    size_t steps = 2000000, lanes = 1;
-    double start = seconds();
-#define TWELVE(one) one("0") one("1") one("2") one("3") one("4") one("5") one("6") one("7") one("8") one("9") one("10") one("11")
-#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13"
-#if defined(__x86_64__)
-#define ZMM(i) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
-#define YMM(i) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" i "\n\t"
-#define XMM(i) "vfmadd231ss %%xmm12, %%xmm13, %%xmm" i "\n\t"
-    if (!strcmp(isa, "avx512")) {
-        lanes = 16;
-        for (size_t i = 0; i < steps; i++)
-            __asm__ volatile(TWELVE(ZMM) : : : CLOBBERS);
-        __asm__ volatile("vzeroupper" : : : CLOBBERS);
-    } else if (!strcmp(isa, "avx2")) {
-        lanes = 8;
-        for (size_t i = 0; i < steps; i++)
-            __asm__ volatile(TWELVE(YMM) : : : CLOBBERS);
-        __asm__ volatile("vzeroupper" : : : CLOBBERS);
-    } else {
-        for (size_t i = 0; i < steps; i++)
-            __asm__ volatile(TWELVE(XMM) : : : CLOBBERS);
-    }
-#elif defined(__aarch64__)
-#define QUAD(i) "fmla v" i ".4s, v12.4s, v13.4s\n\t"
-    (void)isa;
-    lanes = 4;
-    for (size_t i = 0; i < steps; i++)
-        __asm__ volatile(TWELVE(QUAD) : : : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11");
-#else
-    (void)isa;
-    return 0;
-#endif
-    return 2.0 * 12.0 * (double)(lanes * steps) / (seconds() - start);
+    double start = seconds(), done = machine_fma(isa, 2000000);
+    return done / (seconds() - start);
 }
 
 /* --- the lines --- */

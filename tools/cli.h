@@ -30,6 +30,7 @@ enum option_group {
     TAKES_NAMES = 16384, /* --names */
     TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
     TAKES_HTML = 65536,  /* --html */
+    TAKES_BENCH = 524288,  /* --rounds --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
@@ -37,10 +38,12 @@ enum option_group {
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
-    const char *as, *convention, *html, *against;
+    const char *as, *convention, *html, *against, *svg;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits; /* flags */
     double mtp_loss_scaling_factor;
+    double force_accept;        /* -1: not given */
+    long long rounds;           /* -1: not given */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
@@ -63,7 +66,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace;
+    command_trace, command_bench;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);

@@ -44,6 +44,9 @@ static const struct option options[] = {
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
+    {"--rounds", TAKES_BENCH, LONG_VALUE, AT(rounds), 1, 1 << 20},
+    {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
+    {"--svg", TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0},
     {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
@@ -207,6 +210,8 @@ static int check(struct cli *c)
                         (double)c->session.sampling.temperature);
     if (c->session.sampling.top_p > 1.0f)
         return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
+    if (c->force_accept > 1.0)
+        return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
     if (draft && strcmp(draft, "none"))
         return check_draft(c, draft);
     return EXIT_DONE;
