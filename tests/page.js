@@ -84,11 +84,11 @@ function workedExample() {
     see("#round=1&pass=1");
     same("#round=1&pass=1", root.dataset.pass, "2");
     same("tokens", gridRow("token"), ["</script><img src=x onerror=document.documentElement.dataset.error=1>", "padding", "padding"]);
-    same("hidden", gridRow("hidden row"), ["h3\u2190 the target's row 3\u2423\u2423bell\u2407", "zeros", "zeros"]);
+    same("hidden", gridRow("hidden row"), ["h3\u2190 the target's row 3\u2423\u2423bell<U+0007>", "zeros", "zeros"]);
     same("in words", $("say").textContent.includes("beside the target's hidden row h3; it proposes \u2018\ufffd<U+202E>turned\u2019 as draft 1."), true);
     all("#grid button")[0].click();
     same("the button of h3", root.dataset.pass, "0");
-    same("the prompt", gridRow("token"), ["<script>document.documentElement.dataset.error='a piece ran'</script>", "\"quoted\" & 'single' <b>bold</b>", "\u21b5", "\u2423\u2423bell\u2407"]);
+    same("the prompt", gridRow("token"), ["<script>document.documentElement.dataset.error='a piece ran'</script>", "\"quoted\" & 'single' <b>bold</b>", "\u21b5", "\u2423\u2423bell<U+0007>"]);
     see("#pass=2");
     same("discarded", $("say").textContent.includes("discarded"), true);
     see("#round=2");

@@ -308,6 +308,19 @@ TEST(a_trace_of_text_is_followed_and_gives_what_generate_gives)
     }
 }
 
+static char *text_of(const char *path)
+{
+    char *text = calloc(1, 1);
+    size_t size = 0;
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        fail_msg("%s: %s", path, strerror(errno));
+    while (take(fd, &text, &size))
+        ;
+    close(fd);
+    return text;
+}
+
 /* ---- the table ---------------------------------------------------------------------------------------------------- */
 
 TEST(the_table_has_a_line_for_each_pass_and_tells_of_cuts_and_acceptance)
@@ -325,6 +338,15 @@ TEST(the_table_has_a_line_for_each_pass_and_tells_of_cuts_and_acceptance)
     assert_non_null(strstr(s.out, "104 39 66 56  4 5 6 7   4 5 6 7    8        0 1 2 3                       accepted 0 of 3; then 58; h4 kept; target cut to 5\n"));
     assert_non_null(strstr(s.out, "m0:0 m0:1 m0:2 m0:3  draft 2: 66; module 1 cut to 3\n"));
     json_decref(j);
+    forget(&s);
+    s = RUN("trace", TINY "v3-mtp3", "--tokens", "14,6,7", "-n", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--ignore-eos");
+    char *readme = text_of("README.md"), *place = NULL, indented[256];
+    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place)) {
+        snprintf(indented, sizeof indented, "\n    %s\n", line);
+        if (!strstr(readme, indented))
+            fail_msg("README.md does not show the line %s", line);
+    }
+    free(readme);
     forget(&s);
     s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "eagle-reroll", "--as", "mindie", "--padded", "--draft-tokens", "2");
     expect_code(&s, 0);
@@ -344,19 +366,6 @@ static size_t files_in(const char *dir)
         n++;
     closedir(d);
     return n - 2;
-}
-
-static char *text_of(const char *path)
-{
-    char *text = calloc(1, 1);
-    size_t size = 0;
-    int fd = open(path, O_RDONLY);
-    if (fd < 0)
-        fail_msg("%s: %s", path, strerror(errno));
-    while (take(fd, &text, &size))
-        ;
-    close(fd);
-    return text;
 }
 
 #define SHORT "--tokens", "5,6,7", "-n", "4", "--threads", "1"

@@ -230,9 +230,10 @@ static int run(struct cli *c)
 const struct command command_trace = {
     "trace", "the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
     "usage: verbatim trace MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "A line per pass of the target or of a module: round (0 is the prompt), which pass, input ids, cache slots, RoPE positions,\n"
-    "context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the module's row 2;\n"
-    "m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in (brackets).\n\n"
+    "A line per pass of the target or of a module: round (0 is the prompt, or its first chunk), which pass, input ids, cache slots,\n"
+    "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
+    "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
+    "(brackets).\n\n"
     "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos, --temperature, --top-k, --top-p, --seed,\n"
     "  --draft METHOD (mtp-eagle), --draft-tokens K, --convention, --as: as for generate\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"

@@ -54,7 +54,9 @@ static void add_token(FILE *to, const json_t *choice)
     for (const char *p = piece; p && *p; p++) { /* one line stays one */
         if (p == piece)
             fputs(" '", to);
-        *p == '\n' ? fputs("\\n", to) : fputc((unsigned char)*p < 0x20 ? '?' : *p, to);
+        int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
+        *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
+        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F, which terminals obey too */
     }
     if (piece && *piece)
         fputc('\'', to);
