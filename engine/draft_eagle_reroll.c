@@ -25,7 +25,7 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
     while (drafts && drafts < max) {
         memcpy(s->h, s->next, (rows + pad) * d * sizeof *s->h);
         mtp_cut(s, 0, first + (size_t)drafts);
-        mtp_rows(s, w, 0, rows, pad, FROM_ITSELF, draft);
+        mtp_rows(s, w, 0, rows, pad, ALL_FROM_ITSELF, draft);
         int32_t chosen = mtp_choose(s, w, 0, s->g + (rows - 1) * d, drafts + 1);
         if (chosen < 0) {
             ++*failed;

@@ -158,7 +158,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
         size_t i = first + j, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
         struct row row = mtp_row(s->model, &depth->cache, k, i, j < n ? token_at(s, token, draft) : 0);
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
-        if (source == FROM_ITSELF)
+        if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
             row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
         else if (j >= n || (s->missing && k == 0 && i == newest))
             row.hidden_of = -1;

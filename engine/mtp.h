@@ -51,8 +51,8 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 /* Whose hidden rows a pass takes: those of the target or the depth before, row i's for row i; or the module's own of the pass
- * before, row i-1's for row i. */
-enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF };
+ * before, row i-1's for row i. Rows of padding take zeros, or (ALL_FROM_ITSELF) what the padding before gave. */
+enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
 /* The next n rows of depth k's module, appended to its cache: s->h [n + pad, d] -> s->g, s->next. Row i takes tok[i+k+1], of
  * which those beyond tok[N] are drafts: draft[0] is tok[N+1]. Then `pad` rows of token 0, which leave the cache again. */

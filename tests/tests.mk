@@ -89,7 +89,8 @@ test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
 
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_forced checkops_attention)
-run_native = tools/scripts/layers.sh tests/install.sh tests/python.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
+             "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session takes minutes there and is left to `make asan` and `make ubsan`.
 test: test-deps

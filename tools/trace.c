@@ -71,8 +71,12 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
     if (!pass)
         abort();
-    if (t->depth < 0)
+    if (t->depth < 0) {
         json_object_set_new(pass, "hidden_kept", json_array());
+        json_object_set_new(pass, "accepted", json_integer(0));
+    } else {
+        json_object_set_new(pass, "module", json_integer(t->depth % vb_mtp_modules(r->c->model)));
+    }
     json_array_append_new(r->passes, pass);
     json_object_set_new(pass, "cut_before", r->early ? r->early : json_array());
     r->early = NULL;
@@ -97,10 +101,13 @@ static void head_of_target(json_t *pass)
 static void record_choice(struct recorder *r, const vb_trace *t)
 {
     json_t *pass = r->newest[t->depth + 1];
-    if (t->depth < 0)
+    if (t->depth < 0) {
         head_of_target(pass);
-    else
+        if (t->draft)
+            json_object_set_new(pass, "accepted", json_integer(t->draft));
+    } else {
         json_array_append_new(json_object_get(pass, "lm_head_indices"), json_integer((json_int_t)t->first));
+    }
     json_array_append_new(json_object_get(pass, "chosen"),
                           json_pack("{s:I,s:i,s:o,s:i}", "row", (json_int_t)t->first, "token", t->token, "piece",
                                     t->token < 0 ? json_null() : trace_piece(r->c, t->token), "draft", t->draft));
@@ -166,8 +173,9 @@ static int show(struct cli *c, json_t *begin, json_t *passes, json_t *end)
 {
     size_t i;
     json_t *pass;
-    if (c->html)
-        return trace_html(c, begin, passes, end);
+    int code = c->html ? trace_html(c, begin, passes, end) : EXIT_DONE;
+    if (code != EXIT_DONE || (c->html && !c->json))
+        return code;
     if (!c->json) {
         trace_table(stdout, passes);
         return EXIT_DONE;
@@ -222,13 +230,14 @@ static int run(struct cli *c)
 const struct command command_trace = {
     "trace", "the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
     "usage: verbatim trace MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "A line per pass of the target or of a module: round (0 is the prompt), which pass, input ids, cache slots, RoPE positions,\n"
-    "context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the module's row 2; 0:\n"
-    "zeros), what was chosen, and what was cut from the caches afterwards.\n\n"
+    "A line per pass of the target or of a module: round (0 is the prompt, or its first chunk), which pass, input ids, cache slots,\n"
+    "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
+    "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
+    "(brackets).\n\n"
     "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos, --temperature, --top-k, --top-p, --seed,\n"
     "  --draft METHOD (mtp-eagle), --draft-tokens K, --convention, --as: as for generate\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
-    "  --html OUT.html        one page that needs no network; steps through the rounds\n"
+    "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
     "--threads, --isa, --precision, --prefill-chunk, --context: as for generate.\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML, run};

@@ -47,48 +47,84 @@ static char *origins(const json_t *pass)
 }
 
 /* "17 ' the'" */
-static int add_token(char *p, size_t room, const json_t *choice)
+static void add_token(FILE *to, const json_t *choice)
 {
     const char *piece = json_string_value(json_object_get(choice, "piece"));
-    int used = snprintf(p, room, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
-    if (!piece || (size_t)used + 4 * strlen(piece) + 4 > room)
-        return used;
-    used += snprintf(p + used, room - (size_t)used, " '");
-    for (; *piece; piece++) /* one line stays one */
-        used += (unsigned char)*piece < 0x20 ? sprintf(p + used, *piece == '\n' ? "\\n" : "?") : sprintf(p + used, "%c", *piece);
-    return used + sprintf(p + used, "'");
+    fprintf(to, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
+    for (const char *p = piece; p && *p; p++) { /* one line stays one */
+        if (p == piece)
+            fputs(" '", to);
+        int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
+        *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
+        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F, which terminals obey too */
+    }
+    if (piece && *piece)
+        fputc('\'', to);
+}
+
+/* "target cut to 5; module 0 cut to 4"; a cache that was cut twice in a row is where the second cut left it */
+static void add_cuts(FILE *to, const json_t *cuts, const char *when, const char **separator)
+{
+    for (size_t i = 0; i < json_array_size(cuts); i++) {
+        const json_t *cut = json_array_get(cuts, i), *depth = json_object_get(cut, "depth");
+        if (json_equal(depth, json_object_get(json_array_get(cuts, i + 1), "depth")))
+            continue;
+        fprintf(to, "%s%s", *separator, when);
+        json_is_null(depth) ? fputs("target", to) : fprintf(to, "module %lld", (long long)json_integer_value(depth));
+        fprintf(to, " cut to %lld", (long long)json_integer_value(json_object_get(cut, "first")));
+        *separator = "; ";
+    }
+}
+
+static void add_kept(FILE *to, const json_t *kept, const char **separator)
+{
+    size_t count = json_array_size(kept);
+    if (!count)
+        return;
+    fprintf(to, "%sh%lld", *separator, (long long)json_integer_value(json_array_get(kept, 0)));
+    if (count > 1)
+        fprintf(to, "..h%lld", (long long)json_integer_value(json_array_get(kept, count - 1)));
+    fputs(" kept", to);
+    *separator = "; ";
+}
+
+/* "accepted 1 of 3: 557 ' time'; then 466 ' there'" or "draft 2: 466 ' there'" */
+static void add_choices(FILE *to, const json_t *pass, const char **separator)
+{
+    const json_t *chosen = json_object_get(pass, "chosen"), *accepted = json_object_get(pass, "accepted"), *item;
+    size_t drafts = json_array_size(json_object_get(pass, "lm_head_indices")), i;
+    if (accepted && drafts > 1) {
+        fprintf(to, "accepted %lld of %zu", (long long)json_integer_value(accepted), drafts - 1);
+        *separator = ": ";
+    }
+    json_array_foreach(chosen, i, item) {
+        long long draft = json_integer_value(json_object_get(item, "draft"));
+        if (accepted && !draft && drafts > 1)
+            *separator = "; then ";
+        fputs(*separator, to);
+        if (!accepted)
+            fprintf(to, "draft %lld: ", draft);
+        json_integer_value(json_object_get(item, "token")) < 0 ? fputs("none, its logits are not finite", to) : add_token(to, item);
+        *separator = ", ";
+    }
+    if (**separator)
+        *separator = "; ";
 }
 
 static char *result(const json_t *pass)
 {
-    const json_t *chosen = json_object_get(pass, "chosen"), *cuts = json_object_get(pass, "cut"), *item;
-    const json_t *kept = json_object_get(pass, "hidden_kept");
-    int is_target = kept != NULL;
-    size_t drafts = json_array_size(json_object_get(pass, "lm_head_indices")) - 1;
-    size_t room = 256 + 160 * (json_array_size(chosen) + json_array_size(cuts)), i;
-    char *text = calloc(room, 1), *p = text;
-    if (!text)
+    char *text = NULL;
+    size_t size;
+    const char *separator = "";
+    FILE *to = open_memstream(&text, &size);
+    if (!to)
         abort();
-    json_array_foreach(chosen, i, item) {
-        int draft = (int)json_integer_value(json_object_get(item, "draft"));
-        p += sprintf(p, "%s", i ? ", " : "");
-        if (!is_target)
-            p += sprintf(p, "draft ");
-        p += add_token(p, room - (size_t)(p - text), item);
-        if (is_target && draft)
-            p += sprintf(p, " = draft %d", draft);
-        else if (is_target && i < drafts)
-            p += sprintf(p, ", not draft %zu", i + 1);
-    }
-    if (json_array_size(kept))
-        p += sprintf(p, "%sh%lld..h%lld kept", p > text ? "; " : "", (long long)json_integer_value(json_array_get(kept, 0)),
-                     (long long)json_integer_value(json_array_get(kept, json_array_size(kept) - 1)));
-    json_array_foreach(cuts, i, item) {
-        const json_t *depth = json_object_get(item, "depth");
-        p += sprintf(p, "%s", p > text ? "; " : "");
-        p += json_is_null(depth) ? sprintf(p, "target") : sprintf(p, "module %lld", (long long)json_integer_value(depth));
-        p += sprintf(p, " cut to %lld", (long long)json_integer_value(json_object_get(item, "first")));
-    }
+    add_cuts(to, json_object_get(pass, "cut_before"), "first ", &separator);
+    add_choices(to, pass, &separator);
+    add_kept(to, json_object_get(pass, "hidden_kept"), &separator);
+    add_cuts(to, json_object_get(pass, "cut"), "", &separator);
+    if (fclose(to))
+        abort();
     return text;
 }
 
