@@ -81,7 +81,7 @@ static void follow_rows(struct follower *f, long long cache, size_t n)
 {
     int padding = 0;
     for (size_t j = 0; j < n; j++) {
-        EXPECT(f, "index", at(f, "index", j), f->length[cache] + (long long)j);
+        EXPECT(f, "index", at(f, "index", j), f->length[cache] + (long long)j - (cache ? f->phantom : 0));
         EXPECT(f, "slot", at(f, "slots", j), f->length[cache] + (long long)j);
         EXPECT(f, "padding behind padding", padding && at(f, "draft", j) >= 0, 0);
         padding |= at(f, "draft", j) < 0;
@@ -138,15 +138,15 @@ static void follow_module(struct follower *f)
     size_t n = json_array_size(list(f, "input_ids"));
     EXPECT(f, "depth", k >= 0 && k < DEPTHS && (f->vanilla || k == 0), 1);
     for (size_t j = 0; j < n; j++) {
-        long long row = at(f, "index", j) - f->phantom, draft = at(f, "draft", j);
+        long long row = at(f, "index", j), draft = at(f, "draft", j);
         EXPECT(f, "position", at(f, "positions", j), f->token_positions ? row + k + 1 : row);
         follow_token(f, j, row + k + 1);
         follow_hidden(f, j, k, row);
         last = draft >= 0 ? (long long)j : last;
     }
     for (size_t j = 0; j < n; j++)
-        if (at(f, "index", j) >= f->phantom)
-            f->made[1 + k][at(f, "index", j) - f->phantom] = (long long)f->line;
+        if (at(f, "index", j) >= 0)
+            f->made[1 + k][at(f, "index", j)] = (long long)f->line;
     size_t chosen = json_array_size(list(f, "chosen"));
     EXPECT(f, "rows that the head reads", (long long)json_array_size(list(f, "lm_head_indices")), (long long)chosen);
     EXPECT(f, "drafts of one pass", chosen <= 1, 1);
@@ -154,7 +154,7 @@ static void follow_module(struct follower *f)
         const json_t *c = json_array_get(list(f, "chosen"), 0);
         EXPECT(f, "the row that chooses", integer(c, "row"), last);
         EXPECT(f, "the row that the head reads", at(f, "lm_head_indices", 0), last);
-        EXPECT(f, "the place of the draft", at(f, "index", (size_t)last) - f->phantom + k + 2, f->count + f->proposed);
+        EXPECT(f, "the place of the draft", at(f, "index", (size_t)last) + k + 2, f->count + f->proposed);
         EXPECT(f, "number of the draft", integer(c, "draft"), f->proposed + 1);
         f->drafts[f->proposed++] = integer(c, "token");
     }
