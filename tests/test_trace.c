@@ -37,7 +37,7 @@ struct follower {
     const json_t *pass;
     size_t line;
     int phantom, token_positions, zeros, keep, vanilla, reroll; /* what was asked for */
-    long long tokens[MOST_ROWS], count, prompt;
+    long long tokens[MOST_ROWS], count, prompt, padded_to; /* padded_to: rows of a padded pass, or 0 */
     long long length[1 + DEPTHS];
     long long made[1 + DEPTHS][MOST_ROWS]; /* the line that made this hidden row, or 0 */
     long long drafts[DEPTHS], proposed, round, accepted, forwards;
@@ -178,6 +178,7 @@ static void follow_target(struct follower *f)
         committed += at(f, "draft", j) == 0;
     }
     EXPECT(f, "drafts", (long long)drafts, f->proposed);
+    EXPECT(f, "rows of a padded pass", f->padded_to && first >= f->prompt && (long long)n != f->padded_to, 0);
     EXPECT(f, "the newest token is read when one is chosen", chosen && first + (long long)committed != f->count, 0);
     EXPECT(f, "rows that the head reads", (long long)json_array_size(list(f, "lm_head_indices")), chosen ? 1 + (long long)drafts : 0);
     for (size_t i = 0; chosen && i <= drafts; i++)
@@ -247,6 +248,8 @@ static json_t *follow(const char *const *arguments, const char *method, const ch
                           .zeros = !strcmp(convention, "missing-hidden=zeros"), .handed = !strcmp(method, "none") ? -1 : 0};
     expect_keys(begin, "event:s draft:s draft_tokens:i conventions:s padded:b prompt:a prompt_pieces:a");
     expect_keys(end, "event:s tokens:a pieces:a finish_reason:s fingerprint:s stats:o");
+    if (json_is_true(json_object_get(begin, "padded")))
+        f.padded_to = integer(begin, "draft_tokens") + 1;
     f.prompt = f.count = (long long)json_array_size(json_object_get(begin, "prompt"));
     for (long long i = 0; i < f.count; i++)
         f.tokens[i] = json_integer_value(json_array_get(json_object_get(begin, "prompt"), (size_t)i));
