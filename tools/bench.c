@@ -145,7 +145,7 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
     i->rows = (size_t)K + 1;
 }
 
-static int fits(const struct bench *b, size_t tokens) { return tokens < (size_t)vb_max_positions(b->c->model) && tokens <= b->text_count; }
+static int fits(const struct bench *b, size_t tokens) { return tokens <= b->text_count; }
 
 static void choose_items(struct bench *b)
 {
@@ -334,14 +334,13 @@ static int prepare(struct bench *b)
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.draft = NULL;
-    b->text_count = 2048 + 32;
-    if (b->text_count > (size_t)vb_max_positions(c->model))
-        b->text_count = (size_t)vb_max_positions(c->model);
+    size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model));
+    b->text_count = most < 2048 + 32 ? most : 2048 + 32;
     b->length = c->n > 1 ? (size_t)c->n : 64;
     b->prompt = 16;
-    if (b->prompt + b->length > (size_t)vb_max_positions(c->model) || b->text_count < 16 + 2)
-        return cli_fail(c, EXIT_USAGE, "-n is %zu: with 16 tokens before it is beyond max_position_embeddings, which is %d", b->length,
-                        (int)vb_max_positions(c->model));
+    if (b->prompt + b->length > most)
+        return cli_fail(c, EXIT_USAGE, "-n is %zu: with 16 tokens before it is beyond %s, which is %zu", b->length,
+                        c->context > 0 ? "--context" : "max_position_embeddings", most);
     b->text = calloc(b->text_count, sizeof *b->text);
     b->plain = calloc(b->prompt + b->length, sizeof *b->plain);
     b->item = calloc(MOST_ITEMS, sizeof *b->item);
@@ -394,6 +393,7 @@ const struct command command_bench = {
     "  --rounds N             after one that warms up (9), at most 64\n"
     "  --force-accept P       only this probability, instead of 0.6, 0.8 and 1\n"
     "  -n N                   tokens decoded in a run (64)\n"
+    "  --context N            nothing longer than this: 600 leaves out the lines of 2048 tokens\n"
     "  --svg OUT.svg          a picture of speed-up against acceptance for each K, with the limit\n"
     "  --seed N               of the tokens\n"
     "  --json                 {\"rows\": [{name, kind, seconds, quarter, three_quarters, tokens_per_second, ...}]}\n"
