@@ -150,7 +150,7 @@ enum vb_trace_kind {
     VB_TRACE_PASS,   /* rows went through the target (depth -1) or a module; their cache rows are written */
     VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of that depth's last pass: by the target, or as a draft */
     VB_TRACE_HIDDEN, /* hidden rows first.. of the target, `count` of them, were handed to the drafter */
-    VB_TRACE_CUT     /* a cache was cut: its rows from index first on, `count` of them, are gone */
+    VB_TRACE_CUT     /* a cache was cut: its rows from slot first on, `count` of them, are gone */
 };
 typedef struct vb_trace {
     enum vb_trace_kind kind;
