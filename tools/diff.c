@@ -55,7 +55,7 @@ static int check_tokens(struct sides *s, const struct cli *model)
         return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);
     for (size_t i = 0; i < s->count; i++)
-        if (s->ids[i] >= vb_vocab_size(model->model))
+        if (s->ids[i] < 0 || s->ids[i] >= vb_vocab_size(model->model))
             return cli_fail(s->c, s->c->tokens ? EXIT_USAGE : EXIT_OTHER, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i],
                             vb_vocab_size(model->model));
     if ((long long)s->count > vb_max_positions(model->model))
