@@ -1,6 +1,6 @@
 /* tests/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions of drafting,
  * must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows are NaN, so a draft
- * that meets one is counted. ROUNDS=N runs N sessions instead of the usual few hundred. Runs in the repository's root. */
+ * that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the repository's root. */
 #include "engine_support.h"
 
 #include "../engine/conventions.h"
@@ -10,7 +10,7 @@ static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll"
 static const int lengths[] = {1, 2, 3, 5, 15};
 static const int chunks[] = {1, 2, 7, 40, 0};
 
-static size_t runs(void) { return getenv("ROUNDS") ? (size_t)atol(getenv("ROUNDS")) : 240; }
+static size_t runs(void) { return getenv("ROUNDS") ? (size_t)atol(getenv("ROUNDS")) : 160; }
 
 /* Each convention of drafting at any of its values. */
 static void random_conventions(uint64_t *seed, char *list, size_t room)

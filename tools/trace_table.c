@@ -46,14 +46,14 @@ static char *origins(const json_t *pass)
     return text;
 }
 
-/* "17 ' the'" */
-static int add_token(char *p, size_t room, const json_t *choice)
+/* "17 ' the'": at most twice the piece and 24 characters more */
+static int add_token(char *p, const json_t *choice)
 {
     const char *piece = json_string_value(json_object_get(choice, "piece"));
-    int used = snprintf(p, room, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
-    if (!piece || (size_t)used + 4 * strlen(piece) + 4 > room)
+    int used = sprintf(p, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
+    if (!piece)
         return used;
-    used += snprintf(p + used, room - (size_t)used, " '");
+    used += sprintf(p + used, " '");
     for (; *piece; piece++) /* one line stays one */
         used += (unsigned char)*piece < 0x20 ? sprintf(p + used, *piece == '\n' ? "\\n" : "?") : sprintf(p + used, "%c", *piece);
     return used + sprintf(p + used, "'");
@@ -66,6 +66,8 @@ static char *result(const json_t *pass)
     int is_target = kept != NULL;
     size_t drafts = json_array_size(json_object_get(pass, "lm_head_indices")) - 1;
     size_t room = 256 + 160 * (json_array_size(chosen) + json_array_size(cuts)), i;
+    json_array_foreach(chosen, i, item)
+        room += 2 * json_string_length(json_object_get(item, "piece"));
     char *text = calloc(room, 1), *p = text;
     if (!text)
         abort();
@@ -74,7 +76,7 @@ static char *result(const json_t *pass)
         p += sprintf(p, "%s", i ? ", " : "");
         if (!is_target)
             p += sprintf(p, "draft ");
-        p += add_token(p, room - (size_t)(p - text), item);
+        p += add_token(p, item);
         if (is_target && draft)
             p += sprintf(p, " = draft %d", draft);
         else if (is_target && i < drafts)
