@@ -390,6 +390,7 @@ TEST(what_cannot_be_compared_is_told_in_a_sentence)
     expect_failure(RUN("diff", a, a, "--layout-b", "columns"), 2, "interleaved or halves");
     expect_failure(RUN("diff", a, a, "--arithmetic", "q4"), 2, "--arithmetic is q4");
     expect_failure(RUN("diff", a, a, "--reference"), 2, "both dumps");
+    expect_failure(RUN("diff", a, a, "--as", "vllm-2025"), 2, "both dumps");
     expect_failure(RUN("diff", a, a, "--runs", "2"), 2, "--runs wants a model");
     expect_failure(RUN("diff", a, a, "--model", dir), 2, "config.json");
     expect_failure(RUN("diff", TINY "v3", TINY "v3"), 2, "--tokens IDS is missing");

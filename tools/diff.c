@@ -245,8 +245,8 @@ static int run(struct cli *c)
         s.is_model[i] = has_config(s.path[i]);
     int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->reference ||
                                                         c->session.prefill_chunk || c->context > 0;
-    if (!models && compute)
-        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --precision and the like are for a MODEL, and A and B are both dumps");
+    if (!models && (compute || (!c->model_of_bound && (c->as || c->convention))))
+        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
     if (models == 2 && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "A and B are both models: --tokens IDS is missing");
     if (c->model_of_bound && !has_config(c->model_of_bound))
