@@ -249,6 +249,39 @@ TEST(a_prompt_in_parts_has_the_drafts_of_the_whole)
     }
 }
 
+/* Padding reads token 0: where that one's embedding is not a number, nothing else is touched. */
+TEST(padding_that_is_not_finite_changes_nothing)
+{
+    static struct record padded, plain;
+    char dir[64];
+    int32_t prompt[12];
+    copy_checkpoint(dir, "golden/tiny/v3-mtp3");
+    break_tensor(dir, "model.embed_tokens.weight", 0, 64, 0);
+    vb_model *m = open_model(dir);
+    size_t compared = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        vb_session_options o = {.context = 40, .threads = 1, .draft = methods[seed % 4], .draft_tokens = lengths[seed % 5], .padded = 1,
+                                .poison_cut_rows = 1};
+        random_tokens(m, seed, prompt, COUNT(prompt));
+        int reads_it = 0;
+        for (size_t i = 0; i < COUNT(prompt); i++)
+            reads_it |= prompt[i] == 0;
+        vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+        vb_session *p = open_session(m, &(vb_session_options){.context = 40, .threads = 1}, prompt, COUNT(prompt));
+        vb_generate_options of_s = recording(&padded, s, 28), of_p = recording(&plain, p, 28);
+        vb_error err = {0};
+        int code = vb_generate(p, &of_p, &plain.result, &err);
+        assert_int_equal(vb_generate(s, &of_s, &padded.result, &err), code); /* token 0 may be chosen, too */
+        check_same(o.draft, &plain, &padded);
+        compared += !reads_it && plain.n > 3;
+        vb_session_close(s);
+        vb_session_close(p);
+    }
+    assert_true(compared > 5);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
 TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
 {
     enum { SEQUENCES = 6 };
@@ -309,6 +342,7 @@ int main(void)
         cmocka_unit_test(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells),
         cmocka_unit_test(after_a_cut_to_nothing_drafts_are_those_of_a_new_session),
         cmocka_unit_test(a_prompt_in_parts_has_the_drafts_of_the_whole),
+        cmocka_unit_test(padding_that_is_not_finite_changes_nothing),
         cmocka_unit_test(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
