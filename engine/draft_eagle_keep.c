@@ -33,6 +33,8 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     int drafts = mtp_round(s, w, draft, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1;
     drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    if (drafts)
+        mtp_cut(s, 0, N + (size_t)drafts - 1); /* a row that was not finite does not stay */
     mtp_round_ends(s);
     d->N = N;
     d->count = s->missing ? 0 : drafts; /* rows that stand on a row of zeros do not stay */

@@ -98,12 +98,15 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         struct plan p;
         size_t index = s->cached;
         session_plan(s, &p, s->chunk, 0, &failed);
+        p.padding = 0; /* its rows are no rows of the text */
         size_t S = session_rows(s, &p, s->rows);
         forward_target(&s->work, s->rows, S);
+        trace_pass(s->tracer, -1, s->rows, S);
         code = tell(&e, -1, &s->model->lm_head, index, s->work.hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
         session_commit(s, &p, NULL, 0, s->work.features);
+        trace_round_ends(s->tracer);
         last = p.chooses;
     }
     evaluation_close(&e);

@@ -111,7 +111,7 @@ static void weigh(float *weight, const int32_t *expert, const float *s, const st
             op_round_bf16(&w, &w, 1);
         weight[i] = r->sigmoid || !r->norm_topk_prob ? w * r->routed_scaling_factor : w;
     }
-    if (rounded)
+    if (r->bf16)
         op_round_bf16(weight, weight, r->chosen);
 }
 

@@ -25,7 +25,7 @@ struct router {
     /* how others do it; all 0: as above (engine/conventions.h) */
     int mask_with_zero;             /* experts outside the kept groups stay in, with a choice of 0 */
     int normaliser;                 /* norm_topk_prob divides by 0: the sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */
-    int bf16;                       /* sigmoid: s, the sum and each product of the weights are rounded to bf16 */
+    int bf16;                       /* the weights are rounded to bf16; with sigmoid s, their sum and the quotients too */
 };
 
 size_t op_router_scratch(const struct router *r);

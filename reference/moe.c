@@ -97,7 +97,7 @@ static void expert_weights(const struct run *run, double *weights, const double 
         sum = fmax(sum, 0x1p-14);
     for (int j = 0; j < X; j++) {
         double s = scores[(int)experts[j]], g = c->norm_topk_prob ? s / sum : s;
-        weights[j] = sigmoid ? round_gate(run, round_gate(run, g) * factor) : g * factor;
+        weights[j] = round_gate(run, (sigmoid ? round_gate(run, g) : g) * factor);
     }
 }
 

@@ -320,6 +320,29 @@ TEST(an_output_file_is_replaced_only_by_a_whole_one)
 
 /* ---- stdout -------------------------------------------------------------------------------------------------------- */
 
+/* Giving a file its name must not take the place of a device (root has the right to) or of a link. */
+TEST(output_takes_the_place_of_files_only)
+{
+    char dir[64], pipe[96], link_to[96];
+    struct stat st;
+    make_dir(dir);
+    snprintf(pipe, sizeof pipe, "%s/pipe", dir);
+    snprintf(link_to, sizeof link_to, "%s/link", dir);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink("nowhere", link_to), 0);
+    const char *const paths[] = {pipe, link_to};
+    for (size_t i = 0; i < COUNT(paths); i++) {
+        REFUSE(WRONG, "a link or a device", "logits", V3, "--tokens", "5", "-o", paths[i]);
+        REFUSE(WRONG, "a link or a device", "dump", V3, "--tokens", "5", "-o", paths[i]);
+        REFUSE(WRONG, "a link or a device", "trace", V3, "--tokens", "5", "--html", paths[i]);
+        assert_int_equal(lstat(paths[i], &st), 0);
+        assert_true(i ? S_ISLNK(st.st_mode) : S_ISFIFO(st.st_mode));
+    }
+    REFUSE(USAGE, "--html is empty", "trace", V3, "--tokens", "5", "--html", "");
+    REFUSE(USAGE, "-o is empty", "logits", V3, "--tokens", "5", "-o", "");
+    remove_dir(dir);
+}
+
 TEST(output_that_cannot_be_written_is_an_error)
 {
     static const enum stdout_kind kinds[] = {CLOSED, FULL, READER_GONE};
@@ -468,6 +491,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(weights_that_are_wrong_are_refused),
         cmocka_unit_test(a_weight_that_is_not_a_number_is_found_by_check_and_ends_a_run),
         cmocka_unit_test(an_output_file_is_replaced_only_by_a_whole_one),
+        cmocka_unit_test(output_takes_the_place_of_files_only),
         cmocka_unit_test(output_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_reader_that_goes_away_does_no_harm),
         cmocka_unit_test(closed_stdout_does_not_leak_into_the_output_file),

@@ -312,6 +312,25 @@ TEST(the_normaliser_adds_what_it_says)
     }
 }
 
+/* gate=bf16: whatever the scores come from, an expert's weight is a number of bf16. */
+TEST(weights_of_a_gate_in_bf16_are_bf16)
+{
+    float logits[4] = {0.3f, 0.1f, -0.7f, 0.9f}, weight[2];
+    int32_t expert[2];
+    char scratch[4096] __attribute__((aligned(64)));
+    for (int kind = 0; kind < 4; kind++) {
+        struct op_ctx cx = {.k = kernels_select("scalar", &(int){0}), .threads = 1, .scratch = scratch, .scratch_size = sizeof scratch};
+        struct router r = {.experts = 4, .chosen = 2, .groups = 1, .chosen_groups = 1, .sigmoid = kind % 2, .norm_topk_prob = kind / 2,
+                           .routed_scaling_factor = 2.5f, .bf16 = 1};
+        op_router(&cx, expert, weight, logits, &r, 1);
+        for (int i = 0; i < 2; i++) {
+            uint32_t bits;
+            memcpy(&bits, &weight[i], sizeof bits);
+            assert_int_equal(bits & 0xffff, 0);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +340,7 @@ int main(void)
         cmocka_unit_test(drafts_under_every_convention_are_those_of_the_reference),
         cmocka_unit_test(angles_in_f32_are_off_by_what_is_known),
         cmocka_unit_test(the_normaliser_adds_what_it_says),
+        cmocka_unit_test(weights_of_a_gate_in_bf16_are_bf16),
         cmocka_unit_test(yarn_by_length_looks_at_the_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

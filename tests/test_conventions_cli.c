@@ -120,6 +120,9 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
     expect_failure(RUN("conventions", "golden/tiny/v2", "--tokens", TOKENS), 2, "golden/tiny/v2 has no MTP modules");
     expect_failure(RUN("conventions", MODEL, "--tokens", TOKENS, "--draft", "none"), 2, "--draft none drafts nothing");
+    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "--draft-tokens", "0"), 2, "--draft-tokens 0 drafts nothing");
+    expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "0"), 2, "nothing would be decoded");
+    expect_failure(RUN("conventions", "--against", "x"), 2, "MODEL is missing");
     expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "100000"), 2, "do not fit into max_position_embeddings");
     expect_failure(RUN("generate", MODEL, "--tokens", "5", "--as", "vllm"), 2, "unknown system vllm; known are vllm-2025");
     expect_failure(RUN("generate", MODEL, "--tokens", "5", "--convention", "yarn=never"), 2, "convention yarn is never; known are config");

@@ -400,6 +400,7 @@ TEST(what_cannot_be_compared_is_told_in_a_sentence)
     expect_failure(RUN("diff", a, a, "--layout-b", "columns"), 2, "interleaved or halves");
     expect_failure(RUN("diff", a, a, "--arithmetic", "q4"), 2, "--arithmetic is q4");
     expect_failure(RUN("diff", a, a, "--reference"), 2, "both dumps");
+    expect_failure(RUN("diff", a, a, "--as", "vllm-2025"), 2, "both dumps");
     expect_failure(RUN("diff", a, a, "--runs", "2"), 2, "--runs wants a model");
     expect_failure(RUN("diff", a, a, "--model", dir), 2, "config.json");
     expect_failure(RUN("diff", TINY "v3", TINY "v3"), 2, "--tokens IDS is missing");
@@ -423,12 +424,50 @@ TEST(what_cannot_be_compared_is_told_in_a_sentence)
     write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0], "
                                "\"token\": [0,0,0], \"index\": [0,1,-2]}\n");
     expect_failure(RUN("diff", a, b), 1, "whole numbers from 0");
+    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 3000000000, \"sequence\": [0,0,0], "
+                               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
+    expect_failure(RUN("diff", a, b), 1, "layer and mtp_depth are whole numbers");
     struct said s = RUN("diff", a, "/nowhere", "--json");
     expect_code(&s, 1);
     json_t *j = parsed(&s);
     expect_keys(j, "error:s");
     json_decref(j);
     forget(&s);
+}
+
+/* A tensor without numbers may claim any number of rows; -1 is the index of a module's row only. */
+TEST(numbers_that_are_not_there_are_not_read)
+{
+    static const char *const shapes[] = {"[4611686018427387904,0]", "[0,3037000500,3037000500]", "[0]"};
+    char header[256];
+    size_t total;
+    DUMP(a, TINY "v3", "--tokens", "5,6,7");
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        snprintf(header, sizeof header, "{\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":%s,\"data_offsets\":[0,0]}}", shapes[i]);
+        char *bytes = safetensors_bytes(header, "", 0, &total);
+        write_to(b, bytes, total);
+        free(bytes);
+        expect_failure(RUN("diff", a, b), 1, "lm_head.output is empty");
+    }
+    copy_dump(a, b, 1);
+    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0], \"token\": [5,6,7], "
+                               "\"index\": [-1,0,1]}\n");
+    json_t *j = DIFF(3, a, b);
+    assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_b"), 1);
+    json_decref(j);
+}
+
+/* Rows that fill a pass up are no rows of the text, whatever token they read. */
+TEST(padding_is_left_out)
+{
+    for (int draft = 0; draft < 2; draft++) {
+        DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "9", "--draft", draft ? "mtp-eagle" : "mtp-vanilla", "--padded");
+        DUMP(b, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "9");
+        json_t *j = DIFF(0, a, b, "--bits");
+        assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_a"), 0);
+        assert_int_equal(integer(tap(j, "model.norm.output"), "rows_only_in_a"), 0);
+        json_decref(j);
+    }
 }
 
 int main(int argc, char **argv)
@@ -444,6 +483,8 @@ int main(int argc, char **argv)
         IN_DIR(one_token_without_a_manifest_is_one_row),
         IN_DIR(parts_are_compared_and_what_is_missing_is_listed),
         IN_DIR(the_object_has_what_is_promised_and_its_counts_agree),
+        IN_DIR(numbers_that_are_not_there_are_not_read),
+        IN_DIR(padding_is_left_out),
         IN_DIR(what_cannot_be_compared_is_told_in_a_sentence),
     };
     find_verbatim(argc, argv);

@@ -47,14 +47,25 @@ static void fail_each(const struct opening *o)
 
 /* ---- the allocator of the options ---------------------------------------------------------------------------------- */
 
+static void see_tap(void *context, const vb_tap *tap) { (void)context, (void)tap; }
+static void see_trace(void *context, const vb_trace *trace) { (void)context, (void)trace; }
+
+static int see_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    (void)context, (void)depth, (void)index, (void)logits, (void)hidden;
+    return 0;
+}
+
+/* With all that takes memory: conventions that round and copy, taps, a trace, an evaluation. */
 static int open_model_and_session(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
     vb_model *m;
     vb_session *s = NULL;
     int32_t token = 7;
     float bias = 0.5f;
-    vb_model_options mo = {.allocator = *a};
-    vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens,
+    vb_model_options mo = {.allocator = *a, .conventions = "main-hidden=pre-norm,first-row=phantom,gate=bf16"};
+    vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens, .tap = see_tap,
+                             .trace = see_trace, .padded = 1,
                              .sampling = {.bias_tokens = &token, .bias_values = &bias, .bias_count = 1}};
     int code = vb_model_open(&m, o->dir, &mo, err);
     if (code) {
@@ -64,10 +75,16 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     code = vb_session_open(&s, m, &so, err);
     if (code)
         assert_null(s);
+    if (!code)
+        code = vb_append(s, (const int32_t[]){5, 6, 7}, 3, err);
+    if (!code)
+        code = vb_evaluate(s, 2, see_row, NULL, err);
     vb_session_close(s);
     vb_model_close(m);
     return code;
 }
+
+static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
@@ -75,9 +92,8 @@ TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
         for (int k = 0; k < 3; k++) {
-            snprintf(what, sizeof what, "%s, %s", dirs[i], k == 0 ? "none" : mtp_method((size_t)k));
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], k == 0 ? "none" : mtp_method((size_t)k),
-                                        k == 2 ? 15 : 2});
+            snprintf(what, sizeof what, "%s, %s", dirs[i], methods[k]);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k], k == 2 ? 15 : 2});
         }
 }
 
@@ -187,14 +203,14 @@ TEST(a_step_of_decoding_allocates_nothing)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 5; k++) {
+        for (int k = 0; k < 10; k++) {
             struct counted c = {.fail = -1};
             vb_model *m;
             vb_session *s;
             int32_t prompt[40];
             vb_model_options mo = {.allocator = {counted_alloc, counted_free, &c}};
-            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = k ? mtp_method((size_t)k) : "none",
-                                    .draft_tokens = k < 3 ? 2 : 15, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
+            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % 5],
+                                    .draft_tokens = k < 5 ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
             s = open_session(m, &o, prompt, COUNT(prompt));

@@ -207,6 +207,8 @@ static int run(struct cli *c)
 {
     int32_t *ids = NULL;
     struct text t = {.length = c->n > 0 ? (size_t)c->n : 64};
+    if (!c->model_dir && (c->against || c->file || c->tokens))
+        return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim conventions --help");
     if (!c->model_dir)
         return list(c);
     int code = cli_open(c);
@@ -217,8 +219,10 @@ static int run(struct cli *c)
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
         code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
-    if (code == EXIT_DONE && c->draft_given && !strcmp(c->session.draft, "none"))
-        code = cli_fail(c, EXIT_USAGE, "--draft none drafts nothing");
+    if (code == EXIT_DONE && ((c->draft_given && !strcmp(c->session.draft, "none")) || c->draft_tokens == 0))
+        code = cli_fail(c, EXIT_USAGE, "%s drafts nothing", c->draft_tokens ? "--draft none" : "--draft-tokens 0");
+    if (code == EXIT_DONE && c->n == 0)
+        code = cli_fail(c, EXIT_USAGE, "-n is 0: nothing would be decoded");
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &t.count);
     if (code == EXIT_DONE) {

@@ -56,7 +56,7 @@ static int check_tokens(struct sides *s, const struct cli *model)
         return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);
     for (size_t i = 0; i < s->count; i++)
-        if (s->ids[i] >= vb_vocab_size(model->model))
+        if (s->ids[i] < 0 || s->ids[i] >= vb_vocab_size(model->model))
             return cli_fail(s->c, wrong, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i], vb_vocab_size(model->model));
     if ((long long)s->count > vb_max_positions(model->model))
         return cli_fail(s->c, wrong, "there are %zu tokens, max_position_embeddings is %d", s->count,
@@ -235,8 +235,8 @@ static int run(struct cli *c)
         s.is_model[i] = has_config(s.path[i]);
     int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->reference ||
                                                         c->session.prefill_chunk || c->context > 0;
-    if (!models && compute)
-        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --threads and the like are for a MODEL, and A and B are both dumps");
+    if (!models && (compute || (!c->model_of_bound && (c->as || c->convention))))
+        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
     if (models == 2 && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "A and B are both models: --tokens IDS is missing");
     if (c->model_of_bound && !has_config(c->model_of_bound))

@@ -2,8 +2,8 @@
  *
  * A side is read by diff_read.c from a safetensors file and, where there is one, its manifest; a side that is a model is
  * computed into such a file first (diff.c). Rows of one name are gathered over all passes and known by (sequence, index);
- * rejected drafts are left out, and so are an MTP module's rows behind drafts; of rows computed again the newest counts. So a
- * dump of decoding with drafts has the rows of one without.
+ * rejected drafts and padding are left out, and so are an MTP module's rows behind drafts; of rows computed again the newest
+ * counts. So a dump of decoding with drafts has the rows of one without.
  *
  * Numbers of two dtypes are both rounded to the coarser one first: everything that is told is told there.
  *

@@ -41,7 +41,7 @@ void diff_numbers(const struct diff_series *s, const struct diff_row *row, doubl
 {
     for (size_t i = 0; i < row->width && i < s->width; i++) {
         size_t from = i, within = s->block ? i % s->block : 0;
-        if (s->rope && within >= s->block - s->rope) { /* number 2p + b of the pairs is number p of half b */
+        if (s->rope && row->width == s->width && within >= s->block - s->rope) { /* number 2p + b of the pairs is number p of half b */
             size_t k = within - (s->block - s->rope);
             from = i - k + k / 2 + k % 2 * (s->rope / 2);
         }

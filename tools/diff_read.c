@@ -101,6 +101,18 @@ static size_t dtype_of(const char *name, enum diff_dtype *dtype)
     return 0;
 }
 
+/* Whether there are numbers in it that diff can read; if not, it is noted. */
+static int is_readable(struct reader *r, const struct entry *e, enum diff_dtype *dtype)
+{
+    if (!dtype_of(e->dtype_name, dtype))
+        note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
+    else if (e->begin == e->end)
+        note(r->side, "%s is empty: left out", e->name);
+    else
+        return 1;
+    return 0;
+}
+
 /* --- rows --- */
 
 static void add_row(struct diff_series *s, struct diff_row row)
@@ -177,7 +189,7 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
     const char *data = (const char *)r->side->bytes + e->begin;
     shape_of(e, line != NULL, &rows, &width);
     int scores = strstr(s->name, ".self_attn.scores.") != NULL;
-    if (s->count && ((width != s->width && !scores) || item != s->item)) {
+    if (s->item && ((width != s->width && !scores) || item != s->item)) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
         return EXIT_DONE;
     }
@@ -195,9 +207,9 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
             row.sequence = (int32_t)json_integer_value(json_array_get(json_object_get(line, "sequence"), i));
             row.index = (int32_t)json_integer_value(json_array_get(json_object_get(line, "index"), i));
             row.token = (int32_t)json_integer_value(json_array_get(json_object_get(line, "token"), i));
-            int is_draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i)) > 0;
-            if (is_draft && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i))))
-                continue; /* a draft that does not stand, or a module's row that was computed to draft on */
+            json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
+            if (draft < 0 || (draft > 0 && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i)))))
+                continue; /* padding, a draft that does not stand, or a module's row that was computed to draft on */
             add_row(s, row);
         } else {
             if (s->count == s->room)
@@ -220,6 +232,11 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
     static const char *const lists[] = {"sequence", "token", "index"};
     if (!json_is_string(json_object_get(line, "tensor")) || !json_is_string(json_object_get(line, "name")))
         return "not a line of a dump's manifest: tensor or name is missing";
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *place = json_object_get(line, i ? "mtp_depth" : "layer");
+        if (json_is_integer(place) && (json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
+            return "layer and mtp_depth are whole numbers from 0, or null";
+    }
     for (size_t i = 0; e && i < 3; i++) {
         const json_t *list = json_object_get(line, lists[i]), *number;
         size_t k;
@@ -269,10 +286,8 @@ static int manifest_line(struct reader *r, const char *manifest, size_t number, 
             note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
                  e->name);
     }
-    if (!dtype_of(e->dtype_name, &dtype)) {
-        note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
+    if (!is_readable(r, e, &dtype))
         return EXIT_DONE;
-    }
     int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
     if (d >= 0 && json_is_integer(layer))
         r->side->layers = (int)json_integer_value(layer) - d;
@@ -319,7 +334,7 @@ static void gather_tokens(struct diff_side *side)
         side->tokens[i] = -1;
     for (size_t i = 0; i < side->count; i++)
         for (size_t k = 0; k < side->series[i].count && side->series[i].depth < 0; k++)
-            if (side->series[i].rows[k].sequence == 0)
+            if (side->series[i].rows[k].sequence == 0 && side->series[i].rows[k].index >= 0)
                 side->tokens[side->series[i].rows[k].index] = side->series[i].rows[k].token;
     while (side->token_count < most && side->tokens[side->token_count] >= 0)
         side->token_count++;
@@ -382,10 +397,8 @@ static int foreign(struct reader *r, const struct entry *e)
 {
     enum diff_dtype dtype;
     char name[NAMING_ROOM], *at;
-    if (!dtype_of(e->dtype_name, &dtype)) {
-        note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
+    if (!is_readable(r, e, &dtype))
         return EXIT_DONE;
-    }
     if (!strcmp(e->name, "tokens") && e->ndim == 1 && dtype == DIFF_INTEGERS) {
         if (!r->side->token_count)
             file_tokens(r, e);

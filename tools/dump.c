@@ -18,7 +18,6 @@ static int run(struct cli *c)
                             ? "--reference computes one pass over the tokens; -n, --draft and --context do not go with it"
                         : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
                         : c->taps && !*c->taps        ? "--taps is empty"
-                        : !*c->out                    ? "-o is empty"
                                                       : NULL;
     if (wrong) {
         free(ids);

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "../engine/drafter.h"
 #include "cli.h"
@@ -174,6 +175,18 @@ static int check_draft(const struct cli *c, const char *draft)
     return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are %s", draft, known);
 }
 
+/* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
+static int check_output(const struct cli *c, const char *option, const char *path)
+{
+    struct stat link, end;
+    if (path && !*path)
+        return cli_fail(c, EXIT_USAGE, "%s is empty", option);
+    if (!path || lstat(path, &link) || S_ISREG(link.st_mode) || S_ISDIR(link.st_mode) ||
+        (S_ISLNK(link.st_mode) && !stat(path, &end) && S_ISDIR(end.st_mode)))
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_OTHER, "%s %s: there is a link or a device, which a file would replace", option, path);
+}
+
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
@@ -203,6 +216,11 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
     if (c->command->takes & TAKES_OUT && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
+    int output = check_output(c, "-o", c->out);
+    if (output == EXIT_DONE)
+        output = check_output(c, "--html", c->html);
+    if (output != EXIT_DONE)
+        return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
     if (c->session.sampling.temperature != 0.0f && c->session.sampling.temperature < 1e-5f)

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "trace.h"
 
@@ -30,11 +31,11 @@ static void write_objects(FILE *f, const json_t *object)
 int trace_html(const struct cli *c, const json_t *begin, const json_t *passes, const json_t *end)
 {
     const char *mark = strstr(trace_page, MARK);
-    size_t size = strlen(c->html) + 8;
+    size_t size = strlen(c->html) + 32;
     char *part = malloc(size);
     if (!part || !mark)
         abort();
-    snprintf(part, size, "%s.part", c->html);
+    snprintf(part, size, "%s.%ld.part", c->html, (long)getpid());
     FILE *f = fopen(part, "w");
     if (!f) {
         free(part);

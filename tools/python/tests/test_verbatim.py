@@ -21,7 +21,7 @@ from verbatim import _c, _call
 PROMPT = list(range(1, 21))
 WITH_MTP = ["tiny/v3", "tiny/v3-mtp3", "tiny/glm", "tale"]
 ALL = WITH_MTP + ["tiny/v2", "tiny/v2-lite", "tiny/moonlight"]
-METHODS = ["none", "mtp-vanilla", "mtp-eagle"]
+METHODS = ["none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"]
 
 
 def path(name):
@@ -193,6 +193,8 @@ def test_taps_by_name(models):
         model.taps(PROMPT, "*.self_attn.scores.0")
     with pytest.raises(ValueError, match="3 modules"):
         model.taps(PROMPT, mtp=4)
+    with pytest.raises(ValueError, match="one pass drafts nothing"):  # its modules would be told of twice
+        model.taps(PROMPT, draft="mtp-eagle")
 
 
 # ---- tokenizer ----------------------------------------------------------------------------------------------------------

@@ -113,6 +113,8 @@ class Model:
         depths = self.mtp_modules if mtp is None else mtp
         if not 0 <= depths <= self.mtp_modules:
             raise ValueError("mtp is %r, the model has %d modules" % (mtp, self.mtp_modules))
+        if options.get("draft") not in (None, "none"):  # its modules read the prompt too, and would be told about twice
+            raise ValueError("draft is %r: one pass drafts nothing" % options["draft"])
         wanted, pieces, rows, unmet = {}, {}, {}, set(globs)
 
         def on_tap(tap):
