@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench.h"
 
@@ -87,13 +88,13 @@ static void draw(FILE *f, const struct bench *b, const struct bench_item *plain)
 int bench_svg(const struct bench *b, const char *path)
 {
     const struct bench_item *plain = NULL;
-    size_t size = strlen(path) + 8;
+    size_t size = strlen(path) + 32;
     char *part = malloc(size);
     if (!part)
         abort();
     for (size_t i = 0; i < b->count && !plain; i++)
         plain = b->item[i].kind == BENCH_GENERATE ? &b->item[i] : NULL;
-    snprintf(part, size, "%s.part", path);
+    snprintf(part, size, "%s.%ld.part", path, (long)getpid());
     int code = EXIT_DONE;
     FILE *f = vb_mtp_modules(b->c->model) ? fopen(part, "w") : NULL;
     if (!vb_mtp_modules(b->c->model)) {

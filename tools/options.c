@@ -219,6 +219,8 @@ static int check(struct cli *c)
     int output = check_output(c, "-o", c->out);
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
+    if (output == EXIT_DONE)
+        output = check_output(c, "--svg", c->svg);
     if (output != EXIT_DONE)
         return output;
     if (c->bos && c->no_bos)
