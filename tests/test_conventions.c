@@ -244,6 +244,83 @@ TEST(drafts_under_every_convention_are_those_of_the_reference)
     reference_close(ref);
 }
 
+/* ---- the bundled model ------------------------------------------------------------------------------------------- */
+
+struct losses {
+    const int32_t *tokens;
+    size_t count, V, rows;
+    double sum; /* nats, of the modules */
+};
+
+static int add_loss(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct losses *l = context;
+    size_t predicted = index + (size_t)depth + 2;
+    double max = -INFINITY, sum = 0;
+    (void)hidden;
+    if (depth < 0 || predicted >= l->count)
+        return 0;
+    for (size_t v = 0; v < l->V; v++)
+        max = fmax(max, (double)logits[v]);
+    for (size_t v = 0; v < l->V; v++)
+        sum += exp((double)logits[v] - max);
+    l->sum += max + log(sum) - (double)logits[l->tokens[predicted]];
+    l->rows++;
+    return 0;
+}
+
+/* Mean loss of the MTP modules, teacher forced, over golden/tale/prompts.jsonl. */
+static double loss_under(const char *list)
+{
+    vb_model *m = open_under("golden/tale", list);
+    vb_tokenizer *t;
+    struct losses l = {.V = (size_t)vb_vocab_size(m)};
+    char line[4096];
+    FILE *f = fopen("golden/tale/prompts.jsonl", "r");
+    assert_non_null(f);
+    OK(vb_tokenizer_open(&t, "golden/tale", NULL, &err));
+    while (fgets(line, sizeof line, f)) {
+        int32_t ids[1024];
+        json_t *prompt = json_loads(line, 0, NULL);
+        const char *text = json_string_value(json_object_get(prompt, "prompt"));
+        assert_non_null(text);
+        OK(vb_encode(t, text, strlen(text), ids + 1, COUNT(ids) - 1, &l.count, &err));
+        ids[0] = vb_bos_token(t); /* the model's texts begin with it */
+        l.count++;
+        l.tokens = ids;
+        vb_session_options o = {.context = (int32_t)l.count, .threads = 1};
+        vb_session *s = open_session(m, &o, ids, l.count);
+        OK(vb_evaluate(s, vb_mtp_modules(m), add_loss, &l, &err));
+        vb_session_close(s);
+        json_decref(prompt);
+    }
+    fclose(f);
+    assert_true(l.rows > 1000);
+    vb_tokenizer_close(t);
+    vb_model_close(m);
+    return l.sum / (double)l.rows;
+}
+
+TEST(the_bundled_model_is_best_under_the_conventions_it_was_trained_with)
+{
+    char list[64];
+    enum convention which;
+    if (!have_tale())
+        return;
+    double trained = loss_under("");
+    for (size_t i = 0; setting(i, list, &which) && which < FIRST_TARGET_CONVENTION; i++) {
+        double other = loss_under(list);
+        if (getenv("VERBOSE"))
+            print_message("%-28s %.5f nats, trained %.5f\n", list, other, trained);
+        if (which == DRAFT_POSITION || which == PREFILL_DRAFT || which == MISSING_HIDDEN) /* teacher forcing does not show them */
+            assert_true(fabs(other - trained) < 1e-4);
+        else if (which == FIRST_ROW) /* one row more to attend to, in hundreds: a sink, good or bad by next to nothing */
+            assert_true(fabs(other - trained) < 0.02);
+        else if (!(trained < other))
+            fail_msg("%s: %.5f nats, less than the %.5f of the conventions that golden/tale was trained with", list, other, trained);
+    }
+}
+
 /* yarn=max-len: a context of at most original_max_position_embeddings has no YaRN, a longer one has. */
 TEST(yarn_by_length_looks_at_the_context)
 {
@@ -338,6 +415,7 @@ int main(void)
         cmocka_unit_test(conventions_of_drafting_change_no_bit_of_the_output),
         cmocka_unit_test(under_every_convention_the_engine_is_as_near_to_the_reference_as_f32_allows),
         cmocka_unit_test(drafts_under_every_convention_are_those_of_the_reference),
+        cmocka_unit_test(the_bundled_model_is_best_under_the_conventions_it_was_trained_with),
         cmocka_unit_test(angles_in_f32_are_off_by_what_is_known),
         cmocka_unit_test(the_normaliser_adds_what_it_says),
         cmocka_unit_test(weights_of_a_gate_in_bf16_are_bf16),

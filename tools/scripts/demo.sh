@@ -3,4 +3,4 @@
 set -eu
 build=${BUILD:-build}
 echo "golden/tale: a small model in the architecture of DeepSeek-V3, trained on fairy tales; see golden/tale/README.md"
-exec "$build/verbatim" demo golden/tale --prompt "Once upon a time there was a king who had" -n 120 --temperature 0.7 --seed 3 "$@"
+exec "$build/verbatim" demo golden/tale --prompt "Once upon a time there was" -n 160 "$@"

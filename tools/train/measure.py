@@ -1,4 +1,5 @@
-"""Acceptance per depth and repeated 8-grams with the engine itself; needs `make`, not PyTorch.
+"""Acceptance per depth, repeated 8-grams and, with --corpus, those that stand in the training text, with the engine itself;
+needs `make`, not PyTorch.
 
     python measure.py --model ../../golden/tale
 """
@@ -16,13 +17,15 @@ def main():
     p.add_argument("-n", type=int, default=128)
     p.add_argument("-k", type=int, default=3)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--corpus", help="the training text: tales.train.txt")
     a = p.parse_args()
     with open(os.path.join(a.model, "prompts.jsonl")) as f:
         prompts = [json.loads(line)["prompt"] for line in f]
+    results, grams_of = [], []
     for temperature in ("0", "1"):
         for method in ("mtp-vanilla", "mtp-eagle"):
-            forwards = emitted = grams = repeated = 0
-            right, text = [0] * a.k, []
+            forwards = emitted = repeated = 0
+            right, grams = [0] * a.k, []
             for seed, prompt in enumerate(prompts):
                 out = json.loads(subprocess.run(
                     [a.verbatim, "generate", a.model, "--prompt", prompt, "-n", str(a.n), "--draft", method,
@@ -32,12 +35,22 @@ def main():
                 emitted += len(out["tokens"]) - 1
                 right = [x + y for x, y in zip(right, out["stats"]["accepted_by_depth"])]
                 seen = [tuple(out["tokens"][i:i + 8]) for i in range(len(out["tokens"]) - 7)]
-                grams += len(seen)
+                grams += seen
                 repeated += len(seen) - len(set(seen))
-            print(json.dumps({"draft": method, "temperature": float(temperature),
-                              "tokens_per_forward": round(emitted / forwards, 3),
-                              "accepted_by_depth": [round(r / forwards, 3) for r in right],
-                              "repeated_8grams": round(repeated / max(grams, 1), 3)}), flush=True)
+            grams_of.append(grams)
+            results.append({"draft": method, "temperature": float(temperature),
+                            "tokens_per_forward": round(emitted / forwards, 3),
+                            "accepted_by_depth": [round(r / forwards, 3) for r in right],
+                            "repeated_8grams": round(repeated / max(len(grams), 1), 3)})
+    if a.corpus:
+        ids = json.loads(subprocess.run([a.verbatim, "tokenize", a.model, "--file", a.corpus, "--json"], check=True,
+                                        capture_output=True).stdout)
+        wanted = {g for grams in grams_of for g in grams}
+        found = {g for g in zip(*(ids[i:] for i in range(8))) if g in wanted}
+        for result, grams in zip(results, grams_of):
+            result["copied_8grams"] = round(sum(g in found for g in grams) / max(len(grams), 1), 3)
+    for result in results:
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":
