@@ -1,9 +1,7 @@
 /* tools/bench_svg.c -- a picture of what drafting is worth: measured speed-up against acceptance, and its limit. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench.h"
 
@@ -88,28 +86,13 @@ static void draw(FILE *f, const struct bench *b, const struct bench_item *plain)
 int bench_svg(const struct bench *b, const char *path)
 {
     const struct bench_item *plain = NULL;
-    size_t size = strlen(path) + 32;
-    char *part = malloc(size);
-    if (!part)
-        abort();
+    struct cli_file file;
     for (size_t i = 0; i < b->count && !plain; i++)
         plain = b->item[i].kind == BENCH_GENERATE ? &b->item[i] : NULL;
-    snprintf(part, size, "%s.%ld.part", path, (long)getpid());
-    int code = EXIT_DONE;
-    FILE *f = vb_mtp_modules(b->c->model) ? fopen(part, "w") : NULL;
-    if (!vb_mtp_modules(b->c->model)) {
-        code = cli_fail(b->c, EXIT_USAGE, "--svg: %s has no MTP modules, there is no speed-up to draw", b->c->model_dir);
-    } else if (!f) {
-        code = cli_fail(b->c, EXIT_OTHER, "%s: %s", path, strerror(errno));
-    } else {
-        draw(f, b, plain);
-        int failed = ferror(f);
-        failed |= fclose(f) != 0;
-        if (failed || rename(part, path)) {
-            code = cli_fail(b->c, EXIT_OTHER, "%s: %s", path, strerror(errno));
-            remove(part);
-        }
-    }
-    free(part);
-    return code;
+    if (!vb_mtp_modules(b->c->model))
+        return cli_fail(b->c, EXIT_USAGE, "--svg: %s has no MTP modules, there is no speed-up to draw", b->c->model_dir);
+    if (!cli_file_begin(b->c, &file, path))
+        return EXIT_OTHER;
+    draw(file.f, b, plain);
+    return cli_file_end(b->c, &file);
 }

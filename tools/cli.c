@@ -48,6 +48,28 @@ int cli_print_json(json_t *value)
     return code;
 }
 
+FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path)
+{
+    int size = snprintf(file->part, sizeof file->part, "%s.%ld.part", path, (long)getpid());
+    errno = ENAMETOOLONG;
+    file->path = path;
+    file->f = size < (int)sizeof file->part ? fopen(file->part, "w") : NULL;
+    if (!file->f)
+        cli_fail(c, EXIT_OTHER, "%s: %s", path, strerror(errno));
+    return file->f;
+}
+
+int cli_file_end(const struct cli *c, struct cli_file *file)
+{
+    int failed = ferror(file->f);
+    failed |= fclose(file->f) != 0;
+    if (!failed && !rename(file->part, file->path))
+        return EXIT_DONE;
+    int code = cli_fail(c, EXIT_OTHER, "%s: %s", file->path, strerror(errno));
+    remove(file->part);
+    return code;
+}
+
 double cli_seconds(void)
 {
     struct timespec t;

@@ -107,6 +107,16 @@ json_t *cli_stats(const vb_result *r, int draft_tokens);
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
 
+/* A file that takes the place of `path` when it is whole, and not before. begin gives NULL and end an exit code after the
+ * error was reported. */
+struct cli_file {
+    FILE *f;
+    char part[4096];
+    const char *path;
+};
+FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path);
+int cli_file_end(const struct cli *c, struct cli_file *file);
+
 double cli_seconds(void);
 /* "label: 37 %" on a terminal's stderr, at most ten times a second; done == total erases the line. */
 void cli_progress(const char *label, size_t done, size_t total);

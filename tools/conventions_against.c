@@ -132,23 +132,29 @@ static double behind(const struct trial *one, const struct trial *other, size_t 
     return most;
 }
 
+/* The current conventions, with value v of convention k. */
+static int try_value(struct search *s, size_t k, unsigned char v, struct trial *t)
+{
+    struct conventions other = s->current;
+    other.value[k] = v;
+    return try(s, &other, t, NULL, NULL, 0);
+}
+
 static int sweep(struct search *s, int *changed)
 {
     *changed = 0;
     for (size_t k = 0; convention_row(k); k++)
         for (unsigned char v = 0; convention_row(k)->values[v]; v++) {
-            struct conventions other = s->current;
             struct trial t;
             size_t at;
             if (v == s->current.value[k])
                 continue;
-            other.value[k] = v;
-            int code = try(s, &other, &t, NULL, NULL, 0);
+            int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
             if (t.sum < s->best.sum && behind(&t, &s->best, &at) > 1.0) {
                 struct trial was = s->best;
-                s->current = other;
+                s->current.value[k] = v;
                 s->best = t;
                 t = was;
                 *changed = 1;
@@ -166,13 +172,11 @@ static int tell(struct search *s, json_t *rows)
         double least = INFINITY, here = 0, there = 0;
         char name[160] = "";
         for (unsigned char v = 0; row->values[v]; v++) {
-            struct conventions other = s->current;
             struct trial t;
             size_t at;
             if (v == s->current.value[k])
                 continue;
-            other.value[k] = v;
-            int code = try(s, &other, &t, NULL, NULL, 0);
+            int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
             double decades = behind(&s->best, &t, &at);

@@ -1,8 +1,6 @@
 /* tools/trace_html.c -- a trace as one page: tools/trace.html with the objects in it. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "trace.h"
 
@@ -31,29 +29,14 @@ static void write_objects(FILE *f, const json_t *object)
 int trace_html(const struct cli *c, const json_t *begin, const json_t *passes, const json_t *end)
 {
     const char *mark = strstr(trace_page, MARK);
-    size_t size = strlen(c->html) + 32;
-    char *part = malloc(size);
-    if (!part || !mark)
-        abort();
-    snprintf(part, size, "%s.%ld.part", c->html, (long)getpid());
-    FILE *f = fopen(part, "w");
-    if (!f) {
-        free(part);
-        return cli_fail(c, EXIT_OTHER, "%s: %s", c->html, strerror(errno));
-    }
+    struct cli_file file;
+    FILE *f = cli_file_begin(c, &file, c->html);
+    if (!f)
+        return EXIT_OTHER;
     json_t *all = json_pack("{s:O,s:O,s:O}", "begin", begin, "passes", passes, "end", end);
     fwrite(trace_page, 1, (size_t)(mark - trace_page), f);
     write_objects(f, all);
     fputs(mark + strlen(MARK), f);
     json_decref(all);
-    int failed = ferror(f);
-    failed |= fclose(f) != 0;
-    if (failed || rename(part, c->html)) {
-        int code = cli_fail(c, EXIT_OTHER, "%s: %s", c->html, strerror(errno));
-        remove(part);
-        free(part);
-        return code;
-    }
-    free(part);
-    return EXIT_DONE;
+    return cli_file_end(c, &file);
 }
