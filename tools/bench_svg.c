@@ -79,7 +79,7 @@ static void draw(FILE *f, const struct bench *b, const struct bench_item *plain)
                         x_of(it->force), y_of(speed_up(b, it, plain), most), colour, K, it->force, speed_up(b, it, plain));
         }
     }
-    fprintf(f, "<text x=\"%d\" y=\"%d\">dots: measured</text>\n<text x=\"%d\" y=\"%d\">dashes: the bytes' limit</text>\n</svg>\n",
+    fprintf(f, "<text x=\"%d\" y=\"%d\">dots: measured</text>\n<text x=\"%d\" y=\"%d\">dashes: the limit</text>\n</svg>\n",
             WIDTH - RIGHT + 12, TOP + 90, WIDTH - RIGHT + 12, TOP + 110);
 }
 
