@@ -75,9 +75,8 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int halves, float (*s
             }
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                if (source != FROM_PACKED)
-                    _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
-                if (source == FROM_F32)
+                _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
+                if (source != FROM_BF16)
                     _mm_prefetch(w[r] + prefetch + 64, _MM_HINT_T0);
                 w[r] += source == FROM_BF16 ? 64 : 128;
             }

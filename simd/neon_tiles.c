@@ -72,9 +72,8 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*su
             }
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                if (source != FROM_PACKED)
-                    __builtin_prefetch(w[r] + prefetch);
-                if (source == FROM_F32)
+                __builtin_prefetch(w[r] + prefetch);
+                if (source != FROM_BF16)
                     __builtin_prefetch(w[r] + prefetch + 64);
                 w[r] += source == FROM_BF16 ? 64 : 128;
             }
