@@ -10,7 +10,7 @@ ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p
 {
     const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
     const uint16_t *x = p->narrow;
-    size_t ldx = p->ldx, prefetch = p->prefetch;
+    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS];
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
@@ -18,7 +18,7 @@ ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
 
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+    for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
         __m512i h[TILE_ROWS];
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++) {

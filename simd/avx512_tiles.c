@@ -23,7 +23,7 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
 {
     const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
     const float *x = p->x;
-    size_t ldx = p->ldx, prefetch = p->prefetch;
+    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS], h[TILE_ROWS];
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
@@ -31,7 +31,7 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
 
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+    for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++) {
             h[r] = odd_weights(source, w[r]);

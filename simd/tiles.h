@@ -23,7 +23,8 @@ struct tile {
     const void *w[TILE_ROWS]; /* each row at the first weight of the block */
     const float *x;           /* packed vectors, at the first number of the block; */
     const uint16_t *narrow;   /* or, for tile_bf16, narrow ones */
-    size_t ldx, chunks;       /* chunks of 32 in this block, all whole */
+    size_t ldx, step;         /* numbers from one vector to the next, and from one chunk to the next */
+    size_t chunks;            /* of 32 in this block, all whole */
     size_t prefetch;          /* how many bytes ahead of a row's weights the next useful ones lie */
 };
 
