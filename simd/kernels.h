@@ -63,9 +63,13 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T);
 
-    /* The same in precision bf16, of BF16 weights: x holds bf16 in natural order, as narrow writes it; ldx counts them. */
+    /* The same in precision bf16, of BF16 weights: x holds bf16 in natural order, as narrow writes it; ldx counts them.
+     * With learns_magnitudes it looks at w->magnitudes, and writes MAGNITUDES_TINY when rows [n0, n1) are the first to show it;
+     * who has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T);
+
+    int learns_magnitudes;
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
      * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
