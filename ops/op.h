@@ -42,6 +42,9 @@ static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = 
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
+/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them. Returns what was. */
+int op_foreign_threads(int threads);
+
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole 16-row groups. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
