@@ -153,7 +153,23 @@ TEST(attention_is_measured_alone_as_long_as_asked)
     json_decref(all);
 }
 
-/* The issue's own words: speed-up / (tokens per forward x B1 / (B(K+1) + drafts)). All drafts are wrong here, so that each
+TEST(long_contexts_are_measured_when_asked)
+{
+    char dir[64];
+    size_t i, found = 0;
+    make_dir(dir);
+    copy_files(MODEL, dir);
+    replace_in(dir, "config.json", "\"max_position_embeddings\": 256", "\"max_position_embeddings\": 4200");
+    json_t *all = JSON("bench", dir, "--rounds", "1", "--threads", "1", "--only", "pass", "--long"), *row;
+    json_array_foreach(json_object_get(all, "rows"), i, row)
+        if (!strcmp(string(row, "kind"), "pass") && integer(row, "depth") == 4096)
+            found += integer(row, "rows") == 1 && real(row, "bytes") > 0;
+    assert_int_equal(found, 1);
+    json_decref(all);
+    remove_dir(dir);
+}
+
+/* Efficiency is speed-up / (tokens per forward x B1 / (B(K+1) + drafts)). All drafts are wrong here, so that each
  * forward has its K drafts, but for the last few. */
 TEST(efficiency_counts_the_bytes_of_the_passes_that_were_run)
 {
@@ -210,6 +226,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafts_forced_wrong_are_all_rejected),
         cmocka_unit_test(linear_layers_are_measured_alone_and_beside_onednn),
         cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
+        cmocka_unit_test(long_contexts_are_measured_when_asked),
         cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };

@@ -1,7 +1,7 @@
 /* tools/bench.c -- `verbatim bench`: what a checkpoint's passes take beside what the machine allows, measured in turns.
  *
- * Every round runs every line once, the machine's own lines among them, so that a drift of the clock or of a neighbour meets all
- * alike; medians over rounds. A pass's least time is the larger of its bytes over the read bandwidth and its operations
+ * Every round runs every line once, and the machine's own speed right before each, so that a drift of the clock or of a
+ * neighbour meets all alike; medians over rounds. A pass's least time is the larger of its bytes over the read bandwidth and its operations
  * over the peak of fma, both of this run. */
 #include <stdlib.h>
 #include <string.h>

@@ -32,6 +32,7 @@ struct bench_item {
     vb_session *session;   /* kept open between rounds, PASS */
     struct bench_work work; /* of one run */
     double seconds[BENCH_ROUNDS];
+    double read[BENCH_ROUNDS], fma[BENCH_ROUNDS]; /* what the machine did right before, per second */
     size_t tokens, forwards; /* of one run of GENERATE */
 };
 
@@ -44,6 +45,7 @@ struct bench {
     size_t count;
     int rounds, threads;
     int warm;              /* the round that is not counted */
+    double read, fma;      /* what the machine did last, per second */
     const char *isa;       /* the table in use */
     void *data;            /* what BENCH_READ reads: BF16 numbers, and so F32 ones, the weights of LINEAR, the cache of ATTENTION */
     size_t bytes;

@@ -12,10 +12,10 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double quantile(const double *seconds, int rounds, double q)
+static double quantile(const double *numbers, int rounds, double q)
 {
     double sorted[BENCH_ROUNDS];
-    memcpy(sorted, seconds, (size_t)rounds * sizeof *sorted);
+    memcpy(sorted, numbers, (size_t)rounds * sizeof *sorted);
     qsort(sorted, (size_t)rounds, sizeof *sorted, compare_doubles);
     return sorted[(size_t)(q * (rounds - 1) + 0.5)];
 }
@@ -89,18 +89,18 @@ struct shares { /* of a line's time: what its bytes would take at the read bandw
     double read, fma, ceiling; /* ceiling: the larger */
 };
 
-/* The speed of a line over a machine's, which ran in the same round; 0 where the machine's is not known. */
-static double share(const struct bench *b, const struct bench_item *i, double work, enum bench_kind kind)
+/* Median over the rounds of a line's speed over the machine's right before. */
+static double share(const struct bench *b, const struct bench_item *i, double work, const double *machine)
 {
-    const struct bench_item *machine = &b->item[0];
-    while (machine->kind != kind)
-        machine++;
-    return machine->work.bytes > 0 && work > 0 ? ratio(b, machine, machine->work.bytes, i, work) : 0;
+    double of_round[BENCH_ROUNDS];
+    for (int r = 0; r < b->rounds; r++)
+        of_round[r] = machine[r] > 0 ? work / i->seconds[r] / machine[r] : 0;
+    return quantile(of_round, b->rounds, 0.5);
 }
 
 static struct shares shares_of(const struct bench *b, const struct bench_item *i)
 {
-    struct shares s = {share(b, i, i->work.bytes, BENCH_READ), share(b, i, i->work.flops, BENCH_FMA), 0};
+    struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0};
     s.ceiling = fmax(s.read, s.fma);
     return s;
 }
