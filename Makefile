@@ -44,8 +44,7 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps \
-        look-for-onednn
+.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
 all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok
 
 help:
@@ -74,9 +73,10 @@ $(BUILD)/%.o: %.c Makefile
 	$(Q)$(CC) $(flags) -c -o $@ $<
 
 # built again when the answer changes
+ifneq ($(shell cat $(BUILD)/onednn.found 2>/dev/null),$(ONEDNN))
+$(shell mkdir -p $(BUILD) && echo $(ONEDNN) >$(BUILD)/onednn.found)
+endif
 $(BUILD)/ops/onednn.o: $(BUILD)/onednn.found
-$(BUILD)/onednn.found: look-for-onednn
-	@mkdir -p $(@D) && echo $(ONEDNN) | cmp -s - $@ || echo $(ONEDNN) >$@
 
 $(BUILD)/libverbatim.a: $(LIB_OBJ)
 	$(call say,AR $@)
