@@ -36,17 +36,36 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
 
-/* What attention reads of these rows: queries after RoPE, and the cache rows, which have just been written. */
-static void tap_rope_and_cache_rows(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+/* What attention reads of these rows: queries after RoPE, and what has just been packed into the cache. */
+static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
     size_t H = (size_t)c->num_attention_heads, r = (size_t)c->qk_rope_head_dim, latent = (size_t)c->kv_lora_rank;
     size_t n = (size_t)c->qk_nope_head_dim;
     tapper_tell_matrix(w->tapper, "self_attn.q_rope", 0, S, w->q + n, H, r, H * (n + r), n + r);
     for (size_t s = 0; s < S; s++) {
-        const float *cache_row = kvcache_layer(rows[s].cache, layer) + (size_t)rows[s].slot * (latent + r);
-        tapper_tell(w->tapper, "self_attn.kv_a_layernorm.output", s, 1, cache_row, 0, latent, latent);
-        tapper_tell(w->tapper, "self_attn.k_rope", s, 1, cache_row + latent, 0, r, r);
+        const float *row = w->kv_a + s * (latent + r);
+        tapper_tell(w->tapper, "self_attn.kv_a_layernorm.output", s, 1, row, 0, latent, latent);
+        tapper_tell(w->tapper, "self_attn.k_rope", s, 1, row + latent, 0, r, r);
+    }
+}
+
+/* Queries after RoPE; rows of the cache: the latent normalised, its rope part rotated, packed. */
+static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
+{
+    const struct config *c = &w->model->config;
+    size_t H = (size_t)c->num_attention_heads, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
+    size_t latent = (size_t)c->kv_lora_rank;
+    op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
+    for (size_t s = 0; s < S; s++) {
+        const struct kvcache *cache = rows[s].cache;
+        const float *cos_sin = w->cos_sin + s * r;
+        float *kv_a = w->kv_a + s * (latent + r), *layer_rows = kvcache_layer(cache, layer);
+        op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
+        op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
+        w->cx.k->pack(layer_rows + (size_t)rows[s].slot * cache->row, kv_a, latent + r);
+        w->seen[s] = (struct timeline){layer_rows, cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s].length += MISTAKE(next_token_seen);
     }
 }
 
@@ -56,38 +75,27 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
 {
     const struct config *c = &w->model->config;
     struct attention attention = attention_of(w, a);
-    size_t H = attention.heads, n = attention.nope, r = attention.rope, latent = attention.latent;
+    size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
+    size_t rank = (size_t)c->q_lora_rank;
+    struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
 
-    if (c->q_lora_rank) {
-        size_t q = (size_t)c->q_lora_rank;
-        op_linear(&w->cx, w->q_a, x, &a->q_a_proj, S);
-        tap(w, "self_attn.q_a_proj.output", w->q_a, q);
-        op_rmsnorm(&w->cx, w->q_a, q, w->q_a, q, a->q_a_layernorm, S, q, (float)c->latent_eps);
-        tap(w, "self_attn.q_a_layernorm.output", w->q_a, q);
+    op_linears(&w->cx, both, 2, x, S);
+    if (rank) {
+        tap(w, "self_attn.q_a_proj.output", w->q_a, rank);
+        op_rmsnorm(&w->cx, w->q_a, rank, w->q_a, rank, a->q_a_layernorm, S, rank, (float)c->latent_eps);
+        tap(w, "self_attn.q_a_layernorm.output", w->q_a, rank);
         op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
-        tap(w, "self_attn.q_b_proj.output", w->q, H * (n + r));
+        tap(w, "self_attn.q_b_proj.output", w->q, q_width);
     } else {
-        op_linear(&w->cx, w->q, x, &a->q_proj, S);
-        tap(w, "self_attn.q_proj.output", w->q, H * (n + r));
+        tap(w, "self_attn.q_proj.output", w->q, q_width);
     }
-    op_linear(&w->cx, w->kv_a, x, &a->kv_a_proj_with_mqa, S);
-    tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, latent + r);
-    for (size_t s = 0; s < S; s++) {
-        const float *cos_sin = w->cos_sin + s * r, *kv_a = w->kv_a + s * (latent + r);
-        float *layer_rows = kvcache_layer(rows[s].cache, layer);
-        float *cache_row = layer_rows + (size_t)rows[s].slot * (latent + r);
-        op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
-        op_rmsnorm(&w->cx, cache_row, latent, kv_a, latent, a->kv_a_layernorm, 1, latent, (float)c->latent_eps);
-        memcpy(cache_row + latent, kv_a + latent, r * sizeof *kv_a);
-        op_rope(cache_row + latent, 1, r, cos_sin, &w->rope);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].cache->slots, (size_t)rows[s].index + 1};
-        w->seen[s].length += MISTAKE(next_token_seen);
-    }
+    tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, kv_a_width);
+    rotate_and_keep(w, a, layer, rows, S);
     if (w->tapper)
-        tap_rope_and_cache_rows(w, layer, rows, S);
+        tap_rope_and_cache_rows(w, S);
     tap_operator(w, "self_attn.");
     op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
-    tap(w, "self_attn.o_proj.input", w->heads, H * attention.value);
+    tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
     tap(w, "self_attn.o_proj.output", out, (size_t)c->hidden_size);
 }
@@ -116,10 +124,10 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
                                   &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
     if (router.bf16) {
         op_round_bf16(out, x, S * (size_t)c->hidden_size); /* out is free until the experts are done */
-        op_linear(&w->cx, w->scores, out, &l->moe.gate, S);
+        op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
         op_round_bf16(w->scores, w->scores, S * router.experts);
     } else {
-        op_linear(&w->cx, w->scores, x, &l->moe.gate, S);
+        op_linear_exact(&w->cx, w->scores, x, &l->moe.gate, S);
     }
     tap(w, "mlp.gate.output", w->scores, router.experts);
     tap_operator(w, "mlp.gate.");

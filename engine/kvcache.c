@@ -5,11 +5,12 @@
 #include <string.h>
 
 #include "../ops/mistake.h"
+#include "../simd/kernels.h"
 
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
 {
-    *c = (struct kvcache){.layers = layers, .capacity = capacity, .width = width, .depth = -1};
-    c->rows = vb_alloc(a, layers * width, capacity * sizeof *c->rows);
+    *c = (struct kvcache){.layers = layers, .capacity = capacity, .row = packed_length(width), .depth = -1};
+    c->rows = vb_alloc(a, layers * c->row, capacity * sizeof *c->rows);
     c->slots = vb_alloc(a, capacity, sizeof *c->slots);
     if (!c->rows || !c->slots) {
         kvcache_close(c, a);
@@ -39,7 +40,7 @@ void kvcache_truncate(struct kvcache *c, size_t n)
 {
     for (size_t i = n; c->poison && i < c->length; i++)
         for (size_t layer = 0; layer < c->layers; layer++)
-            memset(kvcache_layer(c, layer) + (size_t)c->slots[i] * c->width, 0xff, c->width * sizeof *c->rows);
+            memset(kvcache_layer(c, layer) + (size_t)c->slots[i] * c->row, 0xff, c->row * sizeof *c->rows);
     if (n >= c->length)
         return;
     trace_cut(c->tracer, c->depth, n, c->length - n);

@@ -6,33 +6,32 @@
 
 #include "linear.h"
 #include "mistake.h"
+#include "round.h"
 #include "weights.h"
 
-#define QUERIES_AT_ONCE 64 /* bounds the scratch of a long prefill; the bits of a query do not depend on it */
-#define HEADS_AT_ONCE 16
+#define MOST_QUERIES 64             /* at once; and */
+#define MOST_SCORES ((size_t)1 << 24) /* numbers: they bound the scratch of a long prefill, and reach no bit */
+#define GROUP 48                    /* (query, head) pairs that share one reading of the cache */
+#define COLUMNS 64                  /* of the latent, that a task sums */
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Heads that one task looks after: they share the reading of the cache. */
-static size_t heads_per_task(const struct attention *a, int threads)
+static size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
+
+/* scores of one pair over a timeline, with room so that pairs do not stand a power of two apart */
+static size_t score_stride(size_t context) { return blocks_of(context) * ATTENTION_BLOCK + 16; }
+
+static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
 {
-    return at_most((a->heads + (size_t)threads - 1) / (size_t)threads, HEADS_AT_ONCE);
+    return at_most(S, at_most(MOST_QUERIES, at_least(1, MOST_SCORES / (a->heads * score_stride(context)))));
 }
 
-/* of one thread: scores of its heads over the whole timeline, p and o_b of a block, the running o and L */
-static size_t thread_floats(const struct attention *a, size_t context, int threads)
-{
-    size_t heads = heads_per_task(a, threads);
-    return heads * (context + ATTENTION_BLOCK + a->latent) + 3 * heads + 16;
-}
-
-size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads)
-{
-    size_t s = at_most(S, QUERIES_AT_ONCE), width = a->latent + a->rope;
-    return op_scratch_bytes(s * a->heads * width) + op_scratch_bytes(s * a->heads * packed_length(width)) +
-           op_scratch_bytes(s * a->heads * a->latent) + op_scratch_bytes(s * a->heads * packed_length(a->latent)) +
-           (size_t)threads * op_scratch_bytes(thread_floats(a, context, threads));
-}
+/* Queries s..s+queries and heads h..h+heads: all heads, or one query. */
+struct group {
+    size_t s, queries, h, heads;
+    size_t length; /* of its longest timeline */
+};
 
 struct pass {
     const struct op_ctx *cx;
@@ -40,11 +39,34 @@ struct pass {
     const struct timeline *seen;
     const float *q;
     float *y;
-    float *query, *query_packed;   /* [S, H, c+r] = [q_abs | q_rope] */
-    float *latent, *latent_packed; /* [S, H, c] = o */
-    float *per_thread;
-    size_t thread_stride, heads_per_task, S;
+    size_t S, row;       /* queries; floats of a cache row, and of a packed query */
+    struct group *groups;
+    size_t group_count, blocks;
+    float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
+    float *score;                 /* [S*H, score_stride]: s, then p */
+    size_t ld;                    /* score_stride */
+    float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
+    float *L;                     /* [S*H] */
+    float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
+    uint16_t *latent_narrow;      /* the same in precision bf16, as is this: */
+    float *q_nope;                /* [S, H, n] rounded */
+    float *rows;                  /* [threads, 256, row]: rows that do not stand side by side */
 };
+
+static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
+
+size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads)
+{
+    size_t width = a->latent + a->rope, row = packed_length(width);
+    size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
+    return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) + op_scratch_bytes(pairs * score_stride(context)) +
+           2 * op_scratch_bytes(pairs * blocks_of(context)) + op_scratch_bytes(pairs) +
+           2 * op_scratch_bytes(pairs * packed_latent(a)) + op_scratch_bytes(pairs * a->nope) +
+           op_scratch_bytes(pairs * sizeof(struct group) / sizeof(float)) +
+           op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row);
+}
+
+/* ---- queries ---- */
 
 /* q_abs of one head for every query, and q_rope beside it */
 static void absorb_head(void *arg, size_t h, int thread)
@@ -57,125 +79,173 @@ static void absorb_head(void *arg, size_t h, int thread)
     const float *q = p->q + h * (a->nope + a->rope);
     float *query = p->query + h * width;
     (void)thread;
-    p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S);
+    if (p->cx->bf16) {
+        float *rounded = p->q_nope + h * a->nope;
+        for (size_t s = 0; s < p->S; s++)
+            op_round_x(rounded + s * a->heads * a->nope, q + s * ldq, a->nope);
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, a->heads * a->nope, p->S);
+    } else {
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S);
+    }
     for (size_t s = 0; s < p->S; s++) {
         memcpy(query + s * ldy + a->latent, q + s * ldq + a->nope, a->rope * sizeof *q);
-        p->cx->k->pack(p->query_packed + (s * a->heads + h) * packed_length(width), query + s * ldy, width);
+        p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
     }
 }
 
-/* Calls of a kernel want rows that stand one after another: the length of such a run of slots from token j on. */
-static size_t run_of_slots(const struct timeline *t, size_t j, size_t end)
-{
-    size_t n = 1;
-    while (j + n < end && t->slots[j + n] == t->slots[j] + (int32_t)n)
-        n++;
-    return n;
-}
+/* ---- groups: who reads a part of the cache together ---- */
 
-static struct weight_view cache_rows(const struct timeline *t, size_t j, size_t count, size_t cols, size_t width)
+static void make_groups(struct pass *p)
 {
-    return (struct weight_view){.type = WEIGHT_F32, .data = t->rows + (size_t)t->slots[j] * width,
-                                .rows = count, .cols = cols, .stride = width};
-}
-
-/* s_j of `heads` heads for tokens [j0, j1): scores[h*lds + j] */
-static void scores_of_block(const struct pass *p, float *scores, size_t lds, const float *query_packed, size_t heads,
-                            const struct timeline *t, size_t j0, size_t j1)
-{
-    size_t width = p->a->latent + p->a->rope, n;
-    for (size_t j = j0; j < j1; j += n) {
-        n = run_of_slots(t, j, j1);
-        struct weight_view rows = cache_rows(t, j, n, width, width);
-        p->cx->k->matmul[WEIGHT_F32](scores + j, lds, &rows, 0, n, query_packed, packed_length(width), heads);
-    }
-    for (size_t h = 0; h < heads; h++)
-        for (size_t j = j0; j < j1; j++)
-            scores[h * lds + j] = scores[h * lds + j] * p->a->scale;
-}
-
-/* o_b[h*c ..] = sum over tokens [j0, j1) of p[h*256 + j-j0] row_j. A run continues the sums of the run before. */
-static void values_of_block(const struct pass *p, float *o, const float *prob, size_t heads, const struct timeline *t,
-                            size_t j0, size_t j1)
-{
-    size_t width = p->a->latent + p->a->rope, latent = p->a->latent;
-    size_t n = run_of_slots(t, j0, j1);
-    if (n == j1 - j0) {
-        struct weight_view rows = cache_rows(t, j0, n, latent, width);
-        p->cx->k->fma_rows[WEIGHT_F32](o, latent, &rows, 0, latent, prob, ATTENTION_BLOCK, heads);
-        return;
-    }
-    memset(o, 0, heads * latent * sizeof *o); /* rows scattered over the cache: the same sums, one token at a time */
-    for (size_t j = j0; j < j1; j++)
-        for (size_t h = 0; h < heads; h++) {
-            const float *row = t->rows + (size_t)t->slots[j] * width;
-            for (size_t c = 0; c < latent; c++)
-                o[h * latent + c] = fmaf(prob[h * ATTENTION_BLOCK + j - j0], row[c], o[h * latent + c]);
+    size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
+    for (size_t s = 0; s < p->S; s++)
+        longest = at_least(longest, p->seen[s].length);
+    p->blocks = blocks_of(longest);
+    while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
+        heads = (heads + 1) / 2; /* few queries over few tokens: something for every thread */
+    p->group_count = 0;
+    for (size_t s = 0, n; s < p->S; s += n) {
+        const struct timeline *t = &p->seen[s];
+        size_t length = t->length;
+        for (n = 1; heads == H && (n + 1) * H <= GROUP && s + n < p->S; n++) {
+            if (t[n].rows != t->rows || t[n].slots != t->slots)
+                break;
+            length = at_least(length, t[n].length);
         }
+        for (size_t h = 0; h < H; h += heads)
+            p->groups[p->group_count++] = (struct group){s, n, h, at_most(heads, H - h), length};
+    }
 }
 
-/* One query, a group of heads: the softmax over its timeline and the weighted latent. */
-static void attend(void *arg, size_t task, int thread)
+/* Columns [c0, c1) of rows of tokens [j, j+n): where they stand, or gathered when they do not stand side by side. */
+static struct weight_view cache_rows(const struct pass *p, int thread, const struct timeline *t, size_t j, size_t n,
+                                     size_t c0, size_t c1)
+{
+    struct weight_view w = {.type = WEIGHT_F32, .rows = n, .cols = c1 - c0, .stride = p->row, .packed = 1};
+    size_t run = 1;
+    while (run < n && t->slots[j + run] == t->slots[j] + (int32_t)run)
+        run++;
+    w.data = t->rows + (size_t)t->slots[j] * p->row + c0;
+    if (run < n) {
+        float *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row;
+        for (size_t i = 0; i < n; i++)
+            memcpy(rows + i * p->row, t->rows + (size_t)t->slots[j + i] * p->row + c0, (c1 - c0) * sizeof *rows);
+        w.data = rows;
+    }
+    return w;
+}
+
+static size_t first_pair(const struct pass *p, const struct group *g) { return g->s * p->a->heads + g->h; }
+
+static const struct timeline *longest_of(const struct pass *p, const struct group *g)
+{
+    const struct timeline *t = &p->seen[g->s];
+    while (t->length < g->length)
+        t++;
+    return t;
+}
+
+/* how many of the tokens from j on, of a block, a query sees */
+static size_t seen_of_block(const struct pass *p, size_t s, size_t j)
+{
+    size_t length = p->seen[s].length;
+    return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
+}
+
+/* ---- scores, block by block ---- */
+
+/* Of every token that one of the group sees: a score that its query does not see is never looked at. */
+static void scores_of_block(const struct pass *p, int thread, const struct group *g, size_t block)
+{
+    size_t j = block * ATTENTION_BLOCK, n = at_most(ATTENTION_BLOCK, g->length - j), pair = first_pair(p, g);
+    size_t pairs = g->queries * g->heads;
+    struct weight_view rows = cache_rows(p, thread, longest_of(p, g), j, n, 0, p->row);
+    float *score = p->score + pair * p->ld + j;
+    p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs);
+    for (size_t i = 0; i < pairs; i++)
+        for (size_t k = 0; k < n; k++)
+            score[i * p->ld + k] = score[i * p->ld + k] * p->a->scale;
+}
+
+/* One block of one group: s_j, m_b, p_j, l_b */
+static void score_block(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
-    const struct attention *a = p->a;
-    size_t groups = (a->heads + p->heads_per_task - 1) / p->heads_per_task;
-    size_t s = task / groups, h0 = task % groups * p->heads_per_task;
-    size_t heads = at_most(p->heads_per_task, a->heads - h0), c = a->latent;
-    const struct timeline *t = &p->seen[s];
-    const float *query_packed = p->query_packed + (s * a->heads + h0) * packed_length(c + a->rope);
-    float *scores = p->per_thread + (size_t)thread * p->thread_stride; /* [heads, length] */
-    float *prob = scores + heads * t->length;                          /* [heads, 256] */
-    float *o_b = prob + heads * ATTENTION_BLOCK;                       /* [heads, c] */
-    float *M = o_b + heads * c, *L = M + heads;
-    float *o = p->latent + (s * a->heads + h0) * c;
-
-    for (size_t j0 = 0; j0 < t->length; j0 += ATTENTION_BLOCK)
-        scores_of_block(p, scores, t->length, query_packed, heads, t, j0, at_most(j0 + ATTENTION_BLOCK, t->length));
-    for (size_t h = 0; h < heads; h++) {
-        M[h] = scores[h * t->length];
-        for (size_t j = 1; j < t->length; j++)
-            M[h] = scores[h * t->length + j] > M[h] ? scores[h * t->length + j] : M[h];
-        L[h] = 0.0f;
-        memset(o + h * c, 0, c * sizeof *o);
-    }
-    for (size_t j0 = 0; j0 < t->length; j0 += ATTENTION_BLOCK) {
-        size_t j1 = at_most(j0 + ATTENTION_BLOCK, t->length);
-        float m_b[HEADS_AT_ONCE], l_b[HEADS_AT_ONCE], e_b[HEADS_AT_ONCE];
-        for (size_t h = 0; h < heads; h++) {
-            m_b[h] = p->cx->k->softmax_block(prob + h * ATTENTION_BLOCK, scores + h * t->length + j0, j1 - j0, &l_b[h]);
-            e_b[h] = m_b[h] - M[h];
-        }
-        p->cx->k->exp(e_b, e_b, heads);
-        values_of_block(p, o_b, prob, heads, t, j0, j1);
-        for (size_t h = 0; h < heads; h++) {
-            L[h] = fmaf(e_b[h], l_b[h], L[h]);
-            for (size_t i = 0; i < c; i++)
-                o[h * c + i] = fmaf(e_b[h], o_b[h * c + i], o[h * c + i]);
-        }
-    }
-    for (size_t h = 0; h < heads; h++) {
-        for (size_t i = 0; i < c; i++)
-            o[h * c + i] = o[h * c + i] / L[h];
-        p->cx->k->pack(p->latent_packed + (s * a->heads + h0 + h) * packed_length(c), o + h * c, c);
+    const struct group *g = &p->groups[task / p->blocks];
+    size_t block = task % p->blocks, j = block * ATTENTION_BLOCK, pair = first_pair(p, g);
+    if (j >= g->length)
+        return;
+    scores_of_block(p, thread, g, block);
+    for (size_t i = 0; i < g->queries * g->heads; i++, pair++) {
+        size_t n = seen_of_block(p, g->s + i / g->heads, j), at = pair * p->blocks + block;
+        float *score = p->score + pair * p->ld + j;
+        if (n)
+            p->m[at] = p->cx->k->softmax_block(score, score, n, &p->l[at]);
     }
 }
 
-/* Tells of s_j, head by head, of every query: computed once more, on the caller's thread. */
-static void show_scores(const struct pass *p, size_t first)
+/* M, e_b and L of some queries */
+static void join_blocks(void *arg, size_t first, size_t count)
 {
-    const struct attention *a = p->a;
-    struct op_probe *probe = p->cx->probe;
-    char name[32];
-    for (size_t s = 0; s < p->S; s++) {
-        const struct timeline *t = &p->seen[s];
-        for (size_t h = 0; h < a->heads; h++) {
-            const float *query_packed = p->query_packed + (s * a->heads + h) * packed_length(a->latent + a->rope);
-            for (size_t j = 0; j < t->length; j += ATTENTION_BLOCK)
-                scores_of_block(p, p->per_thread, t->length, query_packed, 1, t, j, at_most(j + ATTENTION_BLOCK, t->length));
-            snprintf(name, sizeof name, "scores.%zu", h);
-            probe->see(probe, name, first + s, 1, p->per_thread, 0, t->length);
+    struct pass *p = arg;
+    size_t H = p->a->heads;
+    for (size_t pair = first * H; pair < (first + count) * H; pair++) {
+        size_t blocks = blocks_of(p->seen[pair / H].length);
+        float *m = p->m + pair * p->blocks, *l = p->l + pair * p->blocks, M = m[0], L = 0.0f;
+        for (size_t b = 1; b < blocks; b++)
+            M = m[b] > M ? m[b] : M;
+        for (size_t b = 0; b < blocks; b++)
+            m[b] = m[b] - M;
+        p->cx->k->exp(m, m, blocks);
+        for (size_t b = 0; b < blocks; b++)
+            L = fmaf(m[b], l[b], L);
+        p->L[pair] = L;
+    }
+}
+
+/* ---- values, column by column ---- */
+
+/* o += e_b o_b of pairs [pair, pair + pairs), n tokens of a block; the block's own sums go to o_b first */
+static void add_values(const struct pass *p, const struct weight_view *rows, size_t pair, size_t pairs, size_t block, size_t c0,
+                       size_t columns)
+{
+    float o_b[GROUP][COLUMNS];
+    p->cx->k->fma_rows[WEIGHT_F32](o_b[0], COLUMNS, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld,
+                                   pairs);
+    for (size_t i = 0; i < pairs; i++) {
+        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0, e = p->m[(pair + i) * p->blocks + block];
+        for (size_t c = 0; c < columns; c++)
+            o[c] = fmaf(e, o_b[i][c], o[c]);
+    }
+}
+
+/* Some columns of o of one group: queries that see a block whole take it together, the others one by one. */
+static void value_columns(void *arg, size_t task, int thread)
+{
+    struct pass *p = arg;
+    size_t tasks = packed_latent(p->a) / COLUMNS + (packed_latent(p->a) % COLUMNS != 0);
+    const struct group *g = &p->groups[task / tasks];
+    const struct timeline *t = longest_of(p, g);
+    size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
+    for (size_t i = 0; i < g->queries * g->heads; i++)
+        memset(p->latent + (pair + i) * packed_latent(p->a) + c0, 0, columns * sizeof *p->latent);
+    for (size_t block = 0, j = 0; j < g->length; block++, j += ATTENTION_BLOCK) {
+        struct weight_view rows = cache_rows(p, thread, t, j, at_most(ATTENTION_BLOCK, g->length - j), c0, c0 + columns);
+        for (size_t q = 0, same; q < g->queries; q += same) {
+            size_t n = seen_of_block(p, g->s + q, j);
+            for (same = 1; q + same < g->queries && seen_of_block(p, g->s + q + same, j) == n; same++)
+                ;
+            rows.rows = n;
+            if (n)
+                add_values(p, &rows, pair + q * g->heads, same * g->heads, block, c0, columns);
         }
+    }
+    for (size_t i = 0; i < g->queries * g->heads; i++) {
+        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
+        for (size_t c = 0; c < columns; c++)
+            o[c] = o[c] / p->L[pair + i];
+        if (p->cx->bf16) /* the order of a packed x already */
+            p->cx->k->narrow(p->latent_narrow + (pair + i) * packed_latent(p->a) + c0, o, at_most(columns, p->a->latent - c0));
     }
 }
 
@@ -183,41 +253,72 @@ static void value_head(void *arg, size_t h, int thread)
 {
     struct pass *p = arg;
     const struct attention *a = p->a;
-    size_t values = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? 0 : a->nope);
+    size_t values = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? 0 : a->nope), at = h * packed_latent(a);
     struct weight_view w_uv = weight_rows(a->kv_b_proj, values, a->value);
+    const void *o = p->cx->bf16 ? (const void *)(p->latent_narrow + at) : p->latent + at;
     (void)thread;
-    p->cx->k->matmul[w_uv.type](p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value,
-                                p->latent_packed + h * packed_length(a->latent), a->heads * packed_length(a->latent),
-                                p->S);
+    op_multiply(p->cx, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
+}
+
+/* ---- telling ---- */
+
+/* Tells of s_j, head by head, of every query: computed once more, on the caller's thread. */
+static void show_scores(struct pass *p, size_t first)
+{
+    struct op_probe *probe = p->cx->probe;
+    char name[32];
+    for (size_t s = 0; s < p->S; s++)
+        for (size_t h = 0; h < p->a->heads; h++) {
+            struct group one = {s, 1, h, 1, p->seen[s].length};
+            for (size_t block = 0; block < blocks_of(one.length); block++)
+                scores_of_block(p, 0, &one, block);
+            snprintf(name, sizeof name, "scores.%zu", h);
+            probe->see(probe, name, first + s, 1, p->score + first_pair(p, &one) * p->ld, 0, one.length);
+        }
+}
+
+/* ---- all of it ---- */
+
+static void some_queries(struct pass *p, size_t first)
+{
+    const struct attention *a = p->a;
+    double latent = (double)p->S * (double)(a->heads * a->latent), tokens = 0;
+    for (size_t s = 0; s < p->S; s++)
+        tokens += (double)p->seen[s].length;
+    make_groups(p);
+    op_parallel(p->cx, a->heads, latent * (double)a->nope, absorb_head, p);
+    if (p->cx->probe && p->cx->probe->scores)
+        show_scores(p, first);
+    op_parallel(p->cx, p->group_count * p->blocks, tokens * (double)(a->heads * p->row), score_block, p);
+    op_each_row(p->cx, p->S, 16.0 * (double)(a->heads * p->blocks), join_blocks, p);
+    op_parallel(p->cx, p->group_count * ((packed_latent(a) + COLUMNS - 1) / COLUMNS), tokens * (double)(a->heads * a->latent),
+                value_columns, p);
+    op_parallel(p->cx, a->heads, latent * (double)a->value, value_head, p);
 }
 
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context)
 {
-    size_t mark = op_mark(cx), most = at_most(S, QUERIES_AT_ONCE), width = a->latent + a->rope;
-    struct pass p = {.cx = cx, .a = a};
-    p.query = op_take(cx, most * a->heads * width);
-    p.query_packed = op_take(cx, most * a->heads * packed_length(width));
-    p.latent = op_take(cx, most * a->heads * a->latent);
-    p.latent_packed = op_take(cx, most * a->heads * packed_length(a->latent));
-    p.heads_per_task = heads_per_task(a, cx->threads);
-    p.thread_stride = op_scratch_bytes(thread_floats(a, context, cx->threads)) / sizeof(float);
-    p.per_thread = op_take(cx, (size_t)cx->threads * p.thread_stride);
-
+    size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
+    struct pass p = {.cx = cx, .a = a, .row = packed_length(width), .ld = score_stride(context)};
+    p.query = op_take(cx, pairs * width);
+    p.query_packed = op_take(cx, pairs * p.row);
+    p.score = op_take(cx, pairs * p.ld);
+    p.m = op_take(cx, pairs * blocks_of(context));
+    p.l = op_take(cx, pairs * blocks_of(context));
+    p.L = op_take(cx, pairs);
+    p.latent = op_take(cx, pairs * packed_latent(a));
+    p.latent_narrow = (uint16_t *)(void *)op_take(cx, pairs * packed_latent(a));
+    p.q_nope = op_take(cx, pairs * a->nope);
+    p.groups = (struct group *)(void *)op_take(cx, pairs * sizeof(struct group) / sizeof(float));
+    p.rows = op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row);
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);
         p.seen = seen + s;
         p.q = q + s * a->heads * (a->nope + a->rope);
         p.y = y + s * a->heads * a->value;
-        double per_head = (double)p.S * (double)a->latent, tokens = 0;
-        for (size_t i = 0; i < p.S; i++)
-            tokens += (double)p.seen[i].length;
-        size_t groups = (a->heads + p.heads_per_task - 1) / p.heads_per_task;
-        op_parallel(cx, a->heads, per_head * (double)(a->heads * a->nope), absorb_head, &p);
-        if (cx->probe && cx->probe->scores)
-            show_scores(&p, s);
-        op_parallel(cx, p.S * groups, 2.0 * tokens * (double)(a->heads * width), attend, &p);
-        op_parallel(cx, a->heads, per_head * (double)(a->heads * a->value), value_head, &p);
+        some_queries(&p, s);
     }
+    op_all_multiplied(cx, a->kv_b_proj);
     op_give(cx, mark);
 }

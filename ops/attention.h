@@ -17,7 +17,8 @@
 
 #define ATTENTION_BLOCK 256
 
-/* What one query sees: tokens 0..length-1 of its timeline. Token j's row stands at rows + slots[j] * (c + r). */
+/* What one query sees: tokens 0..length-1 of its timeline. Token j's row, [latent | rope part] as kernel pack packs c + r
+ * numbers, stands at rows + slots[j] * packed_length(c + r). */
 struct timeline {
     const float *rows;
     const int32_t *slots;
@@ -33,7 +34,8 @@ struct attention {
 /* context: the longest timeline. */
 size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads);
 
-/* q [S, H, n+r], rope part rotated; seen [S]; y [S, H*v], not q. */
+/* Queries of one sequence share the reading of the cache when they stand side by side, with the same rows and slots.
+ * q [S, H, n+r], rope part rotated; seen [S]; y [S, H*v], not q. */
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context);
 

@@ -2,40 +2,111 @@
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
 
-void op_pack(const struct op_ctx *cx, float *packed, const float *x, size_t ldx, size_t S, size_t K)
+void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n)
 {
-    for (size_t s = 0; s < S; s++)
-        cx->k->pack(packed + s * packed_length(K), x + s * ldx, K);
+    float packed[DOT_BLOCK];
+    if (!cx->bf16) {
+        cx->k->pack((float *)packed_row + k0, x, n);
+        return;
+    }
+    for (size_t k = 0, some; k < n; k += some) {
+        some = n - k < DOT_BLOCK ? n - k : DOT_BLOCK;
+        cx->k->pack(packed, x + k, some);
+        cx->k->narrow((uint16_t *)packed_row + k0 + k, packed, some);
+    }
 }
 
-struct linear {
+struct packing {
     const struct op_ctx *cx;
-    float *y;
-    const float *packed;
-    const struct weight_view *w;
-    size_t S;
+    void *packed;
+    const float *x;
+    size_t ldx, K;
 };
 
-static void rows_of_linear(void *arg, size_t task, int thread)
+static void pack_rows(void *arg, size_t first, size_t count)
 {
-    struct linear *l = arg;
-    size_t n0, n1;
-    (void)thread;
-    op_row_range(l->cx, l->w->rows, task, &n0, &n1);
-    l->cx->k->matmul[l->w->type](l->y, l->w->rows, l->w, n0, n1, l->packed, packed_length(l->w->cols), l->S);
+    struct packing *p = arg;
+    for (size_t s = first; s < first + count; s++)
+        op_pack_part(p->cx, op_packed_row(p->cx, p->packed, s, p->K), p->x + s * p->ldx, 0, p->K);
 }
 
-void op_linear_packed(const struct op_ctx *cx, float *y, const float *packed, const struct weight_view *w, size_t S)
+void op_pack(const struct op_ctx *cx, void *packed, const float *x, size_t ldx, size_t S, size_t K)
 {
-    struct linear l = {cx, y, packed, w, S};
-    op_parallel(cx, op_row_tasks(cx, w->rows), (double)w->rows * (double)w->cols * (double)S, rows_of_linear, &l);
+    struct packing p = {cx, packed, x, ldx, K};
+    op_each_row(cx, S, (double)K, pack_rows, &p);
+}
+
+void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                 const void *packed, size_t ldp, size_t S)
+{
+    if (cx->bf16)
+        cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S);
+    else
+        cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S);
+}
+
+void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
+{
+    unsigned char unknown = MAGNITUDES_UNKNOWN;
+    if (cx->bf16 && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
+        __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+struct pass {
+    const struct op_ctx *cx;
+    const struct linear *layers;
+    size_t count, S;
+    const void *packed;
+};
+
+static void rows_of_linears(void *arg, size_t task, int thread)
+{
+    struct pass *p = arg;
+    const struct linear *l = p->layers;
+    size_t n0, n1;
+    (void)thread;
+    for (; task >= op_row_tasks(p->cx, l->w->rows); l++)
+        task -= op_row_tasks(p->cx, l->w->rows);
+    op_row_range(p->cx, l->w->rows, task, &n0, &n1);
+    op_multiply(p->cx, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
+}
+
+static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
+{
+    struct pass p = {cx, layers, count, S, packed};
+    size_t tasks = 0;
+    double cost = 0;
+    for (size_t i = 0; i < count; i++) {
+        tasks += op_row_tasks(cx, layers[i].w->rows);
+        cost += (double)layers[i].w->rows * (double)layers[i].w->cols * (double)S;
+    }
+    op_parallel(cx, tasks, cost, rows_of_linears, &p);
+    for (size_t i = 0; i < count; i++)
+        op_all_multiplied(cx, layers[i].w);
+}
+
+void op_linear_packed(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S)
+{
+    multiply_all(cx, &(struct linear){y, w}, 1, packed, S);
+}
+
+void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
+{
+    size_t mark = op_mark(cx), K = layers->w->cols;
+    void *packed = op_take(cx, S * packed_length(K));
+    op_pack(cx, packed, x, K, S, K);
+    multiply_all(cx, layers, count, packed, S);
+    op_give(cx, mark);
 }
 
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
-    size_t mark = op_mark(cx);
-    float *packed = op_take(cx, S * packed_length(w->cols));
-    op_pack(cx, packed, x, w->cols, S, w->cols);
-    op_linear_packed(cx, y, packed, w, S);
-    op_give(cx, mark);
+    op_linears(cx, &(struct linear){y, w}, 1, x, S);
+}
+
+void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
+{
+    struct op_ctx exact = *cx;
+    exact.bf16 = 0;
+    op_linear(&exact, y, x, w, S);
 }

@@ -4,7 +4,8 @@
  *
  *   W [N,K] as stored   x [S,K]   y [S,N], not x                                        (x, y f32)
  *
- * A packed x is [S, packed_length(K)]; several layers that read the same x share it. */
+ * x is packed once for all the layers that read it: [S, packed_length(K)] of f32, or in precision bf16 (op_ctx.bf16; every W
+ * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
@@ -12,9 +13,32 @@
 
 size_t op_linear_scratch(size_t S, size_t K);
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S);
+void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S);
 
-/* The two halves of it. ldx: floats from one row of x to the next. */
-void op_pack(const struct op_ctx *cx, float *packed, const float *x, size_t ldx, size_t S, size_t K);
-void op_linear_packed(const struct op_ctx *cx, float *y, const float *packed, const struct weight_view *w, size_t S);
+/* Several layers of one x, in one parallel region. */
+struct linear {
+    float *y;
+    const struct weight_view *w;
+};
+#define OP_LINEAR_MOST 4 /* layers */
+void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
+
+/* The two halves of it. Rows of a packed x, whatever they hold, begin at op_packed_row(packed, s, K). `narrow` kernels
+ * hold half of it. ldx: floats from one row of x to the next. */
+static inline void *op_packed_row(const struct op_ctx *cx, void *packed, size_t s, size_t K)
+{
+    return (char *)packed + s * packed_length(K) * (cx->bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+void op_pack(const struct op_ctx *cx, void *packed, const float *x, size_t ldx, size_t S, size_t K);
+/* Numbers [k0, k0 + n) of one row; k0 is a multiple of 32, and so is n but in the row's last part. */
+void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n);
+void op_linear_packed(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S);
+
+/* Rows [n0, n1) of W times packed rows: what a task calls. ldp: numbers from one packed row to the next. */
+void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                 const void *packed, size_t ldp, size_t S);
+
+/* After all rows of W have gone through op_multiply: what precision bf16 has learnt of their magnitudes holds. */
+void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w);
 
 #endif

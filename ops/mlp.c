@@ -1,99 +1,146 @@
 #include "mlp.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "linear.h"
 #include "mistake.h"
 
-/* A group of rows that go through the same three matrices: all rows of a dense layer, or the rows of one expert. */
+/* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the rows
+ * of one expert. */
 struct bundle {
     struct mlp_weights w;
-    size_t first, count; /* rows of x, h and y */
+    size_t count;        /* rows */
+    const void *x;       /* packed [count, d] */
+    float *h, *u;        /* [count, i] */
+    void *h_packed;      /* [count, packed(i)] */
+    float *y;            /* [count, d] */
+    size_t first_task;   /* of the region that runs now */
 };
 
 struct pass {
     const struct op_ctx *cx;
-    const struct bundle *bundles;
-    size_t tasks_per_bundle, d, intermediate;
-    const float *x_packed; /* [rows, packed(d)] */
-    float *h, *u;          /* [rows, i] */
-    float *h_packed;       /* [rows, packed(i)] */
-    float *y;              /* [rows, d] */
+    struct bundle *bundles;
+    size_t count, d;
 };
 
-/* h = silu(gate x) * (up x), for a range of the intermediate rows of one bundle */
+static size_t intermediate_of(const struct bundle *b) { return b->w.gate->rows; }
+
+static const struct bundle *bundle_of(const struct pass *p, size_t task)
+{
+    size_t low = 0, high = p->count; /* the last that begins at this task or before */
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (p->bundles[middle].first_task <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &p->bundles[low];
+}
+
+/* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
-    const struct bundle *b = &p->bundles[task / p->tasks_per_bundle];
-    size_t n0, n1, ld = p->intermediate, ldx = packed_length(p->d);
-    const float *x = p->x_packed + b->first * ldx;
-    float *h = p->h + b->first * ld, *u = p->u + b->first * ld;
+    const struct bundle *b = bundle_of(p, task);
+    size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
     (void)thread;
-    op_row_range(p->cx, ld, task % p->tasks_per_bundle, &n0, &n1);
-    p->cx->k->matmul[b->w.gate->type](h, ld, b->w.gate, n0, n1, x, ldx, b->count);
-    p->cx->k->matmul[b->w.up->type](u, ld, b->w.up, n0, n1, x, ldx, b->count);
-    for (size_t s = 0; s < b->count; s++)
-        p->cx->k->silu_mul(h + s * ld + n0, h + s * ld + n0, u + s * ld + n0, n1 - n0);
+    op_row_range(p->cx, i, task - b->first_task, &n0, &n1);
+    op_multiply(p->cx, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
+    op_multiply(p->cx, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
+    for (size_t s = 0; s < b->count; s++) {
+        float *h = b->h + s * i + n0;
+        p->cx->k->silu_mul(h, h, b->u + s * i + n0, n1 - n0);
+        op_pack_part(p->cx, op_packed_row(p->cx, b->h_packed, s, i), h, n0, n1 - n0);
+    }
 }
 
 static void down(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
-    const struct bundle *b = &p->bundles[task / p->tasks_per_bundle];
-    size_t n0, n1, ldx = packed_length(p->intermediate);
+    const struct bundle *b = bundle_of(p, task);
+    size_t n0, n1;
     (void)thread;
-    op_row_range(p->cx, p->d, task % p->tasks_per_bundle, &n0, &n1);
-    p->cx->k->matmul[b->w.down->type](p->y + b->first * p->d, p->d, b->w.down, n0, n1, p->h_packed + b->first * ldx,
-                                      ldx, b->count);
+    op_row_range(p->cx, p->d, task - b->first_task, &n0, &n1);
+    op_multiply(p->cx, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
 }
 
-static size_t bundles_scratch(size_t rows, size_t d, size_t intermediate)
+/* rows: of all bundles */
+static size_t bundle_scratch(size_t rows, size_t intermediate)
 {
-    return op_scratch_bytes(rows * packed_length(d)) + 2 * op_scratch_bytes(rows * intermediate) +
-           op_scratch_bytes(rows * packed_length(intermediate));
+    return 2 * op_scratch_bytes(rows * intermediate) + op_scratch_bytes(rows * packed_length(intermediate));
 }
 
-/* All bundles, in two parallel regions. x_packed is the caller's; y [rows, d]. */
-static void run_bundles(struct op_ctx *cx, float *y, const float *x_packed, const struct bundle *bundles, size_t count,
-                        size_t rows, size_t d, size_t intermediate)
+static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t rows)
 {
-    size_t mark = op_mark(cx);
-    struct pass p = {cx, bundles, 0, d, intermediate, x_packed, NULL, NULL, NULL, y};
-    double cost = (double)rows * (double)d * (double)intermediate;
-    p.h = op_take(cx, rows * intermediate);
-    p.u = op_take(cx, rows * intermediate);
-    p.h_packed = op_take(cx, rows * packed_length(intermediate));
-    p.tasks_per_bundle = op_row_tasks(cx, intermediate);
-    op_parallel(cx, count * p.tasks_per_bundle, 2.0 * cost, gate_and_up, &p);
-    op_pack(cx, p.h_packed, p.h, intermediate, rows, intermediate);
-    p.tasks_per_bundle = op_row_tasks(cx, d);
-    op_parallel(cx, count * p.tasks_per_bundle, cost, down, &p);
-    op_give(cx, mark);
+    size_t i = intermediate_of(bundles), first = 0;
+    float *h = op_take(cx, rows * i), *u = op_take(cx, rows * i);
+    void *h_packed = op_take(cx, rows * packed_length(i));
+    for (size_t b = 0; b < count; first += bundles[b++].count) {
+        bundles[b].h = h + first * i;
+        bundles[b].u = u + first * i;
+        bundles[b].h_packed = op_packed_row(cx, h_packed, first, i);
+    }
 }
 
-size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate) { return bundles_scratch(S, d, intermediate); }
+/* All bundles, in two parallel regions. */
+static void run_bundles(const struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
+{
+    struct pass p = {cx, bundles, count, d};
+    double cost = 0;
+    size_t tasks = 0;
+    for (size_t b = 0; b < count; b++) {
+        bundles[b].first_task = tasks;
+        tasks += op_row_tasks(cx, intermediate_of(&bundles[b]));
+        cost += (double)bundles[b].count * (double)d * (double)intermediate_of(&bundles[b]);
+    }
+    op_parallel(cx, tasks, 2.0 * cost, gate_and_up, &p);
+    for (size_t b = 0; b < count; b++)
+        bundles[b].first_task = b * op_row_tasks(cx, d);
+    op_parallel(cx, count * op_row_tasks(cx, d), cost, down, &p);
+    for (size_t b = 0; b < count; b++) {
+        op_all_multiplied(cx, bundles[b].w.gate);
+        op_all_multiplied(cx, bundles[b].w.up);
+        op_all_multiplied(cx, bundles[b].w.down);
+    }
+}
+
+size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
+{
+    return op_scratch_bytes(S * packed_length(d)) + bundle_scratch(S, intermediate);
+}
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), d = w->down->rows;
-    struct bundle all = {*w, 0, S};
-    float *x_packed = op_take(cx, S * packed_length(d));
+    void *x_packed = op_take(cx, S * packed_length(d));
+    struct bundle all = {.w = *w, .count = S, .x = x_packed, .y = y};
     op_pack(cx, x_packed, x, d, S, d);
-    run_bundles(cx, y, x_packed, &all, 1, S, d, w->gate->rows);
+    take_hidden(cx, &all, 1, S);
+    run_bundles(cx, &all, 1, d);
     op_give(cx, mark);
 }
 
 size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen)
 {
-    size_t shared = op_mlp_scratch(S, d, shared_intermediate), routed = bundles_scratch(S * chosen, d, intermediate);
     return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
-           op_scratch_bytes(experts * sizeof(struct bundle) / sizeof(float) + experts) +
-           (shared > routed ? shared : routed);
+           op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float) + experts) +
+           op_scratch_bytes(S * packed_length(d)) + op_scratch_bytes(S * chosen * packed_length(d)) +
+           bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate);
 }
 
-/* The (token, expert) pairs sorted by expert, then token: place[s*chosen + i] is where pair i of token s stands.
- * Returns how many experts have rows; their bundles are filled in. */
+struct moe_pass {
+    const struct op_ctx *cx;
+    const struct moe_weights *w;
+    const float *weight;  /* [S, chosen] */
+    const int32_t *place; /* [S, chosen]: where the pair stands among all pairs, sorted by expert, then token */
+    size_t d;
+    void *x_packed, *pairs_packed; /* [S, packed(d)], [S*chosen, packed(d)] */
+    float *shared, *out, *y;       /* [S, d], [S*chosen, d], [S, d] */
+};
+
+/* Sorts the pairs; returns how many experts have rows, and fills in their bundles. */
 static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int32_t *expert, const struct moe_weights *w,
                               size_t S)
 {
@@ -104,10 +151,41 @@ static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int3
             if ((size_t)expert[i] == e)
                 place[i] = (int32_t)(first + n++);
         if (n)
-            bundles[count++] = (struct bundle){w->weights_of(w->arg, e), first, n};
+            bundles[count++] = (struct bundle){.w = w->weights_of(w->arg, e), .count = n};
         first += n;
     }
     return count;
+}
+
+/* packed rows to where their experts look for them */
+static void gather(void *arg, size_t first, size_t count)
+{
+    struct moe_pass *p = arg;
+    size_t bytes = (size_t)((char *)op_packed_row(p->cx, p->x_packed, 1, p->d) - (char *)p->x_packed);
+    for (size_t i = first * p->w->chosen; i < (first + count) * p->w->chosen; i++)
+        memcpy((char *)p->pairs_packed + (size_t)p->place[i] * bytes,
+               (const char *)p->x_packed + i / p->w->chosen * bytes, bytes);
+}
+
+/* y = sum over chosen experts, ascending, of weight * output, then + shared */
+static void combine(void *arg, size_t first, size_t count)
+{
+    struct moe_pass *p = arg;
+    size_t d = p->d, chosen = p->w->chosen;
+    for (size_t s = first; s < first + count; s++) {
+        float *y = p->y + s * d;
+        const float *shared = p->w->shared ? p->shared + s * d : NULL;
+        int early = MISTAKE(one_row_in_another_order) && count == 1 && shared;
+        for (size_t j = 0; j < d; j++)
+            y[j] = early ? shared[j] : 0.0f;
+        for (size_t i = s * chosen; i < (s + 1) * chosen; i++) {
+            const float *y_e = p->out + (size_t)p->place[i] * d;
+            for (size_t j = 0; j < d; j++)
+                y[j] = __builtin_fmaf(p->weight[i], y_e[j], y[j]);
+        }
+        for (size_t j = 0; shared && !early && j < d; j++)
+            y[j] = y[j] + shared[j];
+    }
 }
 
 static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out, size_t d)
@@ -121,34 +199,32 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
             const struct moe_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), pairs = S * w->chosen;
-    struct bundle *bundles = (struct bundle *)(void *)op_take(cx, w->experts * sizeof(struct bundle) / sizeof(float) + w->experts);
+    struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float) + w->experts);
     int32_t *place = (int32_t *)(void *)op_take(cx, pairs);
-    size_t count = group_by_expert(bundles, place, expert, w, S), d = bundles[0].w.down->rows;
-    float *shared = op_take(cx, S * d), *out = op_take(cx, pairs * d);
+    size_t count = group_by_expert(bundles, place, expert, w, S), d = bundles[0].w.down->rows, first = 0;
+    struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .y = y};
+    p.shared = op_take(cx, S * d);
+    p.out = op_take(cx, pairs * d);
+    p.x_packed = op_take(cx, S * packed_length(d));
+    p.pairs_packed = op_take(cx, pairs * packed_length(d));
 
-    if (w->shared)
-        op_mlp(cx, shared, x, w->shared, S);
-    size_t inner = op_mark(cx);
-    float *x_packed = op_take(cx, pairs * packed_length(d));
-    for (size_t i = 0; i < pairs; i++)
-        cx->k->pack(x_packed + (size_t)place[i] * packed_length(d), x + i / w->chosen * d, d);
-    run_bundles(cx, out, x_packed, bundles, count, pairs, d, w->intermediate);
-    op_give(cx, inner);
-    for (size_t i = 0; cx->probe && i < pairs; i++) /* one expert's output of one row at a time */
-        show(cx->probe, w, i, expert[i], out + (size_t)place[i] * d, d);
-    if (cx->probe && w->shared)
-        cx->probe->see(cx->probe, "shared_experts.output", 0, S, shared, 0, d);
-    for (size_t s = 0; s < S; s++, y += d) {
-        int early = MISTAKE(one_row_in_another_order) && S == 1 && w->shared;
-        for (size_t j = 0; j < d; j++)
-            y[j] = early ? shared[s * d + j] : 0.0f;
-        for (size_t i = s * w->chosen; i < (s + 1) * w->chosen; i++) {
-            const float *y_e = out + (size_t)place[i] * d;
-            for (size_t j = 0; j < d; j++)
-                y[j] = __builtin_fmaf(weight[i], y_e[j], y[j]);
-        }
-        for (size_t j = 0; w->shared && !early && j < d; j++)
-            y[j] = y[j] + shared[s * d + j];
+    op_pack(cx, p.x_packed, x, d, S, d);
+    op_each_row(cx, S, (double)(w->chosen * d), gather, &p);
+    take_hidden(cx, bundles, count, pairs);
+    for (size_t b = 0; b < count; first += bundles[b++].count) {
+        bundles[b].x = op_packed_row(cx, p.pairs_packed, first, d);
+        bundles[b].y = p.out + first * d;
     }
+    if (w->shared) {
+        bundles[count] = (struct bundle){.w = *w->shared, .count = S, .x = p.x_packed, .y = p.shared};
+        take_hidden(cx, &bundles[count], 1, S);
+    }
+    run_bundles(cx, bundles, count + (w->shared != NULL), d);
+
+    for (size_t i = 0; cx->probe && i < pairs; i++) /* one expert's output of one row at a time */
+        show(cx->probe, w, i, expert[i], p.out + (size_t)place[i] * d, d);
+    if (cx->probe && w->shared)
+        cx->probe->see(cx->probe, "shared_experts.output", 0, S, p.shared, 0, d);
+    op_each_row(cx, S, (double)(w->chosen * d), combine, &p);
     op_give(cx, mark);
 }

@@ -23,6 +23,7 @@ struct op_ctx {
     const struct kernels *k;
     int threads;
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
+    int bf16;                    /* precision bf16: what linear layers take is rounded */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
@@ -45,8 +46,13 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
 /* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them. Returns what was. */
 int op_foreign_threads(int threads);
 
-/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole 16-row groups. */
+/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32:
+ * a chunk of those who sum over these rows next. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
+
+/* Calls work(arg, first, count) for rows [first, first + count) that together are [0, S): rows that do not know of one
+ * another, `cost` multiplications each. */
+void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count), void *arg);
 
 #endif

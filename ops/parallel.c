@@ -24,8 +24,10 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
     if ((size_t)threads > tasks)
         threads = (int)tasks;
     if (threads <= 1) {
+        struct fpenv env = fpenv_enter();
         for (size_t task = 0; task < tasks; task++)
             work(arg, task, 0);
+        fpenv_leave(env);
         return;
     }
 #pragma omp parallel num_threads(threads)
@@ -48,15 +50,37 @@ int op_foreign_threads(int threads)
 /* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
 {
-    size_t groups = (rows + 15) / 16, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
+    size_t groups = (rows + 31) / 32, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
     return groups < tasks ? groups : tasks;
 }
 
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end)
 {
-    size_t groups = (rows + 15) / 16, tasks = op_row_tasks(cx, rows);
-    *begin = groups * task / tasks * 16;
-    *end = groups * (task + 1) / tasks * 16;
+    size_t groups = (rows + 31) / 32, tasks = op_row_tasks(cx, rows);
+    *begin = groups * task / tasks * 32;
+    *end = groups * (task + 1) / tasks * 32;
     if (*end > rows)
         *end = rows;
+}
+
+struct each_row {
+    void (*work)(void *arg, size_t first, size_t count);
+    void *arg;
+    size_t S, tasks;
+};
+
+static void some_rows(void *arg, size_t task, int thread)
+{
+    struct each_row *e = arg;
+    size_t first = e->S * task / e->tasks, end = e->S * (task + 1) / e->tasks;
+    (void)thread;
+    if (end > first)
+        e->work(e->arg, first, end - first);
+}
+
+void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count), void *arg)
+{
+    size_t tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
+    struct each_row e = {work, arg, S, S < tasks ? S : tasks};
+    op_parallel(cx, e.tasks, cost * (double)S, some_rows, &e);
 }

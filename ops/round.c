@@ -1,5 +1,6 @@
 #include "round.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -15,4 +16,11 @@ void op_round_bf16(float *y, const float *x, size_t n)
         bits &= 0xffff0000;
         memcpy(&y[i], &bits, sizeof bits);
     }
+}
+
+void op_round_x(float *y, const float *x, size_t n)
+{
+    op_round_bf16(y, x, n);
+    for (size_t i = 0; i < n; i++)
+        y[i] = fabsf(y[i]) < 0x1p-56f ? 0.0f : y[i];
 }

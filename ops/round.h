@@ -10,4 +10,7 @@
 
 void op_round_bf16(float *y, const float *x, size_t n);
 
+/* x of precision bf16: the same, then 0 for what is below 2^-56 (kernel narrow's rounding, kept as f32). */
+void op_round_x(float *y, const float *x, size_t n);
+
 #endif

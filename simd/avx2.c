@@ -15,7 +15,14 @@ static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c
     tiled_fma_rows(&loops_avx2, y, ldy, w, c0, c1, x, ldx, T);
 }
 
+static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
+                        size_t ldx, size_t T)
+{
+    tiled_matmul_bf16(&loops_avx2, y, ldy, w, n0, n1, x, ldx, T);
+}
+
 static void pack(float *packed, const float *x, size_t K) { loops_avx2.pack(packed, x, K); }
+static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -97,8 +104,10 @@ const struct kernels kernels_avx2 = {
     .name = "avx2",
     .matmul = {matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
+    .matmul_bf16 = matmul_bf16,
     .dot = dot,
     .pack = pack,
+    .narrow = narrow,
     .softmax_block = softmax_block,
     .exp = exp_f32,
     .silu_mul = silu_mul,

@@ -57,7 +57,7 @@ ALWAYS_INLINE void add_products(__m256 a[TILE_ROWS][TOKENS], enum tile_source so
 ALWAYS_INLINE void tile_of(enum tile_source source, int T, int halves, float (*sums)[TILE_ROWS], const struct tile *p)
 {
     __m256 low[TILE_ROWS][TOKENS], a[TILE_ROWS][TOKENS];
-    size_t ldx = p->ldx, prefetch = p->prefetch;
+    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
 
     for (size_t half = 0; half < 2; half += (size_t)halves) {
         const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
@@ -67,7 +67,7 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int halves, float (*s
             UNROLL
             for (int i = 0; i < T * halves; i++)
                 a[r][i] = _mm256_setzero_ps();
-        for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+        for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
             UNROLL
             for (int i = 0; i < halves; i++) {
                 add_products(a, source, T, halves, i, w, half + (size_t)i, 1, x + 8 * i, ldx);
@@ -75,9 +75,8 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int halves, float (*s
             }
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                if (source != FROM_PACKED)
-                    _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
-                if (source == FROM_F32)
+                _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
+                if (source != FROM_BF16)
                     _mm_prefetch(w[r] + prefetch + 64, _MM_HINT_T0);
                 w[r] += source == FROM_BF16 ? 64 : 128;
             }

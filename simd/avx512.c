@@ -16,7 +16,14 @@ static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c
     tiled_fma_rows(&loops_avx512, y, ldy, w, c0, c1, x, ldx, T);
 }
 
+static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
+                        size_t ldx, size_t T)
+{
+    tiled_matmul_bf16(&loops_avx512, y, ldy, w, n0, n1, x, ldx, T);
+}
+
 static void pack(float *packed, const float *x, size_t K) { loops_avx512.pack(packed, x, K); }
+static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -79,13 +86,12 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-const struct kernels kernels_avx512 = {
-    .name = "avx512",
-    .matmul = {matmul, matmul, matmul, matmul},
-    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
-    .dot = dot,
-    .pack = pack,
-    .softmax_block = softmax_block,
-    .exp = exp_f32,
-    .silu_mul = silu_mul,
-};
+#define TABLE(product_of_bf16, that_variant)                                                                           \
+    {                                                                                                                  \
+        .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul},                         \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = product_of_bf16,                       \
+        .learns_magnitudes = product_of_bf16 != matmul_bf16, .dot = dot, .pack = pack, .narrow = narrow, .softmax_block = softmax_block, .exp = exp_f32, .silu_mul = silu_mul,                        \
+    }
+
+const struct kernels kernels_avx512 = TABLE(matmul_bf16, NULL);
+const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, "bf16");

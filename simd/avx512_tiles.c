@@ -1,11 +1,7 @@
 /* simd/avx512_tiles.c -- the tile of four rows by up to six tokens, the strip of 64 columns, and the decoders.
  *
- * One register holds the sixteen sums of a (row, token) pair: 24 of the 32 registers for the largest tile. Two things
- * cost a third of the speed when they are missing: the fixed array that UNROLL turns into registers, and in_register,
- * which stops the compiler from loading x again for every row. */
+ * One register holds the sixteen sums of a (row, token) pair: 24 of the 32 registers for the largest tile. */
 #include "avx512.h"
-
-#define in_register(v) __asm__("" : "+v"(v))
 
 ALWAYS_INLINE __m512 odd_weights(enum tile_source source, const char *w)
 {
@@ -23,56 +19,11 @@ ALWAYS_INLINE __m512 even_weights(enum tile_source source, const char *w)
     return source == FROM_F32 ? even_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f + 16);
 }
 
-/* Folding one sum at a time would take a tenth of a tile's time, so each addition folds several: halves of 128-bit
- * quarters first (lanes l and l+8, then l and l+4), then inside the quarters (l+2, l+1). */
-ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-}
-
-ALWAYS_INLINE __m512 fold_4(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-
-ALWAYS_INLINE __m512 fold_2(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-}
-
-ALWAYS_INLINE __m512 fold_1(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
-}
-
-/* sums[0..3] = the folds of four rows' sums for four tokens (for fewer: a token is repeated) */
-ALWAYS_INLINE void fold_four_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
-{
-    int t1 = t + 1 < last ? t + 1 : last, t2 = t + 2 < last ? t + 2 : last, t3 = t + 3 < last ? t + 3 : last;
-    __m512 row[TILE_ROWS]; /* each: four numbers per token */
-    UNROLL
-    for (int r = 0; r < TILE_ROWS; r++)
-        row[r] = fold_4(fold_8(a[r][t], a[r][t1]), fold_8(a[r][t2], a[r][t3]));
-    _mm512_storeu_ps(sums[0], fold_1(fold_2(row[0], row[1]), fold_2(row[2], row[3])));
-}
-
-/* the same for two tokens: rows 0 and 1 share a register, rows 2 and 3 another */
-ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
-{
-    int t1 = t + 1 < last ? t + 1 : last;
-    __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
-    __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
-    __m512 both = fold_2(rows_01, rows_23);
-    both = fold_1(both, both); /* quarters: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
-    const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
-    _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
-}
-
 ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p)
 {
     const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
     const float *x = p->x;
-    size_t ldx = p->ldx, prefetch = p->prefetch;
+    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS], h[TILE_ROWS];
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
@@ -80,13 +31,12 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
 
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+    for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++) {
             h[r] = odd_weights(source, w[r]);
-            if (source != FROM_PACKED)
-                _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
-            if (source == FROM_F32)
+            _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
+            if (source != FROM_BF16)
                 _mm_prefetch(w[r] + prefetch + 64, _MM_HINT_T0);
         }
         UNROLL
@@ -112,12 +62,7 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
         }
     }
 
-    if (T > 2)
-        fold_four_tokens(sums, a, 0, T - 1);
-    else
-        fold_two_tokens(sums, a, 0, T - 1);
-    if (T > 4)
-        fold_two_tokens(sums + 4, a, 4, T - 1);
+    fold_tile(sums, a, T);
 }
 
 ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)

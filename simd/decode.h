@@ -43,6 +43,22 @@ static inline float weight_scale(const struct weight_view *w, size_t i, size_t j
     return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
 }
 
+static inline uint32_t f32_to_bits(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* x of precision bf16, see kernels.h. Without a branch, so that loops of it become vectors. */
+static inline uint16_t f32_to_bf16_x(float f)
+{
+    uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff;
+    uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+    rounded = magnitude > 0x7f800000 ? bits | 0x400000 : rounded;
+    return (rounded & 0x7fffffff) < (127u - 56) << 23 ? 0 : (uint16_t)(rounded >> 16);
+}
+
 /* weights (i, j..j+count) as f32 */
 static inline void decode_weights(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
 {

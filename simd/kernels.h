@@ -18,7 +18,11 @@
  *
  * Rule 4, fma_rows: y[c] = fma(x[n], w[n,c], y[c]), n ascending, y from +0: every c is a sum of its own.
  *
- * Weights are decoded exactly: F32 as is, F16 and BF16 widened, F8_E4M3 as fl32(e4m3(code) * scale), one rounding. */
+ * Weights are decoded exactly: F32 as is, F16 and BF16 widened, F8_E4M3 as fl32(e4m3(code) * scale), one rounding.
+ *
+ * Precision bf16: x is rounded to bf16 first, and what is then below 2^-56 becomes +0 (narrow); the sum is rule 1's. With
+ * weights as large, no product or sum of a dot is subnormal, so that instructions on pairs of bf16 that take the odd
+ * product first and flush subnormals give the same bits as two fmas; other weights take the fmas. */
 #ifndef VB_KERNELS_H
 #define VB_KERNELS_H
 
@@ -40,18 +44,32 @@ struct weight_view {
     size_t rows, cols, stride; /* stride: elements from one row to the next */
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
+    int packed;                /* F32 only: rows are packed like x, padded with +0 (rows of the cache) */
+    unsigned char *magnitudes; /* BF16: what matmul_bf16 has learnt of all rows, an enum; NULL: nothing is kept */
 };
+
+/* The smallest magnitude of weights but 0. Read and written as atomics; one that is known never changes. */
+enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* >= 2^-56 */, MAGNITUDES_TINY };
 
 /* x [K] in natural order -> [16 odd][16 even] per chunk of 32, padded with +0 to packed_length(K) numbers. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
 
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
+    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16; else NULL */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n). */
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T);
+
+    /* The same in precision bf16, of BF16 weights: x holds bf16 in natural order, as narrow writes it; ldx counts them.
+     * With learns_magnitudes it looks at w->magnitudes, and writes MAGNITUDES_TINY when rows [n0, n1) are the first to show it;
+     * who has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
+    void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
+                        size_t ldx, size_t T);
+
+    int learns_magnitudes;
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
      * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
@@ -63,6 +81,10 @@ struct kernels {
 
     /* Packing, see packed_length. Nothing but moves. */
     void (*pack)(float *packed, const float *x, size_t K);
+
+    /* A packed x to bf16 in natural order, padded with +0 to packed_length(K): to nearest, ties to even, a NaN stays one,
+     * magnitudes below 2^-56 become +0. */
+    void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
     /* One block of attention or softmax, n <= 256 numbers (rule 4c): p[j] = exp(s[j] - m), m = max s[j] + 0 (so that a
      * maximum of -0 is +0; a NaN is never the larger one, it stays m only as s[0], but always reaches *sum); returns m;

@@ -35,7 +35,7 @@ ALWAYS_INLINE float32x4_t fold_rows(float32x4_t a, float32x4_t b, float32x4_t c,
 ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*sums)[TILE_ROWS], const struct tile *p)
 {
     float32x4_t all[4][TILE_ROWS][TILE_TOKENS], a[TILE_ROWS][TILE_TOKENS];
-    size_t ldx = p->ldx, prefetch = p->prefetch;
+    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
 
     for (size_t quad = 0; quad < 4; quad += (size_t)quads) {
         const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
@@ -45,7 +45,7 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*su
             UNROLL
             for (int i = 0; i < T * quads; i++)
                 a[r][i] = vdupq_n_f32(0.0f);
-        for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+        for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
             UNROLL
             for (int i = 0; i < quads; i++) {
                 float32x4_t h[TILE_ROWS];
@@ -72,9 +72,8 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*su
             }
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                if (source != FROM_PACKED)
-                    __builtin_prefetch(w[r] + prefetch);
-                if (source == FROM_F32)
+                __builtin_prefetch(w[r] + prefetch);
+                if (source != FROM_BF16)
                     __builtin_prefetch(w[r] + prefetch + 64);
                 w[r] += source == FROM_BF16 ? 64 : 128;
             }

@@ -24,18 +24,39 @@ static void dot_chunk(float a[16], const float w[32], const float x[32], size_t 
     }
 }
 
-/* dot of row i of w with a packed x */
-static float dot_row(const struct weight_view *w, size_t i, const float *x)
+static void unpack_chunk(float natural[32], const float packed[32])
+{
+    for (size_t l = 0; l < 16; l++) {
+        natural[2 * l + 1] = packed[l];
+        natural[2 * l] = packed[16 + l];
+    }
+}
+
+static void widen_chunk(float packed[32], const uint16_t natural[32])
+{
+    for (size_t l = 0; l < 16; l++) {
+        packed[l] = bf16_to_f32(natural[2 * l + 1]);
+        packed[16 + l] = bf16_to_f32(natural[2 * l]);
+    }
+}
+
+/* dot of row i of w with a packed x, or with a narrow one */
+static float dot_row(const struct weight_view *w, size_t i, const float *x, const uint16_t *x_narrow)
 {
     float total = 0.0f;
     for (size_t block = 0; block < w->cols; block += DOT_BLOCK) {
         size_t end = w->cols - block < DOT_BLOCK ? w->cols : block + DOT_BLOCK;
         float a[16] = {0};
         for (size_t k = block; k < end; k += DOT_CHUNK) {
-            float chunk[DOT_CHUNK];
+            float chunk[DOT_CHUNK], wide[DOT_CHUNK];
             size_t n = end - k < DOT_CHUNK ? end - k : DOT_CHUNK;
-            decode_weights(chunk, w, i, k, n);
-            dot_chunk(a, chunk, x + k, n);
+            if (x_narrow)
+                widen_chunk(wide, x_narrow + k);
+            if (w->packed)
+                unpack_chunk(chunk, (const float *)w->data + i * w->stride + k);
+            else
+                decode_weights(chunk, w, i, k, n);
+            dot_chunk(a, chunk, x_narrow ? wide : x + k, n);
         }
         float sum = fold16(a);
         total = block ? total + sum : sum;
@@ -48,7 +69,15 @@ static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0,
 {
     for (size_t t = 0; t < T; t++)
         for (size_t n = n0; n < n1; n++)
-            y[t * ldy + n] = dot_row(w, n, x + t * ldx);
+            y[t * ldy + n] = dot_row(w, n, x + t * ldx, NULL);
+}
+
+static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
+                        size_t ldx, size_t T)
+{
+    for (size_t t = 0; t < T; t++)
+        for (size_t n = n0; n < n1; n++)
+            y[t * ldy + n] = dot_row(w, n, NULL, x + t * ldx);
 }
 
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
@@ -74,6 +103,15 @@ static void pack(float *packed, const float *x, size_t K)
         for (size_t l = 0; l < 16; l++) {
             packed[k + l] = k + 2 * l + 1 < K ? x[k + 2 * l + 1] : 0.0f;
             packed[k + 16 + l] = k + 2 * l < K ? x[k + 2 * l] : 0.0f;
+        }
+}
+
+static void narrow(uint16_t *y, const float *packed, size_t K)
+{
+    for (size_t k = 0; k < packed_length(K); k += DOT_CHUNK)
+        for (size_t l = 0; l < 16; l++) {
+            y[k + 2 * l + 1] = k + 2 * l + 1 < K ? f32_to_bf16_x(packed[k + l]) : 0;
+            y[k + 2 * l] = k + 2 * l < K ? f32_to_bf16_x(packed[k + 16 + l]) : 0;
         }
 }
 
@@ -125,8 +163,10 @@ const struct kernels kernels_scalar = {
     .name = "scalar",
     .matmul = {matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
+    .matmul_bf16 = matmul_bf16,
     .dot = dot,
     .pack = pack,
+    .narrow = narrow,
     .softmax_block = softmax_block,
     .exp = exp_f32,
     .silu_mul = silu_mul,

@@ -5,8 +5,8 @@
 
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
-extern const struct kernels kernels_avx2, kernels_avx512;
-const struct kernels *const kernel_tables[] = {&kernels_avx512, &kernels_avx2, &kernels_scalar, NULL};
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_bf16;
+const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512, &kernels_avx2, &kernels_scalar, NULL};
 #elif defined(__aarch64__)
 extern const struct kernels kernels_neon;
 const struct kernels *const kernel_tables[] = {&kernels_neon, &kernels_scalar, NULL};
@@ -23,6 +23,12 @@ static int cpu_has_f16c(void)
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static int cpu_has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 5);
+}
 #endif
 
 /* SLEEF's functions want hardware fma on x86, so the scalar table does too. */
@@ -35,7 +41,8 @@ int kernels_runs_here(const struct kernels *k)
         return __builtin_cpu_supports("avx2") && cpu_has_f16c();
     if (!strcmp(k->name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               (!k->variant || cpu_has_avx512_bf16());
 #endif
     (void)k;
     return 1;

@@ -11,7 +11,8 @@
 #define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
 #define PANEL_ROWS 32    /* rows of decoded weights: 128 KB of stack */
 #define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
-#define PREFETCH 1024    /* bytes ahead in a stream of weights */
+#define PREFETCH 512     /* bytes ahead in a stream of weights */
+#define WIDE_FLOATS 32768 /* of narrow vectors, widened: 128 KB of stack */
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -71,10 +72,12 @@ static void decode_run(const struct vector_loops *v, float *out, const struct we
 struct product {
     const struct vector_loops *v;
     const struct weight_view *w;
-    const float *x;
     float *y;
-    size_t ldx, ldy;
-    int decoded;              /* weights go through a panel of f32 */
+    size_t ldy, ldx;
+    const float *x;           /* packed vectors; */
+    const uint16_t *narrow;   /* or narrow ones */
+    int many;                 /* more than FEW_TOKENS */
+    int decoded;              /* weights go through a panel of packed f32 */
     float (*tail)[DOT_BLOCK]; /* x's last block, copied once for all rows; NULL: copied where it is needed */
 };
 
@@ -83,10 +86,75 @@ static void copy_tokens(float (*copy)[DOT_BLOCK], const float *x, size_t ldx, si
 {
     size_t whole = n / DOT_CHUNK * DOT_CHUNK, tail = n - whole;
     for (size_t t = 0; t < T; t++, x += ldx) {
-        memcpy(copy[t], x, whole * sizeof *x);
-        memset(copy[t] + whole, 0, DOT_CHUNK * sizeof *x);
-        memcpy(copy[t] + whole, x + whole, tail / 2 * sizeof *x);
-        memcpy(copy[t] + whole + 16, x + whole + 16, (tail + 1) / 2 * sizeof *x);
+        memmove(copy[t], x, whole * sizeof *x);
+        float last[DOT_CHUNK] = {0};
+        memcpy(last, x + whole, tail / 2 * sizeof *x);
+        memcpy(last + 16, x + whole + 16, (tail + 1) / 2 * sizeof *x);
+        memcpy(copy[t] + whole, last, sizeof last);
+    }
+}
+
+/* Narrow vectors chunk by chunk, side by side: apart by a power of two, as models have them, they would push one another
+ * out of L1, which a tile of pairs of bf16, twice as fast as f32's, has no time for. */
+static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t T, size_t chunks)
+{
+    for (size_t c = 0; c < chunks; c++)
+        for (size_t t = 0; t < T; t++, copy += DOT_CHUNK)
+            memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
+}
+
+/* Tokens t..t+T of the block at k, `length` numbers, for a tile: in place where they can be read so, else in copy. */
+static void set_tokens(const struct product *p, struct tile *tile, size_t t, size_t T, size_t k, size_t length,
+                       float (*copy)[DOT_BLOCK])
+{
+    const struct vector_loops *v = p->v;
+    tile->ldx = p->ldx;
+    tile->step = DOT_CHUNK;
+    tile->narrow = NULL;
+    if (p->narrow && v->tile_bf16 && tile->source == FROM_BF16) {
+        tile->narrow = p->narrow + t * p->ldx + k;
+        if (p->many) {
+            gather_tokens((uint16_t *)(void *)copy, tile->narrow, p->ldx, T, tile->chunks);
+            tile->narrow = (const uint16_t *)(const void *)copy;
+            tile->ldx = DOT_CHUNK;
+            tile->step = T * DOT_CHUNK;
+        }
+        return;
+    }
+    tile->x = p->x + t * p->ldx + k;
+    if (p->narrow) {
+        for (size_t i = 0; i < T; i++)
+            v->decode(copy[i], WEIGHT_BF16, p->narrow + (t + i) * p->ldx + k, tile->chunks, 1.0f, 1);
+        tile->x = copy[0];
+        tile->ldx = DOT_BLOCK;
+    }
+    if (length % DOT_CHUNK) {
+        if (!p->tail)
+            copy_tokens(copy, tile->x, tile->ldx, T, length);
+        tile->x = p->tail ? p->tail[t] : copy[0];
+        tile->ldx = DOT_BLOCK;
+    }
+}
+
+/* While a tile works: one chunk of each of the tokens of the tile after it, which will be gathered. */
+static inline void prefetch_tokens(const struct product *p, size_t t, size_t end, size_t k)
+{
+    for (; t < end; t++)
+        __builtin_prefetch(p->narrow + t * p->ldx + k, 0, 2);
+}
+
+/* y [T, count], `step` apart, += the sums of a block; of the first block: = */
+static inline void add_block(float *y, size_t ldy, size_t step, float sums[][TILE_ROWS], size_t T, size_t count, int first)
+{
+    for (size_t t = 0; t < T; t++, y += ldy) {
+        if (step == 1 && count == TILE_ROWS) { /* the common case, side by side: a vector */
+            for (size_t r = 0; !first && r < TILE_ROWS; r++)
+                sums[t][r] = y[r] + sums[t][r];
+            memcpy(y, sums[t], sizeof sums[t]);
+            continue;
+        }
+        for (size_t r = 0; r < count; r++)
+            y[r * step] = first ? sums[t][r] : y[r * step] + sums[t][r];
     }
 }
 
@@ -95,8 +163,8 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
                           float (*panel)[DOT_BLOCK])
 {
     const struct weight_view *w = p->w;
-    float copy[TILE_TOKENS][DOT_BLOCK];
-    struct tile tile = {.source = p->decoded ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
+    float copy[TILE_TOKENS][DOT_BLOCK] __attribute__((aligned(64)));
+    struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
     tile.prefetch = p->decoded ? 0 : step > 1 || rows <= TILE_ROWS ? PREFETCH : TILE_ROWS * w->stride * weight_size(w->type);
 
     for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
@@ -107,58 +175,73 @@ static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t
         for (size_t t = t0, T; t < t1; t += T) {
             size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
             T = (t1 - t + tiles_left - 1) / tiles_left;
-            tile.x = p->x + t * p->ldx + k;
-            tile.ldx = p->ldx;
-            if (length % DOT_CHUNK) {
-                if (!p->tail)
-                    copy_tokens(copy, tile.x, p->ldx, T, length);
-                tile.x = p->tail ? p->tail[t] : copy[0];
-                tile.ldx = DOT_BLOCK;
-            }
+            set_tokens(p, &tile, t, T, k, length, copy);
             for (size_t first = 0; first < rows; first += TILE_ROWS) {
                 float sums[8][TILE_ROWS];
                 size_t count = min_size(rows - first, TILE_ROWS);
+                if (tile.narrow && p->many)
+                    prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k + first / TILE_ROWS % tile.chunks * DOT_CHUNK);
                 for (size_t r = 0; r < TILE_ROWS; r++) {
                     size_t row = first + (r < count ? r : 0);
                     tile.w[r] = p->decoded ? (const void *)panel[row] : weight_at(w, n + row * step, k);
                 }
-                p->v->tile(sums, T, &tile);
-                for (size_t i = 0; i < T; i++) {
-                    float *y = p->y + (t + i) * p->ldy + n + first * step;
-                    for (size_t r = 0; r < count; r++)
-                        y[r * step] = k ? y[r * step] + sums[i][r] : sums[i][r];
-                }
+                (tile.narrow ? p->v->tile_bf16 : p->v->tile)(sums, T, &tile);
+                add_block(p->y + t * p->ldy + n + first * step, p->ldy, step, sums, T, count, k == 0);
             }
         }
+    }
+}
+
+static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
+{
+    const struct weight_view *w = p->w;
+    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3;
+    p->many = T > FEW_TOKENS;
+    p->decoded = !w->packed && (rare || !whole || (w->type == WEIGHT_F32 && p->many));
+    if (w->cols == 0) {
+        for (size_t t = 0; t < T; t++)
+            for (size_t n = n0; n < n1; n++)
+                p->y[t * p->ldy + n] = 0.0f;
+    } else if (!p->many) {
+        float panel[TILE_ROWS][DOT_BLOCK], tail[FEW_TOKENS][DOT_BLOCK];
+        size_t last = w->cols / DOT_BLOCK * DOT_BLOCK;
+        if (!whole && p->x) {
+            copy_tokens(tail, p->x + last, p->ldx, T, w->cols - last);
+            p->tail = tail;
+        }
+        size_t streams = (n1 - n0 + TILE_ROWS - 1) / TILE_ROWS; /* rows in each of four streams, the last the shortest */
+        for (size_t i = 0; i < streams && n0 + i < n1; i++)
+            multiply_rows(p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);
+    } else {
+        float panel[PANEL_ROWS][DOT_BLOCK];
+        size_t rows = p->decoded ? PANEL_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
+        for (size_t t = 0; t < T; t += tokens)
+            for (size_t n = n0; n < n1; n += rows)
+                multiply_rows(p, n, min_size(rows, n1 - n), 1, t, min_size(T, t + tokens), panel);
     }
 }
 
 void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                   const float *x, size_t ldx, size_t T)
 {
-    struct product p = {v, w, x, y, ldx, ldy, 0, NULL};
-    p.decoded = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->cols % DOT_CHUNK;
-    if (w->cols == 0) {
-        for (size_t t = 0; t < T; t++)
-            for (size_t n = n0; n < n1; n++)
-                y[t * ldy + n] = 0.0f;
-    } else if (T <= FEW_TOKENS) {
-        float panel[TILE_ROWS][DOT_BLOCK], tail[FEW_TOKENS][DOT_BLOCK];
-        size_t last = w->cols / DOT_BLOCK * DOT_BLOCK;
-        if (w->cols % DOT_CHUNK) {
-            copy_tokens(tail, x + last, ldx, T, w->cols - last);
-            p.tail = tail;
-        }
-        size_t streams = (n1 - n0 + TILE_ROWS - 1) / TILE_ROWS; /* rows in each of four streams, the last the shortest */
-        for (size_t i = 0; i < streams && n0 + i < n1; i++)
-            multiply_rows(&p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);
-    } else {
-        float panel[PANEL_ROWS][DOT_BLOCK];
-        size_t rows = p.decoded ? PANEL_ROWS : L2_ROWS, tokens = p.decoded ? PANEL_TOKENS : T;
-        for (size_t t = 0; t < T; t += tokens)
-            for (size_t n = n0; n < n1; n += rows)
-                multiply_rows(&p, n, min_size(rows, n1 - n), 1, t, min_size(T, t + tokens), panel);
+    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .x = x, .ldx = ldx};
+    multiply(&p, n0, n1, T);
+}
+
+/* Without a tile for narrow vectors, few tokens are widened once for all rows when they fit the stack. */
+void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                       size_t n1, const uint16_t *x, size_t ldx, size_t T)
+{
+    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .narrow = x, .ldx = ldx};
+    size_t K = packed_length(w->cols);
+    if (v->tile_bf16 || T > FEW_TOKENS || T * K > WIDE_FLOATS) {
+        multiply(&p, n0, n1, T);
+        return;
     }
+    float wide[WIDE_FLOATS];
+    for (size_t t = 0; t < T; t++)
+        v->decode(wide + t * K, WEIGHT_BF16, x + t * ldx, K / DOT_CHUNK, 1.0f, 1);
+    tiled_matmul(v, y, ldy, w, n0, n1, wide, K, T);
 }
 
 /* --- fma_rows --- */

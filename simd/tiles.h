@@ -7,7 +7,7 @@
 #ifndef VB_TILES_H
 #define VB_TILES_H
 
-#include "kernels.h"
+#include "decode.h"
 
 #include <string.h>
 
@@ -21,8 +21,10 @@ enum tile_source { FROM_BF16, FROM_F32, FROM_PACKED };
 struct tile {
     enum tile_source source;
     const void *w[TILE_ROWS]; /* each row at the first weight of the block */
-    const float *x;           /* packed vectors, at the first number of the block */
-    size_t ldx, chunks;       /* chunks of 32 in this block, all whole */
+    const float *x;           /* packed vectors, at the first number of the block; */
+    const uint16_t *narrow;   /* or, for tile_bf16, narrow ones */
+    size_t ldx, step;         /* numbers from one vector to the next, and from one chunk to the next */
+    size_t chunks;            /* of 32 in this block, all whole */
     size_t prefetch;          /* how many bytes ahead of a row's weights the next useful ones lie */
 };
 
@@ -31,6 +33,8 @@ struct vector_loops {
     size_t tokens;
     /* sums[t][r] = the block's sum for row r and token t; sums of tokens >= T may be written with anything */
     void (*tile)(float sums[][TILE_ROWS], size_t T, const struct tile *tile);
+    /* the same of narrow vectors, FROM_BF16; weights are not tiny. NULL: they are widened for `tile` */
+    void (*tile_bf16)(float sums[][TILE_ROWS], size_t T, const struct tile *tile);
     /* y[t][c] = x[t][n] * w[n][c] fused into y (into +0 if first), n ascending, for STRIP columns; w natural,
      * `pitch` bytes from row to row; source FROM_BF16 or FROM_F32 */
     void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
@@ -42,6 +46,8 @@ struct vector_loops {
 
 void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                   const float *x, size_t ldx, size_t T);
+void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                       size_t n1, const uint16_t *x, size_t ldx, size_t T);
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T);
 
@@ -59,5 +65,27 @@ static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+
+/* An odd element is the upper half of a pair, an even one the lower: words of 32 bits, which the
+ * compiler makes vectors of, once for each instruction set. */
+ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
+{
+    for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK, y += DOT_CHUNK) {
+        uint32_t pairs[16];
+        float cut[DOT_CHUNK];
+        const float *x = packed;
+        if (K - k < DOT_CHUNK) {
+            size_t n = K - k;
+            memset(cut, 0, sizeof cut);
+            memcpy(cut, x, n / 2 * sizeof *x);
+            memcpy(cut + 16, x + 16, (n + 1) / 2 * sizeof *x);
+            x = cut;
+        }
+#pragma omp simd
+        for (size_t l = 0; l < 16; l++)
+            pairs[l] = (uint32_t)f32_to_bf16_x(x[l]) << 16 | f32_to_bf16_x(x[16 + l]);
+        memcpy(y, pairs, sizeof pairs);
+    }
+}
 
 #endif

@@ -25,8 +25,8 @@ const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
 const char *const kernel_names[] = {"matmul_f32",   "matmul_f16",   "matmul_bf16",   "matmul_f8_e4m3",
                                     "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
-                                    "dot",          "pack",         "softmax_block", "exp",
-                                    "silu_mul"};
+                                    "narrow_matmul", "dot",         "pack",          "narrow",
+                                    "softmax_block", "exp",         "silu_mul"};
 
 int wanted(enum kernel kernel) { return strstr(kernel_names[kernel], filter) != NULL; }
 
@@ -394,7 +394,7 @@ static int report(void)
             int count = failures[kernel][k - kernel_tables];
             if (!wanted((enum kernel)kernel))
                 continue;
-            printf("%-8s%-18s%s", (*k)->name, kernel_names[kernel], count ? "FAILED" : "OK\n");
+            printf("%-8s%-5s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
             if (count)
                 printf(" (%d cases)\n", count);
             bad |= count != 0;
@@ -431,6 +431,7 @@ int main(int argc, char **argv)
     check_vector_kernels();
     check_matrix_kernels();
     check_every_code();
+    check_bf16_kernels();
     if (fp_control() != FP_DEFAULT) {
         printf("environment: FAILED, a kernel left the floating-point control word at 0x%x\n", fp_control());
         bad = 1;

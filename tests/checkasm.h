@@ -43,8 +43,10 @@ void fill_canary(float *y, size_t n);
 enum kernel {
     MATMUL, /* + type */
     FMA_ROWS = MATMUL + WEIGHT_TYPES,
-    DOT = FMA_ROWS + WEIGHT_TYPES,
+    MATMUL_NARROW = FMA_ROWS + WEIGHT_TYPES,
+    DOT,
     PACK,
+    NARROW,
     SOFTMAX,
     EXP,
     SILU_MUL,
@@ -68,6 +70,7 @@ extern const struct kernels kernels_scalar;
 
 void check_matrix_kernels(void);
 void check_every_code(void);
+void check_bf16_kernels(void);
 int bench(void);
 
 #endif

@@ -86,16 +86,23 @@ static void call(const struct line *l, const unsigned char *data)
     w.block_rows = w.block_cols = 128;
     w.scale_stride = (l->K + 127) / 128;
     float sum;
+    unsigned char ordinary = MAGNITUDES_ORDINARY;
     if (kernel < FMA_ROWS) {
         w.type = (enum weight_type)(kernel - MATMUL);
         l->k->matmul[w.type](y, l->rows, &w, 0, l->rows, x, ldx, l->T);
-    } else if (kernel < DOT) {
+    } else if (kernel == MATMUL_NARROW) {
+        w.type = WEIGHT_BF16;
+        w.magnitudes = &ordinary;
+        l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T);
+    } else if (kernel < MATMUL_NARROW) {
         w.type = (enum weight_type)(kernel - FMA_ROWS);
         l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T);
     } else if (kernel == DOT) {
         y[0] = l->k->dot(x, y + 65536, l->K);
     } else if (kernel == PACK) {
         l->k->pack(y, x, l->K);
+    } else if (kernel == NARROW) {
+        l->k->narrow((uint16_t *)(void *)y, x, l->K);
     } else if (kernel == SOFTMAX) {
         l->k->softmax_block(y, x, l->K, &sum);
     } else if (kernel == EXP) {
@@ -107,7 +114,8 @@ static void call(const struct line *l, const unsigned char *data)
 
 static size_t weight_bytes(const struct line *l)
 {
-    return l->kernel < DOT ? l->rows * l->K * type_size((enum weight_type)(l->kernel % WEIGHT_TYPES)) : 0;
+    enum weight_type type = l->kernel == MATMUL_NARROW ? WEIGHT_BF16 : (enum weight_type)(l->kernel % WEIGHT_TYPES);
+    return l->kernel < DOT ? l->rows * l->K * type_size(type) : 0;
 }
 
 /* the next STREAM_BYTES of the weights: every measurement finds them cold */
@@ -160,6 +168,10 @@ int bench(void)
         add((enum kernel)(MATMUL + WEIGHT_BF16), 7168, 2048, few[i], 1);
     add((enum kernel)(MATMUL + WEIGHT_BF16), 2048, 7168, 1, 1);
     add((enum kernel)(MATMUL + WEIGHT_BF16), 2048, 7168, 4, 1);
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        add(MATMUL_NARROW, 7168, 2048, few[i], 1);
+    add(MATMUL_NARROW, 2048, 512, 64, 0);
+    add(MATMUL_NARROW, 7168, 512, 512, 0);
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         for (size_t T = 1; T <= 4 && type != WEIGHT_BF16; T += 3)
             add((enum kernel)(MATMUL + type), 7168, 2048, T, 1);
@@ -173,6 +185,7 @@ int bench(void)
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
     add(DOT, 7168, 1, 1, 0);
     add(PACK, 7168, 1, 1, 0);
+    add(NARROW, 7168, 1, 1, 0);
     add(SOFTMAX, 256, 1, 1, 0);
     add(EXP, 4096, 1, 1, 0);
     add(SILU_MUL, 4096, 1, 1, 0);
@@ -211,7 +224,7 @@ int bench(void)
         size_t table = 0;
         while (kernel_tables[table] != l->k)
             table++;
-        printf("%-8s%-18s", l->k->name, kernel_names[l->kernel]);
+        printf("%-8s%-5s%-18s", l->k->name, l->k->variant ? l->k->variant : "", kernel_names[l->kernel]);
         if (l->kernel < DOT)
             printf("%5zu x %4zu T=%-4zu%12.0f ns%8.1f GFLOP/s %3.0f%% of fma%s", l->rows, l->K, l->T, t * 1e9,
                    flops / t / 1e9, 100 * flops / t / peak[table][ROUNDS / 2], l->streaming ? "" : "\n");

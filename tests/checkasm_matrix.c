@@ -34,6 +34,19 @@ static struct weight_view random_view(enum weight_type type, size_t rows, size_t
     return w;
 }
 
+/* The same of f32, each row packed like an x and padded with +0. */
+static struct weight_view random_packed_view(size_t rows, size_t cols, enum kind kind)
+{
+    size_t length = packed_length(cols), stride = length + (below(2) ? below(40) : 0);
+    size_t numbers = rows ? (rows - 1) * stride + length : 0;
+    float *data = ending_at_a_page(SLOT_W, numbers * sizeof *data, 0), natural[8192];
+    for (size_t i = 0; i < rows; i++) {
+        random_numbers(natural, WEIGHT_F32, kind, cols);
+        kernels_scalar.pack(data + i * stride, natural, cols);
+    }
+    return (struct weight_view){.type = WEIGHT_F32, .data = data, .rows = rows, .cols = cols, .stride = stride, .packed = 1};
+}
+
 /* T vectors of n numbers, ld apart, the last ending at a page; what lies between them is NaN. */
 static float *random_vectors(enum kind kind, size_t n, size_t ld, size_t T, size_t apart)
 {
@@ -60,7 +73,7 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
     enum kernel kernel = (enum kernel)(MATMUL + type);
     if (!wanted(kernel))
         return;
-    struct weight_view w = random_view(type, rows, K, kind);
+    struct weight_view w = type == WEIGHT_F32 && below(3) == 0 ? random_packed_view(rows, K, kind) : random_view(type, rows, K, kind);
     size_t n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
     size_t ldx = packed_length(K) + below(2) * below(50), ldy = rows + below(5), size = (T - 1) * ldy + rows;
     float *x = random_vectors(kind, packed_length(K), ldx, T, 16);
@@ -68,8 +81,8 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
         spoil_padding(x + t * ldx, K);
     float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
     char what[160];
-    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s", K, n0, n1, rows, T, w.stride,
-             ldy, kind_names[kind]);
+    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s%s", K, n0, n1, rows, T, w.stride,
+             ldy, kind_names[kind], w.packed ? " packed" : "");
     fill_canary(want, size);
     kernels_scalar.matmul[type](want, ldy, &w, n0, n1, x, ldx, T);
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {

@@ -62,6 +62,7 @@ static int prepare(struct bench *b)
         return code;
     b->threads = probe->work.cx.threads < 256 ? probe->work.cx.threads : 256;
     b->isa = k->name;
+    b->cx.bf16 = probe->work.cx.bf16;
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.draft = NULL;

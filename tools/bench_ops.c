@@ -36,7 +36,7 @@ void bench_largest_matrix(const struct model *m, size_t *N, size_t *K)
 
 /* --- how much a run is --- */
 
-static size_t cache_width(const struct config *c) { return (size_t)(c->kv_lora_rank + c->qk_rope_head_dim); }
+static size_t cache_width(const struct config *c) { return packed_length((size_t)(c->kv_lora_rank + c->qk_rope_head_dim)); }
 
 static void plan_linear(struct bench_item *i)
 {
@@ -115,7 +115,8 @@ int bench_ops_open(struct bench *b)
     if (posix_memalign(&b->memory, 64, z.scratch + x + y + slots + seen + 64))
         return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", z.scratch + x + y + slots + seen);
     char *at = b->memory;
-    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .scratch = at, .scratch_size = z.scratch};
+    b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16, .scratch = at,
+                            .scratch_size = z.scratch};
     b->x = (float *)(void *)(at + z.scratch);
     b->y = (float *)(void *)(at + z.scratch + x);
     b->slots = (int32_t *)(void *)(at + z.scratch + x + y);
@@ -144,7 +145,8 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 {
     enum onednn_type type = i->type == WEIGHT_F32 ? ONEDNN_F32 : ONEDNN_BF16;
     struct onednn_shape shape = {i->rows, i->outputs, i->inputs, i->inputs, i->inputs, i->outputs, type, type};
-    struct weight_view w = {.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs};
+    unsigned char ordinary = MAGNITUDES_ORDINARY; /* so they were invented */
+    struct weight_view w = {.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs, .magnitudes = &ordinary};
     const char *why = NULL;
     for (size_t call = 0; call < i->calls && !why; call++) {
         w.data = piece(b, call, i->outputs * i->inputs * size_of(i->type));

@@ -180,7 +180,7 @@ static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
     json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
     json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
     json_object_set_new(j, "weights", json_string(i->type == WEIGHT_F32 ? "f32" : "bf16"));
-    json_object_set_new(j, "activations", json_string(i->onednn && i->type == WEIGHT_BF16 ? "bf16" : "f32"));
+    json_object_set_new(j, "activations", json_string((i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16) ? "bf16" : "f32"));
     set(j, "of_onednn", of_onednn(b, i));
 }
 
