@@ -29,7 +29,7 @@ const char *onednn_version(const struct onednn *o);
 
 /* Makes the primitive of a shape, and keeps it: generated code, milliseconds, memory. NULL, or why it could not. */
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
-/* Runs it; of a shape that was not prepared it is made now. */
+/* Runs it, not within op_with_crew (OpenMP would give it one thread there); of a shape that was not prepared it is made now. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
 
 #endif

@@ -22,6 +22,7 @@ struct op_probe {
 struct op_ctx {
     const struct kernels *k;
     int threads;
+    struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
     char *scratch;               /* 64-byte aligned */
@@ -43,7 +44,14 @@ static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = 
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
-/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them. Returns what was. */
+/* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
+ * is a plain call. */
+void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
+/* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
+void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
+
+/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them, not within
+ * op_with_crew. Returns what was. */
 int op_foreign_threads(int threads);
 
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32:

@@ -1,4 +1,5 @@
 /* ops/parallel.c -- the only file that knows OpenMP. */
+#include "crew.h"
 #include "op.h"
 
 #include "../simd/fpenv.h"
@@ -14,6 +15,40 @@ float *op_take(struct op_ctx *cx, size_t floats)
     return p;
 }
 
+struct lead {
+    struct op_ctx *cx;
+    void (*work)(void *arg);
+    void *arg;
+};
+
+void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
+{
+    struct crew crew;
+    if (cx->crew || cx->threads <= 1) {
+        work(arg);
+        return;
+    }
+    crew_begin(&crew, cx->threads);
+#pragma omp parallel num_threads(cx->threads)
+    {
+        if (omp_get_thread_num() == 0) {
+            cx->crew = &crew;
+            work(arg);
+            cx->crew = NULL;
+            crew_end(&crew);
+        } else {
+            struct fpenv env = fpenv_enter();
+            crew_stand_by(&crew, omp_get_thread_num());
+            fpenv_leave(env);
+        }
+    }
+}
+
+void op_share_crew(struct op_ctx *cx, const struct op_ctx *with)
+{
+    cx->crew = with->crew && with->crew->threads <= cx->threads ? with->crew : NULL; /* threads have scratch of cx's */
+}
+
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg)
 {
@@ -23,9 +58,11 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
         threads = (int)most;
     if ((size_t)threads > tasks)
         threads = (int)tasks;
-    if (threads <= 1) {
+    if (threads <= 1 || cx->crew) {
         struct fpenv env = fpenv_enter();
-        for (size_t task = 0; task < tasks; task++)
+        if (threads > 1)
+            crew_run(cx->crew, tasks, work, arg);
+        for (size_t task = 0; threads <= 1 && task < tasks; task++)
             work(arg, task, 0);
         fpenv_leave(env);
         return;

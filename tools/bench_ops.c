@@ -141,26 +141,46 @@ static const char *piece(const struct bench *b, size_t n, size_t size)
     return (const char *)b->data + n % (b->bytes / size) * size;
 }
 
+static struct weight_view matrix(const struct bench *b, const struct bench_item *i, size_t call)
+{
+    const char *data = piece(b, call, i->outputs * i->inputs * size_of(i->type));
+    return (struct weight_view){.type = i->type, .data = data, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs};
+}
+
+struct run {
+    struct bench *b;
+    const struct bench_item *i;
+};
+
+static void linears(void *arg)
+{
+    const struct run *r = arg;
+    unsigned char ordinary = MAGNITUDES_ORDINARY; /* so they were invented */
+    for (size_t call = 0; call < r->i->calls; call++) {
+        struct weight_view w = matrix(r->b, r->i, call);
+        w.magnitudes = &ordinary;
+        op_linear(&r->b->cx, r->b->y, r->b->x, &w, r->i->rows);
+    }
+}
+
 int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 {
     enum onednn_type type = i->type == WEIGHT_F32 ? ONEDNN_F32 : ONEDNN_BF16;
     struct onednn_shape shape = {i->rows, i->outputs, i->inputs, i->inputs, i->inputs, i->outputs, type, type};
-    unsigned char ordinary = MAGNITUDES_ORDINARY; /* so they were invented */
-    struct weight_view w = {.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs, .magnitudes = &ordinary};
     const char *why = NULL;
-    for (size_t call = 0; call < i->calls && !why; call++) {
-        w.data = piece(b, call, i->outputs * i->inputs * size_of(i->type));
-        if (i->onednn)
-            why = onednn_linear(b->onednn, b->y, b->x, w.data, &shape);
-        else
-            op_linear(&b->cx, b->y, b->x, &w, i->rows);
-    }
+    if (!i->onednn)
+        op_with_crew(&b->cx, linears, &(struct run){b, i});
+    for (size_t call = 0; i->onednn && call < i->calls && !why; call++)
+        why = onednn_linear(b->onednn, b->y, b->x, matrix(b, i, call).data, &shape);
     return why ? vb_fail(err, VB_UNSUPPORTED, "%s: %s", i->name, why) : VB_OK;
 }
 
 /* The queries are the timeline's last tokens. */
-void bench_run_attention(struct bench *b, const struct bench_item *i)
+static void attentions(void *arg)
 {
+    const struct run *r = arg;
+    struct bench *b = r->b;
+    const struct bench_item *i = r->i;
     const struct model *m = b->c->model;
     size_t size = i->depth * cache_width(&m->config) * sizeof(float);
     for (size_t l = 0; l < i->calls; l++) {
@@ -170,4 +190,9 @@ void bench_run_attention(struct bench *b, const struct bench_item *i)
             b->seen[s] = (struct timeline){rows, b->slots, i->depth - i->rows + s + 1};
         op_attention(&b->cx, b->y, b->x, b->seen, &a, i->rows, i->depth);
     }
+}
+
+void bench_run_attention(struct bench *b, const struct bench_item *i)
+{
+    op_with_crew(&b->cx, attentions, &(struct run){b, i});
 }
