@@ -50,6 +50,10 @@ void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
 /* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
 void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
 
+/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them, not within
+ * op_with_crew. Returns what was. */
+int op_foreign_threads(int threads);
+
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32:
  * a chunk of those who sum over these rows next. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows);

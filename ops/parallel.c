@@ -77,6 +77,13 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
     }
 }
 
+int op_foreign_threads(int threads)
+{
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    return before;
+}
+
 /* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
 {
