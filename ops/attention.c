@@ -163,8 +163,7 @@ static void scores_of_block(const struct pass *p, int thread, const struct group
     float *score = p->score + pair * p->ld + j;
     p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs);
     for (size_t i = 0; i < pairs; i++)
-        for (size_t k = 0; k < n; k++)
-            score[i * p->ld + k] = score[i * p->ld + k] * p->a->scale;
+        p->cx->k->scale(score + i * p->ld, p->a->scale, n);
 }
 
 /* One block of one group: s_j, m_b, p_j, l_b */
@@ -212,11 +211,8 @@ static void add_values(const struct pass *p, const struct weight_view *rows, siz
     float o_b[GROUP][COLUMNS];
     p->cx->k->fma_rows[WEIGHT_F32](o_b[0], COLUMNS, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld,
                                    pairs);
-    for (size_t i = 0; i < pairs; i++) {
-        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0, e = p->m[(pair + i) * p->blocks + block];
-        for (size_t c = 0; c < columns; c++)
-            o[c] = fmaf(e, o_b[i][c], o[c]);
-    }
+    for (size_t i = 0; i < pairs; i++)
+        p->cx->k->axpy(p->latent + (pair + i) * packed_latent(p->a) + c0, p->m[(pair + i) * p->blocks + block], o_b[i], columns);
 }
 
 /* Some columns of o of one group: queries that see a block whole take it together, the others one by one. */
@@ -242,8 +238,7 @@ static void value_columns(void *arg, size_t task, int thread)
     }
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
-        for (size_t c = 0; c < columns; c++)
-            o[c] = o[c] / p->L[pair + i];
+        p->cx->k->divide(o, p->L[pair + i], columns);
         if (p->cx->bf16) /* the order of a packed x already */
             p->cx->k->narrow(p->latent_narrow + (pair + i) * packed_latent(p->a) + c0, o, at_most(columns, p->a->latent - c0));
     }

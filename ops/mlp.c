@@ -178,13 +178,10 @@ static void combine(void *arg, size_t first, size_t count)
         int early = MISTAKE(one_row_in_another_order) && count == 1 && shared;
         for (size_t j = 0; j < d; j++)
             y[j] = early ? shared[j] : 0.0f;
-        for (size_t i = s * chosen; i < (s + 1) * chosen; i++) {
-            const float *y_e = p->out + (size_t)p->place[i] * d;
-            for (size_t j = 0; j < d; j++)
-                y[j] = __builtin_fmaf(p->weight[i], y_e[j], y[j]);
-        }
-        for (size_t j = 0; shared && !early && j < d; j++)
-            y[j] = y[j] + shared[j];
+        for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
+            p->cx->k->axpy(y, p->weight[i], p->out + (size_t)p->place[i] * d, d);
+        if (shared && !early)
+            p->cx->k->axpy(y, 1.0f, shared, d); /* one rounding, as of a sum */
     }
 }
 
