@@ -44,7 +44,7 @@ struct pass {
     size_t group_count, blocks;
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
     float *score;                 /* [S*H, score_stride]: s, then p */
-    size_t ld;                    /* score_stride */
+    size_t ld;                    /* score_stride of the longest */
     float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
     float *L;                     /* [S*H] */
     float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
@@ -100,6 +100,7 @@ static void make_groups(struct pass *p)
     size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
     for (size_t s = 0; s < p->S; s++)
         longest = at_least(longest, p->seen[s].length);
+    p->ld = score_stride(longest);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
         heads = (heads + 1) / 2; /* few queries over few tokens: something for every thread */
@@ -295,10 +296,10 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
                   size_t S, size_t context)
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
-    struct pass p = {.cx = cx, .a = a, .row = packed_length(width), .ld = score_stride(context)};
+    struct pass p = {.cx = cx, .a = a, .row = packed_length(width)};
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
-    p.score = op_take(cx, pairs * p.ld);
+    p.score = op_take(cx, pairs * score_stride(context));
     p.m = op_take(cx, pairs * blocks_of(context));
     p.l = op_take(cx, pairs * blocks_of(context));
     p.L = op_take(cx, pairs);
