@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -379,6 +380,26 @@ void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char 
     struct tensor *mine = &c->tensors[t - c->tensors];
     assert(!mine->taken && !mine->ignored);
     mine->ignored = why;
+}
+
+int checkpoint_lock(const struct checkpoint *c, vb_error *err)
+{
+    struct rlimit limit;
+    size_t total = 0;
+    const struct mapping *m, *done;
+    for (m = c->mappings; m; m = m->next)
+        total += m->size;
+    for (m = c->mappings; m && !mlock(m->data, m->size); m = m->next)
+        ;
+    if (!m)
+        return VB_OK;
+    int why = errno;
+    for (done = c->mappings; done != m; done = done->next)
+        munlock(done->data, done->size);
+    if ((why == ENOMEM || why == EPERM || why == EAGAIN) && !getrlimit(RLIMIT_MEMLOCK, &limit) && limit.rlim_cur < total)
+        return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: the limit (RLIMIT_MEMLOCK, ulimit -l) "
+                       "is %llu bytes", c->dir, total, (unsigned long long)limit.rlim_cur);
+    return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: %s", c->dir, total, strerror(why));
 }
 
 size_t checkpoint_count(const struct checkpoint *c)

@@ -59,6 +59,7 @@ struct model {
     int num_mtp;
     size_t widened_bytes;                     /* memory of the vectors widened to f32, and of FP8 scales that a file
                                                  with an unpadded header holds at an odd address: copied, for C's sake */
+    struct numa *numa;                        /* numa.h; NULL: off */
     struct model_block *blocks;               /* every allocation that the pointers above lead to */
 };
 
