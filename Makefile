@@ -39,6 +39,13 @@ ifeq ($(ARCH),aarch64)
 SIMD    += $(wildcard simd/neon*.c)
 endif
 
+# oneDNN is loaded when it is asked for (ops/onednn.h): the build wants its header, of version 2, and no library.
+ifndef ONEDNN
+ONEDNN  := $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\n' | $(CC) -E -x c - >/dev/null 2>&1 \
+             && echo yes || echo no)
+endif
+FLAGS_OF_onednn := $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
+
 LIB_SRC   := $(wildcard engine/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
 TOOL_SRC  := $(wildcard tools/*.c)
@@ -67,12 +74,19 @@ help:
 
 flags = $(BASE) $(CFLAGS) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) \
-        $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops))
+        $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
+        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn))
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(flags) -c -o $@ $<
+
+# built again when the answer changes
+ifneq ($(shell cat $(BUILD)/onednn.found 2>/dev/null),$(ONEDNN))
+$(shell mkdir -p $(BUILD) && echo $(ONEDNN) >$(BUILD)/onednn.found)
+endif
+$(BUILD)/ops/onednn.o: $(BUILD)/onednn.found
 
 $(BUILD)/libverbatim.a: $(LIB_OBJ)
 	$(call say,AR $@)

@@ -52,28 +52,50 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
 
 #define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
 
-/* One pass for runs whose rows fit: plan, forward, choose, commit. */
-static int round_of(struct workspace *w, struct row *rows, struct run **runs, size_t count, size_t chunk, vb_error *err)
+/* One pass for runs whose rows fit. */
+struct round {
+    struct workspace *w;
+    struct row *rows;
+    struct run **runs;
+    size_t count, chunk;
+};
+
+/* Drafts, the target's pass, logits: what threads stand by for. */
+static void passes_of_round(void *arg)
 {
-    size_t S = 0, d = (size_t)w->model->config.hidden_size;
+    const struct round *r = arg;
+    size_t S = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        struct run *run = r->runs[i];
+        size_t most = run->options->max_tokens - run->result->tokens;
+        struct op_ctx *own = &run->session->work.cx; /* modules draft in their session's memory */
+        if (own != &r->w->cx)
+            op_share_crew(own, &r->w->cx);
+        session_plan(run->session, &run->plan, r->chunk, most, &run->result->draft_failures);
+        if (own != &r->w->cx)
+            own->crew = NULL;
+        run->plan.first_row = S;
+        S += session_rows(run->session, &run->plan, r->rows);
+    }
+    forward_target(r->w, r->rows, S);
+    logits_of(r->w, r->runs, r->count);
+}
+
+/* Plan, forward, choose, commit. */
+static int round_of(struct round *r, vb_error *err)
+{
+    struct workspace *w = r->w;
+    size_t d = (size_t)w->model->config.hidden_size;
     int code = VB_OK;
     double start = seconds();
-    for (size_t i = 0; i < count; i++) {
-        struct run *run = runs[i];
-        size_t most = run->options->max_tokens - run->result->tokens;
-        session_plan(run->session, &run->plan, chunk, most, &run->result->draft_failures);
-        run->plan.first_row = S;
-        S += session_rows(run->session, &run->plan, rows);
-    }
-    forward_target(w, rows, S);
-    logits_of(w, runs, count);
-    for (size_t i = 0; i < count; i++) {
-        struct run *run = runs[i];
+    op_with_crew(&w->cx, passes_of_round, r);
+    for (size_t i = 0; i < r->count; i++) {
+        struct run *run = r->runs[i];
         const struct plan *p = &run->plan;
         int32_t chosen[VB_MAX_DRAFT + 1];
         size_t n = 0;
         int is_prompt = run->plan.is_prompt;
-        trace_pass(run->session->tracer, -1, rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
+        trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
         session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
@@ -108,7 +130,7 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
                 group[n++] = &runs[i];
             }
             if (n)
-                code = round_of(w, first->rows, group, n, first->chunk, err);
+                code = round_of(&(struct round){w, first->rows, group, n, first->chunk}, err);
             for (size_t j = 0; j < n; j++)
                 active |= !group[j]->finished;
         }

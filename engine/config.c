@@ -436,3 +436,12 @@ void config_follow(struct config *c, const struct conventions *conventions)
     c->conventions = *conventions;
     c->latent_eps = conventions->value[LATENT_EPS] || MISTAKE(latent_eps_of_config) ? c->rms_norm_eps : 1e-6;
 }
+
+int precision_parse(enum precision *out, const char *name, vb_error *err)
+{
+    *out = PRECISION_F32;
+    if (!name || !strcmp(name, "f32"))
+        return VB_OK;
+    *out = PRECISION_BF16;
+    return strcmp(name, "bf16") ? vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32 and bf16", name) : VB_OK;
+}

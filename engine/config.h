@@ -9,6 +9,8 @@
 enum scoring_func { SCORING_SOFTMAX, SCORING_SIGMOID };
 enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };
 
+enum precision { PRECISION_F32, PRECISION_BF16 };
+
 #define CONFIG_MAX_EOS 16
 
 struct config {
@@ -56,6 +58,7 @@ struct config {
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* of generation_config.json when it has them, else of config.json */
 
     struct conventions conventions; /* not of the file: the defaults, unless somebody asked for others */
+    enum precision precision;       /* likewise */
     uint64_t from_default;                /* bit i: row i of config_row's table was not in the file */
 };
 
@@ -78,6 +81,9 @@ int config_layer_is_moe(const struct config *c, int layer);
 
 /* Takes the conventions over, and what follows from them for the values above (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
+
+/* "f32" or "bf16"; NULL: f32. VB_BAD_ARGUMENT names the known ones. */
+int precision_parse(enum precision *out, const char *name, vb_error *err);
 
 /* (n+r)^-1/2, times m^2 under YaRN (SEMANTICS, Attention), in double, rounded once to f32. */
 float config_attention_scale(const struct config *c);

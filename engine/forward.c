@@ -186,10 +186,24 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S, in
     }
 }
 
-void forward_target(struct workspace *w, const struct row *rows, size_t S)
+/* What a pass is given, on its way to where its threads stand by. */
+struct pass {
+    struct workspace *w;
+    const struct mtp_module *module;
+    int depth;
+    const struct row *rows;
+    const float *h;
+    float *g, *next;
+    size_t S;
+};
+
+static void target(void *arg)
 {
+    const struct pass *p = arg;
+    struct workspace *w = p->w;
+    const struct row *rows = p->rows;
     const struct model *m = w->model;
-    size_t d = (size_t)m->config.hidden_size;
+    size_t S = p->S, d = (size_t)m->config.hidden_size;
     begin_pass(w, rows, S, -1);
     for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
         w->first_bad_layer[s] = -1;
@@ -208,9 +222,20 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
         memcpy(w->features, w->x, S * d * sizeof *w->x);
 }
 
-void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, float *next, size_t S)
+void forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
+    op_with_crew(&w->cx, target, &(struct pass){.w = w, .rows = rows, .S = S});
+}
+
+static void mtp(void *arg)
+{
+    const struct pass *p = arg;
+    struct workspace *w = p->w;
+    const struct mtp_module *module = p->module;
+    const struct row *rows = p->rows;
+    const float *h = p->h;
+    float *g = p->g;
+    size_t S = p->S;
     const unsigned char *convention = w->model->config.conventions.value;
     size_t d = (size_t)w->model->config.hidden_size;
     int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
@@ -218,7 +243,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
     const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
     float eps = (float)w->model->config.rms_norm_eps;
-    begin_pass(w, rows, S, depth);
+    begin_pass(w, rows, S, p->depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     op_embed(w->x, d, &module->embed_tokens, w->ids, S);
     for (size_t s = 0; s < S && convention[FIRST_EMBEDDING]; s++)
@@ -240,8 +265,14 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
         memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
     const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
-    if (next != handed)
-        memcpy(next, handed, S * d * sizeof *next);
+    if (p->next != handed)
+        memcpy(p->next, handed, S * d * sizeof *handed);
+}
+
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
+{
+    op_with_crew(&w->cx, mtp, &(struct pass){w, module, depth, rows, h, g, next, S});
 }
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)

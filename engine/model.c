@@ -113,6 +113,37 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const char *part
     return type == WEIGHT_F8_E4M3 ? bind_scale(b, w, part, t->file) : VB_OK;
 }
 
+/* The matrix of a linear layer: in precision bf16, BF16. */
+static int round_linear(struct binder *b, struct weight_view *w)
+{
+    if (b->c->precision != PRECISION_BF16 || !w->data)
+        return VB_OK;
+    if (w->type != WEIGHT_BF16) {
+        uint16_t *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
+        if (!copy)
+            return VB_NO_MEMORY;
+        for (size_t i = 0; i < w->rows; i++)
+            for (size_t j = 0, n; j < w->cols; j += n) {
+                float some[256];
+                n = w->cols - j < 256 ? w->cols - j : 256;
+                decode_weights(some, w, i, j, n);
+                op_round_bf16(some, some, n);
+                for (size_t k = 0; k < n; k++)
+                    copy[i * w->cols + j + k] = (uint16_t)(f32_to_bits(some[k]) >> 16);
+            }
+        b->m->rounded_bytes += w->rows * w->cols * sizeof *copy;
+        *w = (struct weight_view){.type = WEIGHT_BF16, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
+    }
+    w->magnitudes = &b->m->magnitudes[b->m->magnitudes_used++];
+    return VB_OK;
+}
+
+static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
+{
+    int rc = bind_matrix(b, w, part, rows, cols);
+    return rc ? rc : round_linear(b, w);
+}
+
 /* A vector, widened to f32. `part` is the whole rest of the name: the router's bias is not a ".weight". */
 static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
 {
@@ -142,17 +173,17 @@ static int bind_mla(struct binder *b, struct mla *a)
     size_t latent = (size_t)c->kv_lora_rank, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
     size_t v = (size_t)c->v_head_dim;
     int rc;
-    if (!q && (rc = bind_matrix(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
+    if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
         return rc;
-    if (q && ((rc = bind_matrix(b, &a->q_a_proj, "self_attn.q_a_proj", q, d)) ||
+    if (q && ((rc = bind_linear(b, &a->q_a_proj, "self_attn.q_a_proj", q, d)) ||
               (rc = bind_vector(b, &a->q_a_layernorm, "self_attn.q_a_layernorm.weight", q)) ||
-              (rc = bind_matrix(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q))))
+              (rc = bind_linear(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q))))
         return rc;
-    if ((rc = bind_matrix(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
+    if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
-        (rc = bind_matrix(b, &a->kv_b_proj, "self_attn.kv_b_proj", H * (n + v), latent)))
+        (rc = bind_linear(b, &a->kv_b_proj, "self_attn.kv_b_proj", H * (n + v), latent)))
         return rc;
-    return bind_matrix(b, &a->o_proj, "self_attn.o_proj", d, H * v);
+    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * v);
 }
 
 /* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
@@ -164,9 +195,9 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     snprintf(gate, sizeof gate, "%s.gate_proj", part);
     snprintf(up, sizeof up, "%s.up_proj", part);
     snprintf(down, sizeof down, "%s.down_proj", part);
-    if ((rc = bind_matrix(b, &m->gate_proj, gate, width, d)) || (rc = bind_matrix(b, &m->up_proj, up, width, d)))
+    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d)) || (rc = bind_linear(b, &m->up_proj, up, width, d)))
         return rc;
-    return bind_matrix(b, &m->down_proj, down, d, width);
+    return bind_linear(b, &m->down_proj, down, d, width);
 }
 
 /* Convention gate=bf16, and the file has more digits: a copy of the router's matrix, rounded. */
@@ -237,14 +268,14 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
     int rc;
     if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
-        (rc = bind_matrix(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
+        (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
         (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
         return rc;
     module->embed_tokens = b->m->embed_tokens;
     module->head = b->m->lm_head;
     if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, "embed_tokens", V, d)))
         return rc;
-    return is_stored(b, "shared_head.head.weight") ? bind_matrix(b, &module->head, "shared_head.head", V, d) : VB_OK;
+    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d) : VB_OK;
 }
 
 static int bind_outside(struct binder *b)
@@ -256,7 +287,7 @@ static int bind_outside(struct binder *b)
         (rc = bind_vector(b, &b->m->norm, "model.norm.weight", d)))
         return rc;
     b->m->lm_head = b->m->embed_tokens;
-    return b->c->tie_word_embeddings ? VB_OK : bind_matrix(b, &b->m->lm_head, "lm_head", V, d);
+    return b->c->tie_word_embeddings ? round_linear(b, &b->m->lm_head) : bind_linear(b, &b->m->lm_head, "lm_head", V, d);
 }
 
 /* The MTP layers there are: those that config.json promises, without the last ones of which no tensor is stored. */
@@ -327,7 +358,9 @@ static int account(struct binder *b)
 static int bind_all(struct binder *b)
 {
     struct model *m = b->m;
-    int rc = bind_outside(b), layers = b->c->num_hidden_layers;
+    int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
+    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* each tensor, and a tied head */
+        rc = bind_outside(b);
     m->num_mtp = count_mtp(b);
     if (!rc && (!(m->layers = model_alloc(b, (size_t)layers, sizeof *m->layers)) ||
                 !(m->mtp = model_alloc(b, (size_t)m->num_mtp, sizeof *m->mtp))))
@@ -362,14 +395,15 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     return rc;
 }
 
-int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, const vb_allocator *a,
-                     vb_error *err)
+int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, enum precision precision,
+                     const vb_allocator *a, vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
     if (!rc && conventions)
         config_follow(&config, conventions);
+    config.precision = precision;
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : model_bind(out, &config, checkpoint, a, err);
@@ -377,7 +411,7 @@ int model_open_under(struct model **out, const char *dir, const struct conventio
 
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
-    return model_open_under(out, dir, NULL, a, err);
+    return model_open_under(out, dir, NULL, PRECISION_F32, a, err);
 }
 
 void model_close(struct model *m)
@@ -423,8 +457,9 @@ enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
         return MTP_COPY_DIFFERENT;
     if (!own->data)
         return MTP_COPY_EQUAL;
+    static const size_t size[WEIGHT_TYPES] = {4, 2, 2, 1}; /* of what is used: precision bf16 rounds both alike */
     size_t scales = own->scale ? (own->rows + own->block_rows - 1) / own->block_rows * own->scale_stride : 0;
-    if (memcmp(own->data, main->data, t->bytes) || (scales && memcmp(own->scale, main->scale, scales * sizeof *own->scale)))
+    if (memcmp(own->data, main->data, own->rows * own->cols * size[own->type]) || (scales && memcmp(own->scale, main->scale, scales * sizeof *own->scale)))
         return MTP_COPY_DIFFERENT;
     return MTP_COPY_EQUAL;
 }

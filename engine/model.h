@@ -59,6 +59,10 @@ struct model {
     int num_mtp;
     size_t widened_bytes;                     /* memory of the vectors widened to f32, and of FP8 scales that a file
                                                  with an unpadded header holds at an odd address: copied, for C's sake */
+    size_t rounded_bytes;                     /* memory of matrices rounded to BF16, in precision bf16 */
+    unsigned char *magnitudes;                /* precision bf16: what kernels learn of each matrix; the only thing of a
+                                                 model that changes, and only from not knowing to knowing */
+    size_t magnitudes_used;
     struct numa *numa;                        /* numa.h; NULL: off */
     struct model_block *blocks;               /* every allocation that the pointers above lead to */
 };
@@ -68,9 +72,11 @@ struct model {
  * tied to it; whole MTP layers beyond num_nextn_predict_layers. MTP layers that config.json promises and nothing stores
  * (many copies drop them) leave num_mtp smaller than that; one stored in part is an error. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
-/* The same under other conventions; NULL: the defaults. */
-int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, const vb_allocator *a,
-                     vb_error *err);
+/* The same under other conventions (NULL: the defaults) and in another precision. In bf16 every matrix of a linear layer is
+ * BF16: what is stored otherwise is rounded to nearest once, into a copy (rounded_bytes); embed_tokens and the router's
+ * gate stay as stored. */
+int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, enum precision precision,
+                     const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
 /* Binds a checkpoint (taken over, also on failure) to a config. Works on a list without weights: data stays NULL. */

@@ -144,7 +144,8 @@ static void place_tensor(struct placing *p, const struct model *m, const struct 
 {
     int is_head = m->config.tie_word_embeddings && !strcmp(t->name, "model.embed_tokens.weight");
     int looked_up = ends_with(t->name, "embed_tokens.weight") && !is_head;
-    if (!t->taken || !t->data || t->ndim != 2 || !t->shape[0])
+    if (!t->taken || !t->data || t->ndim != 2 || !t->shape[0] ||
+        (m->config.precision == PRECISION_BF16 && t->dtype != DTYPE_BF16)) /* rounded to a copy, whose pages lie where they were written */
         return;
     if (looked_up)
         placement_of_bytes(&p->numa->placement, (uintptr_t)t->data, t->bytes, p->page, place_pages, p);

@@ -22,19 +22,19 @@ static int place(struct model **m, enum placement_mode mode, vb_error *err)
 
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
-    const char *precision = options && options->precision ? options->precision : "f32";
-    *out = NULL;
-    if (strcmp(precision, "f32"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known is f32", precision);
     struct conventions conventions = {{0}};
+    enum precision precision;
     enum placement_mode mode;
-    int code = conventions_parse(&conventions, options ? options->conventions : NULL, err);
+    *out = NULL;
+    int code = precision_parse(&precision, options ? options->precision : NULL, err);
+    if (!code)
+        code = conventions_parse(&conventions, options ? options->conventions : NULL, err);
     if (!code)
         code = numa_mode(&mode, options ? options->numa : NULL, err);
     if (code)
         return code;
     struct fpenv env = fpenv_enter();
-    code = model_open_under(out, dir, &conventions, options ? &options->allocator : NULL, err);
+    code = model_open_under(out, dir, &conventions, precision, options ? &options->allocator : NULL, err);
     if (!code && mode != PLACEMENT_OFF)
         code = place(out, mode, err);
     fpenv_leave(env);

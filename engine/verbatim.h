@@ -59,7 +59,8 @@ typedef struct model vb_model;
 
 typedef struct vb_model_options {
     vb_allocator allocator; /* must outlive the model and its sessions */
-    const char *precision;  /* NULL or "f32": weights as stored, f32 activations */
+    const char *precision;  /* NULL or "f32": weights as stored, f32 activations; "bf16": what linear layers take is rounded
+                               to bf16, and so are, once, weights that are not (a copy of them) */
     const char *conventions; /* NULL: the defaults; else "as=vllm-2025,concat=hidden-embedding": `verbatim conventions` lists
                                 them. Those of drafting change no output; those of the target change the bits. */
     const char *numa;       /* NULL or "off", "interleave", "bind": on machines with several memories (NUMA nodes), threads

@@ -58,6 +58,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
                             .scale = config_attention_scale(&effective)};
     w->cx.k = k;
     w->cx.threads = threads;
+    w->cx.bf16 = c->precision == PRECISION_BF16;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);
     w->cx.scratch_size = scratch_bytes(w, S) + 4096;

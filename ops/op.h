@@ -23,12 +23,14 @@ struct op_probe {
 struct op_ctx {
     const struct kernels *k;
     int threads;
+    struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
-    const struct placement *placement; /* NULL: threads run where the kernel likes, and take tasks as they come */
+    const struct placement *placement; /* NULL: threads run where the kernel likes, and take tasks as they come;
+                                          else a crew's are pinned */
 };
 
 /* Memory for the time of one operator: a stack. take returns 64-byte aligned floats; give returns to an earlier mark.
@@ -46,10 +48,20 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
                  void *arg);
 
 /* The same for the pieces of several matrices: tasks first[m] .. first[m + 1] - 1 are those of matrix m, first rows first;
- * first[0] is 0, first[matrices] the number of tasks. Where memory has places (cx->placement), every thread runs on its
- * processor and begins with the pieces whose rows lie in its node's memory; op_parallel takes its tasks for one matrix. */
+ * first[0] is 0, first[matrices] the number of tasks. Where memory has places (cx->placement), every thread of a crew
+ * begins with the pieces whose rows lie in its node's memory; op_parallel takes its tasks for one matrix. */
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
                           void (*work)(void *arg, size_t task, int thread), void *arg);
+
+/* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
+ * is a plain call. */
+void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
+/* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
+void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
+
+/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them, not within
+ * op_with_crew. Returns what was. */
+int op_foreign_threads(int threads);
 
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32 (OP_ROW_GROUP):
  * a chunk of those who sum over these rows next. */

@@ -1,11 +1,11 @@
 /* ops/parallel.c -- the only file that knows OpenMP. */
+#include "crew.h"
 #include "op.h"
 
 #include "../simd/fpenv.h"
 
 #include <assert.h>
 #include <omp.h>
-#include <sched.h>
 
 float *op_take(struct op_ctx *cx, size_t floats)
 {
@@ -15,78 +15,92 @@ float *op_take(struct op_ctx *cx, size_t floats)
     return p;
 }
 
-struct region {
+struct lead {
+    struct op_ctx *cx;
+    void (*work)(void *arg);
+    void *arg;
+};
+
+void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
+{
+    struct crew crew;
+    if (cx->crew || cx->threads <= 1) {
+        work(arg);
+        return;
+    }
+    crew_begin(&crew, cx->threads, cx->placement);
+#pragma omp parallel num_threads(cx->threads)
+    {
+        if (omp_get_thread_num() == 0) {
+            cx->crew = &crew;
+            work(arg);
+            cx->crew = NULL;
+            crew_end(&crew);
+        } else {
+            struct fpenv env = fpenv_enter();
+            crew_stand_by(&crew, omp_get_thread_num());
+            fpenv_leave(env);
+        }
+    }
+}
+
+void op_share_crew(struct op_ctx *cx, const struct op_ctx *with)
+{
+    cx->crew = with->crew && with->crew->threads <= cx->threads ? with->crew : NULL; /* threads have scratch of cx's */
+}
+
+/* A region on a machine with places. The crew counts its tasks part by part; each part's run through all the matrices. */
+struct placed {
     const struct placement *placement;
     const size_t *first;
-    size_t matrices;
+    size_t matrices, of_part[PLACEMENT_NODES + 1];
     void (*work)(void *arg, size_t task, int thread);
     void *arg;
 };
 
-struct counter {
-    _Alignas(64) size_t next; /* a cache line of its own */
-};
-
-/* OpenMP's threads come and go between regions, so each one looks where it is: a thread that was told before is there. */
-static void move_to(int cpu)
-{
-    cpu_set_t set;
-    if (sched_getcpu() == cpu)
-        return;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    sched_setaffinity(0, sizeof set, &set); /* one that may not be used any more: the thread stays, the bits too */
-}
-
-/* The tasks of matrix m that are a part's; none behind the last matrix. */
-static size_t share_of(const struct region *r, int part, size_t m, size_t *begin)
+/* The tasks of matrix m that are a part's: *begin and their number. */
+static size_t share_of(const struct placed *p, int part, size_t m, size_t *begin)
 {
     size_t end;
-    if (m == r->matrices)
-        return 0;
-    placement_share(r->placement, part, r->first[m + 1] - r->first[m], begin, &end);
+    placement_share(p->placement, part, p->first[m + 1] - p->first[m], begin, &end);
     size_t count = end - *begin;
-    *begin += r->first[m];
+    *begin += p->first[m];
     return count;
 }
 
-/* A part's tasks, matrix by matrix. `done` counts those that any thread has taken. */
-static void work_for(const struct region *r, int part, struct counter *done, int thread)
+static void placed_task(void *arg, size_t index, int thread)
 {
-    size_t m = 0, before = 0, begin = 0, count = share_of(r, part, 0, &begin);
-    for (;;) {
-        size_t n = __atomic_fetch_add(&done->next, 1, __ATOMIC_RELAXED);
-        for (; m < r->matrices && n - before >= count; count = share_of(r, part, ++m, &begin))
-            before += count;
-        if (m == r->matrices)
-            return;
-        r->work(r->arg, begin + n - before, thread);
-    }
+    const struct placed *p = arg;
+    int part = 0;
+    size_t m = 0, begin, count;
+    while (index >= p->of_part[part + 1])
+        part++;
+    index -= p->of_part[part];
+    for (; index >= (count = share_of(p, part, m, &begin)); m++)
+        index -= count;
+    p->work(p->arg, begin + index, thread);
 }
 
-/* The thread's own part first, then the others': their threads may have been interrupted, or be fewer. */
-static void work_by_place(const struct region *r, struct counter *done, int thread, int threads)
+static void run_placed(const struct op_ctx *cx, struct placed *p)
 {
-    struct place here = placement_of_thread(r->placement, thread, threads);
-    move_to(here.cpu);
-    for (int i = 0; i < r->placement->parts; i++) {
-        int part = r->placement->order[here.part][i];
-        work_for(r, part, &done[part], thread);
+    size_t begin;
+    for (int part = 0; part < p->placement->parts; part++) {
+        p->of_part[part + 1] = p->of_part[part];
+        for (size_t m = 0; m < p->matrices; m++)
+            p->of_part[part + 1] += share_of(p, part, m, &begin);
     }
+    crew_run(cx->crew, p->of_part, placed_task, p);
 }
 
-/* `of`: the threads that the session has, of which this region wakes `threads`. */
-static void run_by_place(const struct region *r, int threads, int of)
+static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t matrices,
+                        void (*work)(void *arg, size_t task, int thread), void *arg)
 {
-    struct counter done[PLACEMENT_NODES];
-    for (int i = 0; i < r->placement->parts; i++)
-        done[i].next = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        struct fpenv env = fpenv_enter();
-        work_by_place(r, done, omp_get_thread_num(), of);
-        fpenv_leave(env);
-    }
+    struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work, .arg = arg};
+    size_t all[] = {0, first[matrices]};
+    if (p.placement)
+        run_placed(cx, &p);
+    else
+        crew_run(cx->crew, all, work, arg);
 }
 
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
@@ -99,16 +113,13 @@ void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t m
         threads = (int)most;
     if ((size_t)threads > tasks)
         threads = (int)tasks;
-    if (threads <= 1) {
+    if (threads <= 1 || cx->crew) {
         struct fpenv env = fpenv_enter();
-        for (size_t task = 0; task < tasks; task++)
+        if (threads > 1)
+            run_in_crew(cx, first, matrices, work, arg);
+        for (size_t task = 0; threads <= 1 && task < tasks; task++)
             work(arg, task, 0);
         fpenv_leave(env);
-        return;
-    }
-    if (cx->placement) {
-        struct region r = {cx->placement, first, matrices, work, arg};
-        run_by_place(&r, threads, cx->threads);
         return;
     }
 #pragma omp parallel num_threads(threads)
@@ -126,6 +137,13 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
 {
     size_t first[] = {0, tasks};
     op_parallel_matrices(cx, first, 1, cost, work, arg);
+}
+
+int op_foreign_threads(int threads)
+{
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    return before;
 }
 
 /* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */

@@ -34,4 +34,14 @@ static inline void fpenv_leave(struct fpenv e)
     (void)e;
 }
 
+/* For loops that wait for another thread. */
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

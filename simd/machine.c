@@ -29,6 +29,8 @@ uint64_t machine_read(const void *data, size_t bytes)
 #define ZMM(i) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 #define YMM(i) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" i "\n\t"
 #define XMM(i) "vfmadd231ss %%xmm12, %%xmm13, %%xmm" i "\n\t"
+#define ZMM_BYTES(i) "vpdpbusd %%zmm12, %%zmm13, %%zmm" i "\n\t"
+#define YMM_BYTES(i) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" i "\n\t"
 #define PAIRS(i) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 
 double machine_fma(const char *isa, size_t steps)
@@ -59,15 +61,34 @@ double machine_bf16(size_t steps)
     return 2.0 * 2.0 * 12.0 * 16.0 * (double)steps;
 }
 
+double machine_int8(size_t steps)
+{
+    unsigned a = 0, b, c, d;
+    int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+    if (!wide && !(__builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1))
+        return 0;
+    for (size_t i = 0; i < steps; i++)
+        if (wide)
+            __asm__ volatile(TWELVE(ZMM_BYTES) : : : CLOBBERS);
+        else
+            __asm__ volatile(TWELVE(YMM_BYTES) : : : CLOBBERS);
+    __asm__ volatile("vzeroupper" : : : CLOBBERS);
+    return 2.0 * 12.0 * (wide ? 64.0 : 32.0) * (double)steps;
+}
+
 #elif defined(__aarch64__)
 
+#include <sys/auxv.h>
+
+#define CLOBBERS "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11"
 #define QUAD(i) "fmla v" i ".4s, v12.4s, v13.4s\n\t"
+#define BYTES(i) ".inst 0x4e8d9580 + " i "\n\t" /* sdot v<i>.4s, v12.16b, v13.16b: the assembler is told of no ARMv8.2 */
 
 double machine_fma(const char *isa, size_t steps)
 {
     (void)isa;
     for (size_t i = 0; i < steps; i++)
-        __asm__ volatile(TWELVE(QUAD) : : : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11");
+        __asm__ volatile(TWELVE(QUAD) : : : CLOBBERS);
     return 2.0 * 12.0 * 4.0 * (double)steps;
 }
 
@@ -77,9 +98,19 @@ double machine_bf16(size_t steps)
     return 0;
 }
 
+double machine_int8(size_t steps)
+{
+    if (!(getauxval(AT_HWCAP) >> 20 & 1)) /* HWCAP_ASIMDDP */
+        return 0;
+    for (size_t i = 0; i < steps; i++)
+        __asm__ volatile(TWELVE(BYTES) : : : CLOBBERS);
+    return 2.0 * 12.0 * 16.0 * (double)steps;
+}
+
 #else
 
 double machine_fma(const char *isa, size_t steps) { return (void)isa, (void)steps, 0; }
 double machine_bf16(size_t steps) { return (void)steps, 0; }
+double machine_int8(size_t steps) { return (void)steps, 0; }
 
 #endif

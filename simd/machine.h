@@ -15,4 +15,7 @@ double machine_fma(const char *isa, size_t steps);
 /* The same for AVX512-BF16's pairs of products; 0 where the CPU lacks it. */
 double machine_bf16(size_t steps);
 
+/* The same for sums of products of bytes: AVX512-VNNI's or AVX-VNNI's vpdpbusd, Arm's sdot. 0 where the CPU lacks them. */
+double machine_int8(size_t steps);
+
 #endif

@@ -81,7 +81,6 @@ ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
             memcpy(cut + 16, x + 16, (n + 1) / 2 * sizeof *x);
             x = cut;
         }
-#pragma omp simd
         for (size_t l = 0; l < 16; l++)
             pairs[l] = (uint32_t)f32_to_bf16_x(x[l]) << 16 | f32_to_bf16_x(x[16 + l]);
         memcpy(y, pairs, sizeof pairs);

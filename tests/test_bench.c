@@ -1,5 +1,6 @@
 /* tests/test_bench.c -- `verbatim bench`: what it says is there and adds up; its times are nobody's promise. Runs the program
  * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,20 @@
 
 static double real(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
 
+static json_t *config_of_model(void)
+{
+    json_error_t error;
+    json_t *config = json_load_file(MODEL "/config.json", 0, &error);
+    if (!config)
+        fail_msg("%s", error.text);
+    return config;
+}
+
+/* Times of a loaded machine tell nothing; shares and ratios of them need only be there. */
+static int is_share(const json_t *row, const char *key) { return isfinite(real(row, key)) && real(row, key) > 0; }
+
+static int about(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
+
 TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
 {
     char dir[64], svg[96];
@@ -25,6 +40,10 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         const char *kind = string(row, "kind");
         assert_true(real(row, "seconds") > 0);
+        if (json_object_get(row, "bytes"))
+            assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling"));
+        else
+            assert_true(real(row, "per_second") > 0);
         if (!strcmp(kind, "pass")) {
             passes++;
             assert_true(real(row, "bytes") > 0 && real(row, "flops") > real(row, "rows") && real(row, "of_ceiling") > 0);
@@ -63,7 +82,7 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
 
 TEST(drafts_forced_wrong_are_all_rejected)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0"), *row;
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0", "--only", "generate"), *row;
     size_t i, forced = 0;
     json_array_foreach(json_object_get(all, "rows"), i, row)
         if (json_is_real(json_object_get(row, "forced"))) {
@@ -74,10 +93,126 @@ TEST(drafts_forced_wrong_are_all_rejected)
     json_decref(all);
 }
 
+TEST(linear_layers_are_measured_alone_and_beside_onednn)
+{
+    static const long long rows[] = {1, 2, 4, 8, 512};
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "linear"), *row, *config = config_of_model();
+    const json_t *version = json_object_get(all, "onednn"), *why = json_object_get(all, "no_onednn");
+    long long N = integer(config, "intermediate_size"), K = integer(config, "hidden_size"); /* the largest of this model */
+    size_t i, ours[2] = {0, 0}, theirs = 0;
+    assert_true(json_is_string(version) != json_is_string(why));
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (strcmp(string(row, "kind"), "linear")) {
+            assert_null(json_object_get(row, "bytes")); /* the machine's own */
+            continue;
+        }
+        int large = integer(row, "outputs") == 2048 && integer(row, "inputs") == 7168;
+        int by_onednn = !strcmp(string(row, "by"), "onednn"), few = integer(row, "rows") < 512;
+        double numbers = real(row, "outputs") * real(row, "inputs"), calls = real(row, "calls");
+        assert_true(large || (integer(row, "outputs") == N && integer(row, "inputs") == K));
+        assert_true(about(real(row, "bytes"), numbers * calls * (strcmp(string(row, "weights"), "f32") ? 2 : 4)));
+        assert_true(about(real(row, "flops"), 2 * numbers * calls * real(row, "rows")));
+        if (large && few) /* more of them than caches hold */
+            assert_true(real(row, "bytes") > 256e6);
+        assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row") : json_is_null(json_object_get(row, "of_one_row")));
+        assert_true(version && json_is_string(version) && !by_onednn ? is_share(row, "of_onednn")
+                                                                    : json_is_null(json_object_get(row, "of_onednn")));
+        if (by_onednn)
+            theirs++;
+        else
+            assert_int_equal(integer(row, "rows"), rows[ours[large]++]);
+    }
+    assert_true(ours[0] == 5 && ours[1] == 5);
+    assert_int_equal(theirs, json_is_string(version) ? 12 : 0);
+    if (json_is_string(why))
+        printf("skipped: oneDNN's lines: %s\n", json_string_value(why));
+    json_decref(config);
+    json_decref(all);
+}
+
+TEST(attention_is_measured_alone_as_long_as_asked)
+{
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "attention", "--long"), *row, *config = config_of_model();
+    double H = real(config, "num_attention_heads"), c = real(config, "kv_lora_rank"), r = real(config, "qk_rope_head_dim");
+    size_t i, lines = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (strcmp(string(row, "kind"), "attention"))
+            continue;
+        double queries = real(row, "rows"), seen = real(row, "depth") - (queries - 1) / 2, layers = real(config, "num_hidden_layers");
+        double per_head = real(config, "qk_nope_head_dim") + real(config, "v_head_dim");
+        assert_true(about(real(row, "flops"), layers * 2 * queries * H * (seen * (2 * c + r) + per_head * c)));
+        assert_true(is_share(row, "of_fma"));
+        lines++;
+    }
+    assert_int_equal(lines, 4);
+    json_decref(all);
+    all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "attention", "--context", "200");
+    json_array_foreach(json_object_get(all, "rows"), i, row)
+        assert_string_not_equal(string(row, "kind"), "attention");
+    json_decref(config);
+    json_decref(all);
+}
+
+TEST(long_contexts_are_measured_when_asked)
+{
+    char dir[64];
+    size_t i, found = 0;
+    make_dir(dir);
+    copy_files(MODEL, dir);
+    replace_in(dir, "config.json", "\"max_position_embeddings\": 256", "\"max_position_embeddings\": 4200");
+    json_t *all = JSON("bench", dir, "--rounds", "1", "--threads", "1", "--only", "pass", "--long"), *row;
+    json_array_foreach(json_object_get(all, "rows"), i, row)
+        if (!strcmp(string(row, "kind"), "pass") && integer(row, "depth") == 4096)
+            found += integer(row, "rows") == 1 && real(row, "bytes") > 0;
+    assert_int_equal(found, 1);
+    json_decref(all);
+    remove_dir(dir);
+}
+
+/* Efficiency is speed-up / (tokens per forward x B1 / (B(K+1) + drafts)). All drafts are wrong here, so that each
+ * forward has its K drafts, but for the last few. */
+TEST(efficiency_counts_the_bytes_of_the_passes_that_were_run)
+{
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "40", "--threads", "1", "--force-accept", "0", "--only", "pass,generate");
+    json_t *row, *config = config_of_model();
+    const json_t *plain = NULL, *one = NULL;
+    double d = real(config, "hidden_size"), V = real(config, "vocab_size"), layers = real(config, "num_hidden_layers");
+    double width = real(config, "kv_lora_rank") + real(config, "qk_rope_head_dim"), one_draft = 2 * (2 * d * d + V * d); /* eh_proj, head */
+    size_t i, drafted = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (!strcmp(string(row, "kind"), "pass") && integer(row, "rows") == 1 && integer(row, "depth") == 16)
+            one = row;
+        if (strcmp(string(row, "kind"), "generate"))
+            continue;
+        plain = plain ? plain : row;
+        double K = real(row, "draft_tokens"), forwards = real(row, "forwards"), tokens = real(row, "tokens");
+        double B1 = real(plain, "bytes") / real(plain, "forwards"), B = real(row, "bytes") / forwards;
+        assert_true(about(real(row, "limit"), tokens / forwards * B1 / B));
+        assert_true(about(real(row, "efficiency"), real(row, "speed_up") / real(row, "limit")));
+        if (row == plain) {
+            /* the one row of each pass is a row like any other, which sees 17 tokens, 18, 19... instead of 17 */
+            assert_non_null(one);
+            assert_true(about(real(row, "limit"), 1));
+            assert_true(about(B, real(one, "bytes") + 4 * layers * width * (forwards - 1) / 2));
+        } else if (K > 0) {
+            drafted++;
+            assert_true(B >= B1 + K * one_draft * (forwards - K) / forwards);
+            /* K more rows wake at most K times a row's experts: all else is read once */
+            assert_true(B <= (K + 1) * B1 + K * (one_draft + B1));
+        }
+    }
+    assert_int_equal(drafted, 6 + 3);
+    json_decref(config);
+    json_decref(all);
+}
+
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("bench", MODEL, "--force-accept", "1.5"), 2, "--force-accept is 1.5, wanted a number from 0 to 1");
     expect_failure(RUN("bench", MODEL, "--rounds", "65"), 2, "--rounds is 65, at most 64");
+    expect_failure(RUN("bench", MODEL, "--only", "linear,lines"), 2, "--only names lines, wanted some of prefill,pass,linear,attention,generate");
+    expect_failure(RUN("bench", MODEL, "--only", ""), 2, "--only is empty");
+    expect_failure(RUN("bench", MODEL, "--only", "linear", "--svg", "x.svg"), 2, "--svg draws the lines of generate");
     expect_failure(RUN("bench", MODEL, "-n", "100000"), 2, "max_position_embeddings");
     expect_failure(RUN("bench", "golden/tiny/v2", "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "x.svg"), 2, "has no MTP modules");
     expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file");
@@ -89,6 +224,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked),
         cmocka_unit_test(drafts_forced_wrong_are_all_rejected),
+        cmocka_unit_test(linear_layers_are_measured_alone_and_beside_onednn),
+        cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
+        cmocka_unit_test(long_contexts_are_measured_when_asked),
+        cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };
     find_verbatim(argc, argv);

@@ -311,6 +311,7 @@ TEST(processors_of_one_node_bind_to_its_memory)
 
 #define MOST_TASKS 4096
 struct work {
+    const struct op_ctx *cx;
     const struct placement *p;
     int threads;              /* of the session */
     size_t matrices, first[16], total;
@@ -342,6 +343,12 @@ static void once(void *arg, size_t task, int thread)
     __atomic_fetch_add(&w->done, 1, __ATOMIC_SEQ_CST);
 }
 
+static void region(void *arg)
+{
+    struct work *w = arg;
+    op_parallel_matrices(w->cx, w->first, w->matrices, 1e9, once, w);
+}
+
 /* Every other matrix has half as many tasks. */
 static void run_work(struct work *w, const struct placement *p, int threads, size_t matrices, size_t tasks)
 {
@@ -356,7 +363,8 @@ static void run_work(struct work *w, const struct placement *p, int threads, siz
     w->total = w->first[matrices];
     for (int i = 0; i < 64; i++)
         w->first_of[i] = -1;
-    op_parallel_matrices(&cx, w->first, matrices, 1e9, once, w);
+    w->cx = &cx;
+    op_with_crew(&cx, region, w);
     sched_setaffinity(0, sizeof before, &before);
     for (size_t i = 0; i < w->total; i++)
         if (w->times[i] != 1)

@@ -59,7 +59,7 @@ static void close_forced(struct drafter *d)
 static const struct drafter_type forced_type = {.name = "forced", .needs_mtp = 1, .observe = observe, .propose = propose,
                                                 .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_forced};
 
-int bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
+void bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
 {
     struct forced *f = calloc(1, sizeof *f);
     if (!f)
@@ -68,5 +68,4 @@ int bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
                          .vocab_size = s->model->config.vocab_size};
     s->type = &forced_type;
     s->drafter = (struct drafter *)f;
-    return 0;
 }

@@ -30,7 +30,7 @@ enum option_group {
     TAKES_NAMES = 16384, /* --names */
     TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
     TAKES_HTML = 65536,  /* --html */
-    TAKES_BENCH = 524288,  /* --rounds --force-accept --svg */
+    TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
@@ -38,8 +38,9 @@ enum option_group {
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
-    const char *numa, *as, *convention, *html, *against, *svg;
+    const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    int longer; /* bench --long */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */

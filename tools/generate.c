@@ -194,7 +194,7 @@ const struct command command_generate = {
     "  --seed N               of the random numbers (0)\n"
     "  --threads N            (the processors this process may use)\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
-    "  --precision MODE       f32 (f32)\n"
+    "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
     "  --context N            tokens that the caches hold (prompt + n)\n"
     "  --numa MODE            off, interleave, bind (off): where threads and pages of weights go on a machine with several\n"

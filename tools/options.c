@@ -49,6 +49,8 @@ static const struct option options[] = {
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
     {"--rounds", TAKES_BENCH, LONG_VALUE, AT(rounds), 1, 1 << 20},
     {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
+    {"--only", TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0},
+    {"--long", TAKES_BENCH, FLAG, AT(longer), 0, 0},
     {"--svg", TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0},
     {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that are missing. Says which; asks for sudo only when not root.
-#   install-deps.sh         what `make` needs
+#   install-deps.sh         what `make` needs, and oneDNN, which `verbatim bench` measures beside ours where there is one
 #   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm;
 #                           pkg-config and Python for the installed library; a browser without a window for the page of
 #                           `verbatim trace`)
@@ -19,20 +19,25 @@ browser="" # 100 MB, half a minute; tests/browser.sh is skipped without one
 if [ "${1:-}" = test ] && ! command -v chromium-headless-shell >/dev/null && ! command -v chromium >/dev/null; then
     browser=chromium-headless-shell
 fi
-if [ -z "$missing$browser" ]; then
+# a build without it is whole, and some architectures have none
+onednn=""
+if ! dpkg-query -W -f '${Status}' libdnnl-dev 2>/dev/null | grep -q 'ok installed'; then
+    onednn=libdnnl-dev
+fi
+if [ -z "$missing$browser$onednn" ]; then
     exit 0
 fi
 if ! command -v apt-get >/dev/null; then
-    echo "install-deps.sh: this is not Debian (no apt-get); install by hand:$missing $browser" >&2
+    echo "install-deps.sh: this is not Debian (no apt-get); install by hand:$missing $browser $onednn" >&2
     [ -z "$missing" ]
     exit
 fi
 sudo=""
 if [ "$(id -u)" -ne 0 ]; then
     sudo=sudo
-    echo "installing with sudo:$missing $browser"
+    echo "installing with sudo:$missing $browser $onednn"
 else
-    echo "installing:$missing $browser"
+    echo "installing:$missing $browser $onednn"
 fi
 $sudo apt-get update -qq
 if [ -n "$missing" ]; then
@@ -42,4 +47,8 @@ fi
 if [ -n "$browser" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$browser" >/dev/null ||
         echo "install-deps.sh: $browser could not be installed; the test of the trace's page will be skipped" >&2
+fi
+if [ -n "$onednn" ]; then
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$onednn" >/dev/null ||
+        echo "install-deps.sh: $onednn could not be installed; oneDNN's lines of \`verbatim bench\` will be left out" >&2
 fi

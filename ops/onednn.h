@@ -1,0 +1,35 @@
+/* ops/onednn.h -- a linear layer by oneDNN (Intel's library of primitives, github.com/oneapi-src/oneDNN; Debian's libdnnl2).
+ *
+ *     y[s,n] = sum_k W[n,k] x[s,k]            in whatever order oneDNN likes: not the contract's bits
+ *
+ *   W [N,K] row-major, in place   x [S,K]   y [S,N], not x         (x and W of the types asked for, y f32)
+ *
+ * The yardstick of `verbatim bench`. The library is loaded when it is first asked for and is no dependency of the program:
+ * without it, or built without its header, onednn_open says so. */
+#ifndef VB_ONEDNN_H
+#define VB_ONEDNN_H
+
+#include "op.h"
+
+struct onednn; /* the library, and a primitive for each shape that was used; not to be shared by threads */
+
+enum onednn_type { ONEDNN_F32, ONEDNN_BF16 };
+
+struct onednn_shape {
+    size_t S, N, K;
+    size_t ldx, ldw, ldy;     /* numbers from one row to the next */
+    enum onednn_type x, w;    /* 2.6 knows f32 x f32 and bf16 x bf16 only */
+};
+
+/* NULL, or one sentence why there is none (static). Every call of it then runs on `threads` threads. */
+const char *onednn_open(struct onednn **out, int threads);
+void onednn_close(struct onednn *o);
+/* "2.6.3" */
+const char *onednn_version(const struct onednn *o);
+
+/* Makes the primitive of a shape, and keeps it: generated code, milliseconds, memory. NULL, or why it could not. */
+const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
+/* Runs it, not within op_with_crew (OpenMP would give it one thread there); of a shape that was not prepared it is made now. */
+const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
+
+#endif

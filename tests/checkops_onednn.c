@@ -1,0 +1,145 @@
+/* tests/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
+ * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not. */
+#include "../ops/onednn.h"
+
+#include "checkops.h"
+
+static struct onednn *open_or_skip(int threads)
+{
+    struct onednn *o;
+    const char *why = onednn_open(&o, threads);
+    if (why) {
+        printf("skipped: %s\n", why);
+        assert_null(o);
+        skip();
+    }
+    return o;
+}
+
+static double bf16_value(uint16_t b)
+{
+    uint32_t bits = (uint32_t)b << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+static double value_of(const void *p, enum onednn_type type, size_t i)
+{
+    return type == ONEDNN_BF16 ? bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
+}
+
+static void *random_numbers(size_t n, enum onednn_type type, uint64_t *seed)
+{
+    float *x = random_floats(n, seed);
+    if (type == ONEDNN_F32)
+        return x;
+    uint16_t *half = guarded(n * sizeof *half);
+    for (size_t i = 0; i < n; i++)
+        half[i] = (uint16_t)(bits_of(x[i]) >> 16);
+    return half;
+}
+
+/* A sum of K products in f32 in any order errs by less than K 2^-23 of the sum of their sizes (products included). */
+static void check_shape(struct onednn *o, const struct onednn_shape *s)
+{
+    uint64_t seed = s->S * 1000003 + s->N * 1009 + s->K;
+    const void *x = random_numbers(s->S * s->ldx, s->x, &seed), *w = random_numbers(s->N * s->ldw, s->w, &seed);
+    float *y = guarded_floats(s->S * s->ldy);
+    const char *why = onednn_linear(o, y, x, w, s);
+    if (why)
+        fail_msg("%s: %s", case_name, why);
+    for (size_t i = 0; i < s->S; i++)
+        for (size_t n = 0; n < s->ldy; n++) {
+            double sum = 0, sizes = 0;
+            for (size_t k = 0; k < s->K && n < s->N; k++) {
+                double product = value_of(x, s->x, i * s->ldx + k) * value_of(w, s->w, n * s->ldw + k);
+                sum += product;
+                sizes += fabs(product);
+            }
+            float got = y[i * s->ldy + n];
+            if (n >= s->N ? bits_of(got) != UINT32_MAX : !(fabs((double)got - sum) <= (double)s->K * 0x1p-23 * sizes))
+                fail_msg("%s: row %zu, column %zu is %.9g, wanted %.9g", case_name, i, n, (double)got, sum);
+        }
+}
+
+TEST(numbers_are_those_of_a_linear_layer)
+{
+    static const size_t shapes[][2] = {{16, 32}, {48, 64}, {37, 100}, {128, 1056}};
+    struct onednn *o = open_or_skip(2);
+    for (size_t type = 0; type < 2; type++)
+        for (size_t k = 0; k < COUNT(shapes); k++)
+            for (size_t r = 0; r < COUNT(some_rows); r++)
+                for (size_t apart = 0; apart < 2; apart++) {
+                    size_t mark = guard_count, S = some_rows[r], N = shapes[k][0], K = shapes[k][1], gap = 16 * apart;
+                    struct onednn_shape s = {S, N, K, K + gap, K + gap, N + gap, (enum onednn_type)type, (enum onednn_type)type};
+                    CASE("%s, %zu rows, [%zu,%zu], %zu apart", type ? "bf16" : "f32", S, N, K, gap);
+                    check_shape(o, &s);
+                    release_to(mark);
+                }
+    onednn_close(o);
+}
+
+TEST(a_prepared_shape_is_found_again_among_others)
+{
+    struct onednn *o = open_or_skip(1);
+    for (size_t S = 1; S <= 20; S++) {
+        struct onednn_shape s = {S, 32, 64, 64, 64, 32, ONEDNN_F32, ONEDNN_F32};
+        assert_null(onednn_prepare(o, &s));
+    }
+    for (size_t S = 20; S >= 1; S--) {
+        struct onednn_shape s = {S, 32, 64, 64, 64, 32, ONEDNN_F32, ONEDNN_F32};
+        CASE("%zu rows", S);
+        check_shape(o, &s);
+    }
+    onednn_close(o);
+}
+
+static size_t threads_of_this_process(void)
+{
+    char line[128];
+    size_t n = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        sscanf(line, "Threads: %zu", &n);
+    fclose(f);
+    return n;
+}
+
+/* libgomp keeps its threads; so the counts must only be looked at in ascending order, before any other test */
+TEST(runs_on_as_many_threads_as_asked_and_leaves_openmp_as_it_was)
+{
+    struct onednn_shape s = {64, 512, 512, 512, 512, 512, ONEDNN_F32, ONEDNN_F32};
+    int before = omp_get_max_threads();
+    size_t none = threads_of_this_process();
+    for (int threads = 1; threads <= 5; threads += 2) {
+        struct onednn *o = open_or_skip(threads);
+        CASE("%d threads", threads);
+        check_shape(o, &s);
+        assert_int_equal(threads_of_this_process() - none, threads - 1);
+        onednn_close(o);
+    }
+    assert_int_equal(omp_get_max_threads(), before);
+}
+
+TEST(what_it_cannot_do_is_said)
+{
+    struct onednn *o = open_or_skip(1);
+    struct onednn_shape s = {4, (size_t)-5, 64, 64, 64, 16, ONEDNN_F32, ONEDNN_F32}; /* oneDNN counts in int64_t */
+    const char *why = onednn_prepare(o, &s);
+    assert_non_null(why);
+    assert_non_null(strstr(why, "oneDNN cannot multiply"));
+    onednn_close(o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(runs_on_as_many_threads_as_asked_and_leaves_openmp_as_it_was, release_all),
+        cmocka_unit_test_teardown(numbers_are_those_of_a_linear_layer, release_all),
+        cmocka_unit_test_teardown(a_prepared_shape_is_found_again_among_others, release_all),
+        cmocka_unit_test_teardown(what_it_cannot_do_is_said, release_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
