@@ -413,18 +413,16 @@ TEST(a_thread_takes_its_own_tasks_first)
         }
 }
 
-/* The threads of one part do not come back before all else is done: the others do its tasks. Without help this never ends. */
+/* The threads of one part do not come back before all else is done: the others do its tasks. */
 TEST(tasks_of_a_part_that_is_held_up_are_done_by_others)
 {
     struct topology t = machine(4, 2, 8);
     struct placement p;
-    alarm(60);
     placement_plan(&p, &t, PLACEMENT_BIND, GB);
     for (int stuck = 0; stuck < 4; stuck++) {
         struct work w = {.together = 8, .stuck = stuck};
         run_work(&w, &p, 8, 3, 32);
     }
-    alarm(0);
 }
 
 /* On the processors that are here, in an order that the kernel would not choose by itself. */
@@ -469,5 +467,6 @@ int main(void)
         cmocka_unit_test(tasks_of_a_part_that_is_held_up_are_done_by_others),
         cmocka_unit_test(threads_run_on_their_processors),
     };
+    alarm(120); /* a task that nobody takes is waited for */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
