@@ -17,6 +17,14 @@ BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing 
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
+# Without libnuma all is built but --numa, which then says so.
+HAVE_NUMA := $(shell echo 'int main(void) { return numa_available(); }' | \
+               $(CC) $(CFLAGS) -include numa.h -x c -o /dev/null - -lnuma 2>/dev/null && echo yes)
+ifeq ($(HAVE_NUMA),yes)
+BASE    += -DHAVE_NUMA
+LIBS    += -lnuma
+endif
+
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "numa.h"
 #include "tap.h"
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
@@ -71,6 +72,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
     if (!code)
         code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
+    s->work.cx.placement = numa_placement(s->model);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {

@@ -26,6 +26,8 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE, TEXT_VALUE, AT(precision), 0, 0},
+    {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
+    {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
     {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
     {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
