@@ -65,10 +65,10 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
  * op_with_crew. Returns what was. */
 int op_foreign_threads(int threads);
 
-/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32 (OP_ROW_GROUP):
- * a chunk of those who sum over these rows next. */
-size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
-void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
+/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks tasks of whole groups of 32 (OP_ROW_GROUP):
+ * a chunk of those who sum over these rows next. after: the rows of the region's matrices behind this one, 0 for the last. */
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 
 /* Calls work(arg, first, count) for rows [first, first + count) that together are [0, S): rows that do not know of one
  * another, `cost` multiplications each. */
