@@ -2,6 +2,7 @@
 
 #include "../simd/fpenv.h"
 
+#include <assert.h>
 #include <sched.h>
 
 #define CLOSED 0xffffffffu   /* no task */
@@ -23,7 +24,8 @@ static int take_tasks(struct crew *c, uint64_t ticket, int thread)
     int some = 0;
     for (;;) {
         uint32_t task = (uint32_t)ticket;
-        if (task == CLOSED || task >= __atomic_load_n(&c->tasks, __ATOMIC_RELAXED))
+        /* acquire: who sees the next job's number of tasks also sees that this job is closed, and takes none of it */
+        if (task == CLOSED || task >= __atomic_load_n(&c->tasks, __ATOMIC_ACQUIRE))
             return some;
         /* only while the job is still the one looked at: its fields were written before, and are not before it closes */
         if (!__atomic_compare_exchange_n(&c->ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -41,11 +43,11 @@ void crew_run(struct crew *c, size_t tasks, void (*work)(void *arg, size_t task,
 {
     uint64_t job = (load(&c->ticket) >> 32) + 1;
     unsigned waited = 0;
+    assert(__atomic_load_n(&c->finished, __ATOMIC_RELAXED) == c->tasks); /* not from within a task */
     __atomic_store_n(&c->ticket, job << 32 | CLOSED, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* closed before a field changes */
-    c->work = work;
+    __atomic_store_n(&c->tasks, tasks, __ATOMIC_RELEASE); /* closed before: see take_tasks */
+    c->work = work; /* these two are read by who has taken a task, and no task is out */
     c->arg = arg;
-    __atomic_store_n(&c->tasks, tasks, __ATOMIC_RELAXED);
     __atomic_store_n(&c->finished, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&c->ticket, job << 32, __ATOMIC_RELEASE);
     take_tasks(c, job << 32, 0);

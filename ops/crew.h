@@ -25,7 +25,7 @@ struct crew {
 
 void crew_begin(struct crew *c, int threads);
 /* Calls work(arg, task, thread) for every task in [0, tasks), tasks < CREW_MOST_TASKS, here (as thread 0) and wherever
- * somebody stands by; returns when all are done. For the leader. */
+ * somebody stands by; returns when all are done. For the leader, and not from within a task. */
 void crew_run(struct crew *c, size_t tasks, void (*work)(void *arg, size_t task, int thread), void *arg);
 /* Sends the others home. */
 void crew_end(struct crew *c);

@@ -25,6 +25,12 @@ $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 $(BUILD)/tests/sleef_hash: $(BUILD)/tests/sleef_hash.o $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
+# ops/crew.c under ThreadSanitizer, without libgomp.
+TSAN_CREW := $(BUILD)/tests/tsan_crew
+$(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/crew.h simd/fpenv.h
+	@mkdir -p $(@D)
+	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -g -O1 -fsanitize=thread -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
+
 .SECONDARY:
 
 # Time-boxed: so many mutations of the seeds, the same every time. `make fuzz` is longer.
@@ -85,12 +91,12 @@ crossbuild: crossbuild-programs
 
 test-deps:
 	tools/scripts/install-deps.sh test
-test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
+test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_forced checkops_attention)
 run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session takes minutes there and is left to `make asan` and `make ubsan`.
 test: test-deps
