@@ -45,7 +45,7 @@ SUBSET := test_config test_checkpoint test_model test_tokenizer test_tokenizer_e
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
-             "$(1)/test_bits:build-$(1)/tests/test_bits 2" \
+             "$(1)/test_bits:build-$(1)/tests/test_bits 3" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
 sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
 asan-programs:
@@ -65,7 +65,7 @@ mistakes: mistakes-programs
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
-ARM64_LINES ?= 2
+ARM64_LINES ?= 3
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
