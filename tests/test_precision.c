@@ -308,6 +308,21 @@ TEST(a_checkpoint_rounded_on_disk_has_the_same_bits_in_bf16)
     }
 }
 
+/* Copies that MTP modules store count as weights where they differ, also by less than bf16 holds. */
+TEST(weights_are_counted_as_they_are_stored)
+{
+    char dir[64];
+    size_t was, is;
+    retype(dir, &(struct retype){.from = "golden/tiny/v3", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-20}, &was, &is);
+    vb_model *m = open_in(dir, "f32"), *n = open_in(dir, "bf16");
+    assert_int_equal(model_mtp_copy(m, 0, 1), MTP_COPY_DIFFERENT);
+    assert_int_equal(model_mtp_copy(n, 0, 1), MTP_COPY_DIFFERENT);
+    assert_int_equal(model_parameters(m), model_parameters(n));
+    vb_model_close(m);
+    vb_model_close(n);
+    remove_dir(dir);
+}
+
 /* ---- what is learnt of matrices ---------------------------------------------------------------------------------- */
 
 TEST(one_expert_with_a_tiny_weight_is_known_for_it_and_no_other_matrix)
@@ -355,6 +370,7 @@ int main(void)
         cmocka_unit_test(every_setting_gives_the_same_bits_in_bf16),
         cmocka_unit_test(a_checkpoint_widened_on_disk_has_the_same_bits_in_bf16),
         cmocka_unit_test(a_checkpoint_rounded_on_disk_has_the_same_bits_in_bf16),
+        cmocka_unit_test(weights_are_counted_as_they_are_stored),
         cmocka_unit_test(one_expert_with_a_tiny_weight_is_known_for_it_and_no_other_matrix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
