@@ -319,6 +319,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.y = y + s * a->heads * a->value;
         some_queries(&p, s);
     }
-    op_all_multiplied(cx, a->kv_b_proj);
+    op_all_multiplied(cx, a->kv_b_proj); /* its rows of W_uv; those of W_uk go through fma_rows and nothing else */
     op_give(cx, mark);
 }
