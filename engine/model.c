@@ -1,6 +1,7 @@
 /* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
 #include "model.h"
+#include "../ops/mistake.h"
 #include "../ops/round.h"
 #include "../simd/decode.h"
 
@@ -127,7 +128,8 @@ static int round_linear(struct binder *b, struct weight_view *w)
                 float some[256];
                 n = w->cols - j < 256 ? w->cols - j : 256;
                 decode_weights(some, w, i, j, n);
-                op_round_bf16(some, some, n);
+                if (!MISTAKE(weights_truncated))
+                    op_round_bf16(some, some, n);
                 for (size_t k = 0; k < n; k++)
                     copy[i * w->cols + j + k] = (uint16_t)(f32_to_bits(some[k]) >> 16);
             }

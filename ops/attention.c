@@ -79,7 +79,7 @@ static void absorb_head(void *arg, size_t h, int thread)
     const float *q = p->q + h * (a->nope + a->rope);
     float *query = p->query + h * width;
     (void)thread;
-    if (p->cx->bf16) {
+    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
         float *rounded = p->q_nope + h * a->nope;
         for (size_t s = 0; s < p->S; s++)
             op_round_x(rounded + s * a->heads * a->nope, q + s * ldq, a->nope);
