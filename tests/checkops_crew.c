@@ -119,20 +119,30 @@ static void check_job(const struct job *j)
 }
 
 /* Jobs take turns with two places and two functions, so that one which is mixed up with the last or the next is seen. */
-static size_t run_jobs(struct band *b, uint32_t first, size_t count, size_t longest)
+static void run_jobs(struct band *b, uint32_t first, size_t count, size_t longest)
 {
     static struct job places[2]; /* not on the stack: a thread that is late must find them, to be seen */
-    size_t by_others = 0;
     for (uint32_t n = first; n < first + count; n++) {
         struct job *j = &places[n / 3 % 2];
         size_t tasks = n % 5 == 0 ? 1 : n % 11 == 0 ? 0 : 2 + n * 7 % (MOST_TASKS - 2); /* more than before, and fewer */
         *j = (struct job){.number = n, .tasks = tasks, .longest = longest, .threads = b->crew.threads};
         crew_run(&b->crew, j->tasks, n % 2 ? odd : even, j);
         check_job(j);
-        for (size_t t = 0; t < j->tasks; t++)
-            by_others += j->thread[t] != 0;
     }
-    return by_others;
+}
+
+struct meeting {
+    int wanted, here; /* atomic: tasks that wait for each other are not what a crew is for */
+    int thread[MOST_THREADS];
+};
+
+static void meet(void *arg, size_t task, int thread)
+{
+    struct meeting *m = arg;
+    m->thread[task] = thread;
+    __atomic_fetch_add(&m->here, 1, __ATOMIC_RELAXED);
+    while (__atomic_load_n(&m->here, __ATOMIC_RELAXED) < m->wanted)
+        usleep(10);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------------------------- */
@@ -148,17 +158,33 @@ TEST(every_task_of_thousands_of_short_jobs_runs_once)
     }
 }
 
-TEST(tasks_of_uneven_length_are_shared_and_run_once)
+TEST(tasks_of_uneven_length_run_once)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
         struct band b;
-        size_t by_others;
         begin_band(&b, crew_sizes[i]);
         join_band(&b, crew_sizes[i]);
-        by_others = run_jobs(&b, 1, 100 * TIMES, 20000);
+        run_jobs(&b, 1, 100 * TIMES, 20000);
         end_band(&b);
-        if (!by_others != (crew_sizes[i] == 1))
-            fail_msg("%d threads: others than the leader ran %zu tasks", crew_sizes[i], by_others);
+    }
+}
+
+/* As many tasks as threads, none of which ends before all have begun. */
+TEST(every_thread_that_stands_by_takes_a_task_when_there_is_one)
+{
+    for (size_t i = 0; i < COUNT(crew_sizes); i++) {
+        struct band b;
+        begin_band(&b, crew_sizes[i]);
+        join_band(&b, crew_sizes[i]);
+        for (int times = 0; times < 20; times++) {
+            struct meeting m = {.wanted = crew_sizes[i]};
+            unsigned seen = 0;
+            crew_run(&b.crew, (size_t)m.wanted, meet, &m);
+            for (int t = 0; t < m.wanted; t++)
+                seen |= 1u << m.thread[t];
+            assert_int_equal(seen, (1u << m.wanted) - 1);
+        }
+        end_band(&b);
     }
 }
 
@@ -167,7 +193,7 @@ TEST(a_job_does_not_wait_for_threads_that_have_not_come)
 {
     struct band b;
     begin_band(&b, MOST_THREADS);
-    assert_int_equal(run_jobs(&b, 1, 50, 100), 0);
+    run_jobs(&b, 1, 50, 100);
     join_band(&b, 3);
     run_jobs(&b, 51, 100 * TIMES, 100);
     join_band(&b, MOST_THREADS); /* in the middle of things */
@@ -256,7 +282,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_of_thousands_of_short_jobs_runs_once),
-        cmocka_unit_test(tasks_of_uneven_length_are_shared_and_run_once),
+        cmocka_unit_test(tasks_of_uneven_length_run_once),
+        cmocka_unit_test(every_thread_that_stands_by_takes_a_task_when_there_is_one),
         cmocka_unit_test(a_job_does_not_wait_for_threads_that_have_not_come),
         cmocka_unit_test(a_crew_that_never_works_goes_home),
 #ifndef CREW_ALONE
