@@ -2,6 +2,7 @@
 
 #include "../simd/fpenv.h"
 
+#include <assert.h>
 #include <sched.h>
 
 #define CLOSED 0xffffffffu   /* no task */
@@ -41,7 +42,8 @@ static int take_tasks_of(struct crew *c, struct crew_part *part, int thread)
     uint64_t ticket = load(&part->ticket);
     for (;;) {
         uint32_t task = (uint32_t)ticket;
-        if (task == CLOSED || task >= __atomic_load_n(&part->end, __ATOMIC_RELAXED))
+        /* acquire: who sees the next job's end also sees that this job is closed, and takes none of it */
+        if (task == CLOSED || task >= __atomic_load_n(&part->end, __ATOMIC_ACQUIRE))
             return some;
         /* only while the job is still the one looked at: its fields were written before, and are not before it closes */
         if (!__atomic_compare_exchange_n(&part->ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -71,7 +73,7 @@ void crew_begin(struct crew *c, int threads, const struct placement *placement)
     c->parts = placement ? placement->parts : 1;
     c->threads = threads;
     c->over = 0;
-    c->finished = 0;
+    c->finished = c->tasks = 0;
     for (int i = 0; i < c->parts; i++)
         c->part[i] = (struct crew_part){.ticket = CLOSED};
     take_place(c, 0);
@@ -81,18 +83,19 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
 {
     uint64_t job = (load(&c->part->ticket) >> 32) + 1;
     unsigned waited = 0;
+    assert(__atomic_load_n(&c->finished, __ATOMIC_RELAXED) == c->tasks); /* not from within a task */
     for (int i = 0; i < c->parts; i++)
         __atomic_store_n(&c->part[i].ticket, job << 32 | CLOSED, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* closed before a field changes */
-    c->work = work;
-    c->arg = arg;
     for (int i = 0; i < c->parts; i++)
-        __atomic_store_n(&c->part[i].end, first[i + 1], __ATOMIC_RELAXED);
+        __atomic_store_n(&c->part[i].end, first[i + 1], __ATOMIC_RELEASE); /* closed before: see take_tasks_of */
+    c->work = work; /* these are read by who has taken a task, and no task is out */
+    c->arg = arg;
+    c->tasks = first[c->parts];
     __atomic_store_n(&c->finished, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < c->parts; i++)
         __atomic_store_n(&c->part[i].ticket, job << 32 | first[i], __ATOMIC_RELEASE);
     take_tasks(c, 0);
-    while (__atomic_load_n(&c->finished, __ATOMIC_ACQUIRE) < first[c->parts])
+    while (__atomic_load_n(&c->finished, __ATOMIC_ACQUIRE) < c->tasks)
         wait_a_little(&waited);
 }
 

@@ -1,5 +1,7 @@
 #include "linear.h"
 
+#include "mistake.h"
+
 size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
 
 void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n)
@@ -47,7 +49,7 @@ void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct wei
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
-    unsigned char unknown = MAGNITUDES_UNKNOWN;
+    unsigned char unknown = MISTAKE(tiny_weight_forgotten) ? MAGNITUDES_TINY : MAGNITUDES_UNKNOWN;
     if (cx->bf16 && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
@@ -115,6 +117,6 @@ void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
     struct op_ctx exact = *cx;
-    exact.bf16 = 0;
+    exact.bf16 = MISTAKE(router_rounded) && cx->bf16 && w->type == WEIGHT_BF16;
     op_linear(&exact, y, x, w, S);
 }

@@ -45,7 +45,7 @@ static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = 
 /* Calls work(arg, task, thread) for every task in [0, tasks), on at most cx->threads threads (thread < cx->threads).
  * Workers enter the default floating-point environment; the caller's own thread is in it already, since every entry
  * point of the engine enters it. `cost` is about how many multiplications all tasks make together: what is not worth
- * waking a thread for runs on the caller's. Tasks must write to different places. */
+ * waking a thread for runs on the caller's. Tasks must write to different places, and call no op_parallel of theirs. */
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
