@@ -93,6 +93,8 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
     struct fpenv env = fpenv_enter();
     int code = evaluation_open(&e, err), last = 0;
     size_t failed;
+    if (s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
+        s->prompt = s->cached;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
     while (s->cached < s->count && !code && !last) {
         struct plan p;

@@ -1,12 +1,19 @@
 #include "linear.h"
 
+#include <string.h>
+
+#include "onednn.h"
+
 size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
 
 void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n)
 {
     float packed[DOT_BLOCK];
     if (!cx->bf16) {
-        cx->k->pack((float *)packed_row + k0, x, n);
+        if (cx->onednn)
+            memcpy((float *)packed_row + k0, x, n * sizeof *x);
+        else
+            cx->k->pack((float *)packed_row + k0, x, n);
         return;
     }
     for (size_t k = 0, some; k < n; k += some) {
@@ -71,8 +78,21 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     op_multiply(p->cx, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
 }
 
+/* What went wrong oneDNN keeps, for whoever began the pass. */
+static void by_onednn(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S)
+{
+    enum onednn_type type = cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32;
+    struct onednn_shape shape = {S, w->rows, w->cols, packed_length(w->cols), w->stride, w->rows, type, type};
+    onednn_linear(cx->onednn, y, packed, w->data, &shape);
+}
+
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
 {
+    if (cx->onednn) {
+        for (size_t i = 0; i < count; i++)
+            by_onednn(cx, layers[i].y, packed, layers[i].w, S);
+        return;
+    }
     struct pass p = {cx, layers, count, S, packed};
     size_t tasks = 0;
     double cost = 0;
@@ -108,5 +128,6 @@ void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct w
 {
     struct op_ctx exact = *cx;
     exact.bf16 = 0;
+    exact.onednn = NULL;
     op_linear(&exact, y, x, w, S);
 }

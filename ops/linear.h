@@ -5,7 +5,10 @@
  *   W [N,K] as stored   x [S,K]   y [S,N], not x                                        (x, y f32)
  *
  * x is packed once for all the layers that read it: [S, packed_length(K)] of f32, or in precision bf16 (op_ctx.bf16; every W
- * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate. */
+ * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate.
+ *
+ * With op_ctx.onednn the sums are oneDNN's, in its own order; x is then packed in natural order, and rounded with op_ctx.bf16.
+ * op_multiply and op_linear_exact stay the contract's. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 

@@ -34,6 +34,8 @@ struct onednn {
     char version[32];
     struct made *made;
     size_t count, last; /* last: the one that ran before, most often the next too */
+    size_t oldest;      /* once there are ONEDNN_MOST_SHAPES: who makes room */
+    const char *failed; /* not asked for yet */
 };
 
 static int load(struct onednn *o)
@@ -54,7 +56,10 @@ const char *onednn_open(struct onednn **out, int threads)
     if (!o)
         return "no memory for oneDNN";
     o->threads = threads;
-    if (!load(o))
+    o->made = calloc(ONEDNN_MOST_SHAPES, sizeof *o->made);
+    if (!o->made)
+        why = "no memory for oneDNN";
+    else if (!load(o))
         why = LIBRARY " could not be loaded";
     else if (o->call.engine_create(&o->engine, dnnl_cpu, 0) != dnnl_success ||
              o->call.stream_create(&o->stream, o->engine, dnnl_stream_default_flags) != dnnl_success)
@@ -143,22 +148,25 @@ const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape)
             return NULL;
         }
     }
-    struct made m = {.shape = *shape}, *more = realloc(o->made, (o->count + 1) * sizeof m);
-    if (!more)
-        return "no memory for oneDNN";
-    o->made = more;
+    struct made m = {.shape = *shape};
     int before = op_foreign_threads(o->threads), done = make(o, &m);
     op_foreign_threads(before);
     if (!done) {
         unmake(o, &m);
         return "oneDNN cannot multiply matrices of this shape and these types";
     }
-    o->last = o->count;
-    o->made[o->count++] = m;
+    if (o->count < ONEDNN_MOST_SHAPES) {
+        o->last = o->count++;
+    } else {
+        o->last = o->oldest;
+        o->oldest = (o->oldest + 1) % ONEDNN_MOST_SHAPES;
+        unmake(o, &o->made[o->last]);
+    }
+    o->made[o->last] = m;
     return NULL;
 }
 
-const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
+static const char *run(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
 {
     const char *why = onednn_prepare(o, shape);
     if (why)
@@ -175,6 +183,21 @@ const char *onednn_linear(struct onednn *o, float *y, const void *x, const void 
     return failed ? "oneDNN failed" : NULL;
 }
 
+const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
+{
+    const char *why = run(o, y, x, w, shape);
+    if (why && !o->failed)
+        o->failed = why;
+    return why;
+}
+
+const char *onednn_failure(struct onednn *o)
+{
+    const char *why = o->failed;
+    o->failed = NULL;
+    return why;
+}
+
 #else
 
 const char *onednn_open(struct onednn **out, int threads)
@@ -186,6 +209,7 @@ const char *onednn_open(struct onednn **out, int threads)
 
 void onednn_close(struct onednn *o) { (void)o; }
 const char *onednn_version(const struct onednn *o) { return (void)o, ""; }
+const char *onednn_failure(struct onednn *o) { return (void)o, NULL; }
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape) { return (void)o, (void)shape, "built without oneDNN"; }
 
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)

@@ -25,6 +25,8 @@ struct op_ctx {
     struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
+    struct onednn *onednn;       /* NULL; else linear layers are given to it instead of the kernels, and no crew stands by: every
+                                    W is BF16 (and bf16 is set) or F32. For prompts; those are not the contract's bits */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
@@ -45,7 +47,7 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
                  void *arg);
 
 /* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
- * is a plain call. */
+ * is a plain call, and so it is for who has oneDNN: OpenMP would give a library one thread there. */
 void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
 /* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
 void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);

@@ -24,7 +24,7 @@ struct lead {
 void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
 {
     struct crew crew;
-    if (cx->crew || cx->threads <= 1) {
+    if (cx->crew || cx->threads <= 1 || cx->onednn) {
         work(arg);
         return;
     }

@@ -159,8 +159,11 @@ const struct command command_generate = {
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
     "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
+    "  --prefill WHO          contract, or onednn: for speed, the prompt goes through oneDNN's linear layers in chunks of 512,\n"
+    "                         with BF16 weights rounded as in --precision bf16. Other bits, which depend on threads, ISA and\n"
+    "                         machine too; drafts still change none of them (contract)\n"
     "  --context N            tokens that the caches hold (prompt + n)\n"
     "  --stats                more statistics, on stderr\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
     "                         draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};
