@@ -92,10 +92,7 @@ static int round_of(struct round *r, vb_error *err)
     struct workspace *w = r->w;
     size_t d = (size_t)w->model->config.hidden_size;
     double start = seconds();
-    if (r->by_onednn)
-        passes_of_round(r);
-    else
-        op_with_crew(&w->cx, passes_of_round, r);
+    op_with_crew(&w->cx, passes_of_round, r);
     int code = prefill_failed(w, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];

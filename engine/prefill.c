@@ -71,10 +71,24 @@ int prefill_open(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, onednn", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
-    int code = check_weights(s, err);
-    if (!code && (why = onednn_open(&s->work.onednn, s->work.cx.threads)))
-        code = vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
-    return code;
+    int code = check_weights(s, err), threads = s->work.cx.threads;
+    if (code)
+        return code;
+    s->work.onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work.onednn);
+    if (!s->work.onednn)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for oneDNN on %d threads", threads);
+    for (int i = 0; i < threads; i++)
+        if ((why = onednn_open(&s->work.onednn[i], 1)))
+            return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
+    return VB_OK;
+}
+
+void prefill_close(struct vb_session *s)
+{
+    for (int i = 0; s->work.onednn && i < s->work.cx.threads; i++)
+        onednn_close(s->work.onednn[i]);
+    vb_free(s->model->allocator, s->work.onednn);
+    s->work.onednn = NULL;
 }
 
 /* ---- which rows ---- */
@@ -96,7 +110,6 @@ size_t prefill_rows(const struct vb_session *s)
 
 void prefill_begin(struct workspace *w)
 {
-    assert(!w->cx.crew);
     w->cx.onednn = w->onednn;
     w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
 }
@@ -109,6 +122,10 @@ void prefill_end(struct workspace *w)
 
 int prefill_failed(struct workspace *w, vb_error *err)
 {
-    const char *why = w->onednn ? onednn_failure(w->onednn) : NULL;
+    const char *why = NULL;
+    for (int i = 0; w->onednn && i < w->cx.threads; i++) {
+        const char *failure = onednn_failure(w->onednn[i]);
+        why = why ? why : failure;
+    }
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why) : VB_OK;
 }

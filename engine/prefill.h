@@ -15,15 +15,16 @@
 
 #define PREFILL_CHUNK 512
 
-/* Checks the option, the chunk and every weight that it would meet; opens oneDNN for s->work. */
+/* Checks the option, the chunk and every weight that it would meet; opens oneDNN for the threads of s->work. */
 int prefill_open(struct vb_session *s, vb_error *err);
+void prefill_close(struct vb_session *s);
 
 /* How many rows the next pass has, if it is such a chunk; else 0. */
 size_t prefill_rows(const struct vb_session *s);
 /* Where to begin for row `row` to be computed again. */
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
-/* The passes between the two are oneDNN's; threads must not stand by (op_with_crew) around the first. */
+/* The passes between the two are oneDNN's. */
 void prefill_begin(struct workspace *w);
 void prefill_end(struct workspace *w);
 /* What it could not do since this was asked last, its memory running out, say. */

@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <string.h>
 
-#include "../ops/onednn.h"
 #include "../simd/fpenv.h"
 #include "prefill.h"
 #include "tap.h"
@@ -155,7 +154,7 @@ void vb_session_close(vb_session *s)
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
-    onednn_close(s->work.onednn);
+    prefill_close(s);
     workspace_close(&s->work);
     vb_free(a, s->tokens);
     vb_free(a, s->rows);

@@ -52,10 +52,28 @@ void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct wei
         cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S);
 }
 
+/* What went wrong oneDNN keeps, for whoever began the pass. */
+static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                      size_t n1, const void *packed, size_t ldp, size_t S)
+{
+    struct onednn_shape shape = {S, n1 - n0, w->cols, ldp, w->stride, ldy, type, type};
+    size_t size = type == ONEDNN_BF16 ? sizeof(uint16_t) : sizeof(float);
+    onednn_linear(o, y + n0, packed, (const char *)w->data + n0 * w->stride * size, &shape);
+}
+
+void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                        size_t n1, const void *packed, size_t ldp, size_t S)
+{
+    if (cx->onednn)
+        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, packed, ldp, S);
+    else
+        op_multiply(cx, y, ldy, w, n0, n1, packed, ldp, S);
+}
+
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
     unsigned char unknown = MAGNITUDES_UNKNOWN;
-    if (cx->bf16 && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
+    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
@@ -71,28 +89,14 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct linear *l = p->layers;
     size_t n0, n1;
-    (void)thread;
     for (; task >= op_row_tasks(p->cx, l->w->rows); l++)
         task -= op_row_tasks(p->cx, l->w->rows);
     op_row_range(p->cx, l->w->rows, task, &n0, &n1);
-    op_multiply(p->cx, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
-}
-
-/* What went wrong oneDNN keeps, for whoever began the pass. */
-static void by_onednn(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S)
-{
-    enum onednn_type type = cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32;
-    struct onednn_shape shape = {S, w->rows, w->cols, packed_length(w->cols), w->stride, w->rows, type, type};
-    onednn_linear(cx->onednn, y, packed, w->data, &shape);
+    op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
 }
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
 {
-    if (cx->onednn) {
-        for (size_t i = 0; i < count; i++)
-            by_onednn(cx, layers[i].y, packed, layers[i].w, S);
-        return;
-    }
     struct pass p = {cx, layers, count, S, packed};
     size_t tasks = 0;
     double cost = 0;

@@ -39,19 +39,15 @@ static const struct bundle *bundle_of(const struct pass *p, size_t task)
     return &p->bundles[low];
 }
 
-/* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle; oneDNN has been asked
- * for both products before */
+/* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, task);
     size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
-    (void)thread;
     op_row_range(p->cx, i, task - b->first_task, &n0, &n1);
-    if (!p->cx->onednn) {
-        op_multiply(p->cx, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
-        op_multiply(p->cx, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
-    }
+    op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
+    op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
     for (size_t s = 0; s < b->count; s++) {
         float *h = b->h + s * i + n0;
         p->cx->k->silu_mul(h, h, b->u + s * i + n0, n1 - n0);
@@ -64,9 +60,8 @@ static void down(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, task);
     size_t n0, n1;
-    (void)thread;
     op_row_range(p->cx, p->d, task - b->first_task, &n0, &n1);
-    op_multiply(p->cx, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
+    op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
 }
 
 /* rows: of all bundles */
@@ -87,18 +82,6 @@ static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count,
     }
 }
 
-/* All bundles by oneDNN, which divides each product among the threads itself. */
-static void run_bundles_by_onednn(const struct pass *p, size_t tasks, double cost)
-{
-    for (const struct bundle *b = p->bundles; b < p->bundles + p->count; b++) {
-        op_linear_packed(p->cx, b->h, b->x, b->w.gate, b->count);
-        op_linear_packed(p->cx, b->u, b->x, b->w.up, b->count);
-    }
-    op_parallel(p->cx, tasks, cost, gate_and_up, (void *)(uintptr_t)p);
-    for (const struct bundle *b = p->bundles; b < p->bundles + p->count; b++)
-        op_linear_packed(p->cx, b->y, b->h_packed, b->w.down, b->count);
-}
-
 /* All bundles, in two parallel regions. */
 static void run_bundles(const struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
 {
@@ -109,10 +92,6 @@ static void run_bundles(const struct op_ctx *cx, struct bundle *bundles, size_t 
         bundles[b].first_task = tasks;
         tasks += op_row_tasks(cx, intermediate_of(&bundles[b]));
         cost += (double)bundles[b].count * (double)d * (double)intermediate_of(&bundles[b]);
-    }
-    if (cx->onednn) {
-        run_bundles_by_onednn(&p, tasks, 16.0 * cost / (double)d);
-        return;
     }
     op_parallel(cx, tasks, 2.0 * cost, gate_and_up, &p);
     for (size_t b = 0; b < count; b++)

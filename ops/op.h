@@ -25,8 +25,8 @@ struct op_ctx {
     struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
-    struct onednn *onednn;       /* NULL; else linear layers are given to it instead of the kernels, and no crew stands by: every
-                                    W is BF16 (and bf16 is set) or F32. For prompts; those are not the contract's bits */
+    struct onednn *const *onednn; /* NULL; else one for each thread, and linear layers are theirs instead of the kernels': every
+                                    W is BF16 (bf16 is set then) or F32. For prompts; those are not the contract's bits */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
@@ -47,7 +47,7 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
                  void *arg);
 
 /* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
- * is a plain call, and so it is for who has oneDNN: OpenMP would give a library one thread there. */
+ * is a plain call. */
 void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
 /* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
 void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
@@ -57,7 +57,8 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
 int op_foreign_threads(int threads);
 
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32:
- * a chunk of those who sum over these rows next. */
+ * a chunk of those who sum over these rows next. With op_ctx.onednn the cut does not depend on the threads: its bits may
+ * depend on the cut. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
 

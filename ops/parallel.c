@@ -24,7 +24,7 @@ struct lead {
 void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
 {
     struct crew crew;
-    if (cx->crew || cx->threads <= 1 || cx->onednn) {
+    if (cx->crew || cx->threads <= 1) {
         work(arg);
         return;
     }
@@ -84,10 +84,14 @@ int op_foreign_threads(int threads)
     return before;
 }
 
+#define ONEDNN_GROUPS 8 /* in a task: at 4 calls cost more, at 16 the last of a region is waited for */
+
 /* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
 {
     size_t groups = (rows + 31) / 32, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
+    if (cx->onednn)
+        tasks = (groups + ONEDNN_GROUPS - 1) / ONEDNN_GROUPS;
     return groups < tasks ? groups : tasks;
 }
 
