@@ -4,8 +4,10 @@
  * chunks of 512 from index 0, each computed whole and by itself, and the MTP modules' rows that such a chunk makes final. All
  * else stays on the contract's kernels: generated tokens, text appended after them, what vb_evaluate computes, logits, drafts;
  * and so do norms, RoPE, attention and the router in these passes too. A cut goes back to where a chunk begins. So whose a
- * row is, and with which rows it was computed, depends on what was appended and cut, and not on drafts: on one machine, with
- * the same threads and instruction set, decoding with drafts still gives every bit of decoding without.
+ * row is, and with which rows it was computed, depends on what was appended and cut, and not on drafts: decoding with drafts
+ * still gives every bit of decoding without. oneDNN's sums depend on the number of rows, on the cut of W into tasks, on its
+ * version and on the CPU: each call has one thread and a cut that is always the same, so that the number of threads reaches no
+ * bit, nor does the instruction set, which is ours.
  *
  * oneDNN takes BF16 with BF16 only: with BF16 weights these passes are rounded as in precision bf16, whatever the session's. */
 #ifndef VB_PREFILL_H

@@ -168,9 +168,9 @@ typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
     const char *prefill;   /* NULL or "contract"; or "onednn": for speed, rows of the original prompt go through oneDNN's linear
-                              layers, BF16 weights with activations rounded to bf16. Not the contract's bits: the same ones with
-                              any draft, on one machine, with the same threads, isa and prompt. All weights BF16 or all F32,
-                              chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
+                              layers, with BF16 weights rounded as in precision bf16. Not the contract's bits, and others with
+                              another oneDNN or kind of CPU; the same with any draft, threads and isa. All weights BF16 or all
+                              F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep" */

@@ -84,7 +84,7 @@ int op_foreign_threads(int threads)
     return before;
 }
 
-#define ONEDNN_GROUPS 8 /* in a task: at 4 calls cost more, at 16 the last of a region is waited for */
+#define ONEDNN_GROUPS 8 /* in a task: 256 rows of W; more or fewer take as long */
 
 /* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
