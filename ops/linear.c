@@ -98,13 +98,13 @@ static void rows_of_linears(void *arg, size_t task, int thread)
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
 {
     struct pass p = {cx, layers, count, S, packed};
-    size_t tasks = 0;
+    size_t first[OP_LINEAR_MOST + 1] = {0};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
-        tasks += op_row_tasks(cx, layers[i].w->rows);
+        first[i + 1] = first[i] + op_row_tasks(cx, layers[i].w->rows);
         cost += (double)layers[i].w->rows * (double)layers[i].w->cols * (double)S;
     }
-    op_parallel(cx, tasks, cost, rows_of_linears, &p);
+    op_parallel_matrices(cx, first, count, cost, rows_of_linears, &p);
     for (size_t i = 0; i < count; i++)
         op_all_multiplied(cx, layers[i].w);
 }
