@@ -11,6 +11,8 @@
 
 /* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
 #define OP_THREAD_COST 131072.0
+/* Of a thread that stands by, which is there in a tenth of a microsecond: a microsecond or two. */
+#define OP_CREW_COST 16384.0
 
 /* Somebody who wants to see what operators compute on the way to their result. Told on the caller's thread: rows
  * [first, first + count) of the operator's, each `width` numbers, int32_t if `integers`, else float, side by side. */
@@ -24,7 +26,7 @@ struct op_ctx {
     const struct kernels *k;
     int threads;
     struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
-    double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
+    double thread_cost;          /* multiplications that are worth waking a thread for; 0: the above */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
     struct onednn *const *onednn; /* NULL; else one for each thread, and linear layers are theirs instead of the kernels': every
                                     W is BF16 (bf16 is set then) or F32. For prompts; those are not the contract's bits */

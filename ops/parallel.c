@@ -108,7 +108,7 @@ void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t m
 {
     int threads = cx->threads;
     size_t tasks = first[matrices];
-    double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : OP_THREAD_COST);
+    double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : cx->crew ? OP_CREW_COST : OP_THREAD_COST);
     if ((double)threads > most)
         threads = (int)most;
     if ((size_t)threads > tasks)
@@ -146,24 +146,63 @@ int op_foreign_threads(int threads)
     return before;
 }
 
-#define ONEDNN_GROUPS 8 /* in a task: 256 rows of W; more or fewer take as long */
+static size_t groups_of(size_t rows) { return (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP; }
 
-/* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
+#define ONEDNN_GROUPS 8 /* of a task: 256 rows of W; with more or fewer it takes as long */
+
+/* Where memory has places tasks are alike: each part's share of them is its share of the rows. So are they for oneDNN, whose
+ * bits may depend on how many rows of W it is given, however many threads there are. */
+static int cut_equally(const struct op_ctx *cx) { return cx->placement || cx->onednn; }
+
+static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
+{
+    size_t tasks = cx->onednn ? (groups + ONEDNN_GROUPS - 1) / ONEDNN_GROUPS : (size_t)cx->threads * 4;
+    return groups < tasks ? groups : tasks;
+}
+
+/* Elsewhere half of what is left goes to as many tasks as there are threads, and so on: long ones first, whose weights are
+ * long streams, and short ones at the end, so that nobody waits long for the last. */
+struct cut {
+    size_t tasks, groups;           /* in all rounds so far */
+    size_t first_task, first_group; /* of the newest round; */
+    size_t size;                    /* groups of each of its tasks */
+};
+
+static void next_round(struct cut *c, size_t threads, size_t groups)
+{
+    size_t left = groups - c->groups, parts = threads > 1 ? threads * 2 : 1;
+    c->first_task = c->tasks;
+    c->first_group = c->groups;
+    c->size = (left + parts - 1) / parts;
+    for (size_t i = 0; i < threads && c->groups < groups; i++, c->tasks++)
+        c->groups += c->size;
+}
+
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
 {
-    size_t groups = (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
-    if (cx->onednn)
-        tasks = (groups + ONEDNN_GROUPS - 1) / ONEDNN_GROUPS;
-    return groups < tasks ? groups : tasks;
+    struct cut c = {0};
+    if (cut_equally(cx))
+        return equal_tasks(cx, groups_of(rows));
+    while (c.groups < groups_of(rows))
+        next_round(&c, (size_t)cx->threads, groups_of(rows));
+    return c.tasks;
 }
 
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end)
 {
-    size_t groups = (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP, tasks = op_row_tasks(cx, rows);
-    *begin = groups * task / tasks * OP_ROW_GROUP;
-    *end = groups * (task + 1) / tasks * OP_ROW_GROUP;
-    if (*end > rows)
-        *end = rows;
+    size_t groups = groups_of(rows), first, last;
+    struct cut c = {0};
+    if (cut_equally(cx)) {
+        first = groups * task / equal_tasks(cx, groups);
+        last = groups * (task + 1) / equal_tasks(cx, groups);
+    } else {
+        while (c.tasks <= task)
+            next_round(&c, (size_t)cx->threads, groups);
+        first = c.first_group + (task - c.first_task) * c.size;
+        last = first + c.size;
+    }
+    *begin = first * OP_ROW_GROUP;
+    *end = last * OP_ROW_GROUP < rows ? last * OP_ROW_GROUP : rows;
 }
 
 struct each_row {

@@ -205,7 +205,7 @@ TEST(tasks_of_a_session_on_all_processors_meet_their_pages)
 {
     struct topology t = machine(4, 6, 64);
     struct placement p;
-    struct op_ctx cx = {.threads = 24};
+    struct op_ctx cx = {.threads = 24, .placement = &p};
     placement_plan(&p, &t, PLACEMENT_BIND, GB);
     for (size_t rows = 1; rows < 5000; rows += 7) {
         size_t tasks = op_row_tasks(&cx, rows);
