@@ -6,6 +6,7 @@
 #include "../simd/fpenv.h"
 #include "decode.h"
 #include "numa.h"
+#include "prefill.h"
 
 static double seconds(void)
 {
@@ -58,6 +59,7 @@ struct round {
     struct row *rows;
     struct run **runs;
     size_t count, chunk;
+    int by_onednn; /* a chunk of prefill onednn, of the only run */
 };
 
 /* Drafts, the target's pass, logits: what threads stand by for. */
@@ -77,7 +79,11 @@ static void passes_of_round(void *arg)
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
+    if (r->by_onednn)
+        prefill_begin(r->w);
     forward_target(r->w, r->rows, S);
+    if (r->by_onednn)
+        prefill_end(r->w);
     logits_of(r->w, r->runs, r->count);
 }
 
@@ -86,9 +92,9 @@ static int round_of(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
     size_t d = (size_t)w->model->config.hidden_size;
-    int code = VB_OK;
     double start = seconds();
     op_with_crew(&w->cx, passes_of_round, r);
+    int code = prefill_failed(w, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         const struct plan *p = &run->plan;
@@ -99,6 +105,8 @@ static int round_of(struct round *r, vb_error *err)
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
         session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        if (!code) /* the drafter's own passes over a prompt */
+            code = prefill_failed(&run->session->work, err);
         trace_round_ends(run->session->tracer);
         count_pass(run, seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)
@@ -117,20 +125,21 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
         active = 0;
         for (size_t i = 0; i < count && !code;) {
             struct run *group[MOST_IN_A_PASS];
-            size_t n = 0, rows = 0, logit_rows = 0;
-            for (; i < count && n < MOST_IN_A_PASS; i++) {
+            size_t n = 0, rows = 0, logit_rows = 0, prefill = 0;
+            for (; i < count && n < MOST_IN_A_PASS && !prefill; i++) {
                 if (runs[i].finished)
                     continue;
                 size_t most = session_most_rows(runs[i].session, first->chunk);
                 size_t choosing = 1 + (size_t)runs[i].session->max_draft;
-                if (n && (rows + most > w->max_rows || logit_rows + choosing > w->max_logit_rows))
+                prefill = prefill_rows(runs[i].session);
+                if (n && (prefill || rows + most > w->max_rows || logit_rows + choosing > w->max_logit_rows))
                     break;
                 rows += most;
                 logit_rows += choosing;
                 group[n++] = &runs[i];
             }
             if (n)
-                code = round_of(&(struct round){w, first->rows, group, n, first->chunk}, err);
+                code = round_of(&(struct round){w, first->rows, group, n, first->chunk, prefill_rows(group[0]->session) > 0}, err);
             for (size_t j = 0; j < n; j++)
                 active |= !group[j]->finished;
         }
@@ -166,6 +175,8 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
         else if (!code && s->context < sessions[0]->context && s->model->config.conventions.value[YARN])
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, the first one of %zu; convention yarn=max-len "
                            "wants equal ones", i, s->context, sessions[0]->context);
+        else if (!code && !s->work.onednn != !sessions[0]->work.onednn)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     }

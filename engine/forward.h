@@ -24,6 +24,7 @@ struct row {
 struct workspace {
     const struct model *model;
     struct op_ctx cx;
+    struct onednn **onednn;        /* NULL; or who computes prompts, one per thread: cx's in those passes (engine/prefill.h) */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;

@@ -7,6 +7,7 @@
 
 #include "../simd/fpenv.h"
 #include "numa.h"
+#include "prefill.h"
 #include "tap.h"
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
@@ -70,6 +71,8 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
     int threads = s->options.threads ? s->options.threads : available_processors();
     int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
+    if (!code)
+        code = prefill_open(s, err);
     if (!code)
         code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
     s->work.cx.placement = numa_placement(s->model);
@@ -143,6 +146,7 @@ void vb_session_close(vb_session *s)
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
+    prefill_close(s);
     workspace_close(&s->work);
     vb_free(a, s->tokens);
     vb_free(a, s->rows);
@@ -162,6 +166,8 @@ int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
         memcpy(s->tokens + s->count, tokens, count * sizeof *tokens);
     for (size_t i = 0; i < count; i++)
         sampler_saw_prompt(s->sampler, tokens[i]);
+    if (s->prompt == s->count) /* nothing was generated yet */
+        s->prompt += count;
     s->count += count;
     s->given = count ? s->count : s->given;
     return VB_OK;
@@ -175,12 +181,14 @@ int vb_truncate(vb_session *s, size_t count, vb_error *err)
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0;
     size_t rows = count > 1 + rewind ? count - 1 - rewind : 0;
     if (s->cached >= count) {
+        rows = prefill_rewind(s, rows);
         s->cached = rows;
         kvcache_truncate(&s->cache, rows);
         s->observed = rows ? rows + 1 : 0;
         s->given = count; /* the drafter still holds what was cut, until it observes again */
     }
     s->given = s->given < count ? s->given : count;
+    s->prompt = s->prompt < count ? s->prompt : count;
     s->count = count;
     sampler_restart(s->sampler); /* what is left counts as the prompt */
     for (size_t i = 0; i < count; i++)
@@ -196,8 +204,10 @@ const int32_t *vb_tokens(const vb_session *s, size_t *count)
 
 size_t session_most_rows(const struct vb_session *s, size_t chunk)
 {
-    size_t left = s->count - s->cached;
+    size_t left = s->count - s->cached, prefill = prefill_rows(s);
     chunk = s->chunk < chunk ? s->chunk : chunk;
+    if (prefill)
+        return prefill;
     if (left == 1)
         return 1 + (size_t)s->max_draft;
     return left < chunk ? left : chunk;
@@ -205,10 +215,10 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
 
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed)
 {
-    size_t left = s->count - s->cached;
+    size_t left = s->count - s->cached, prefill = prefill_rows(s);
     assert(left > 0);
     chunk = s->chunk < chunk ? s->chunk : chunk;
-    *p = (struct plan){.committed = left < chunk ? left : chunk};
+    *p = (struct plan){.committed = prefill ? prefill : left < chunk ? left : chunk, .by_onednn = prefill > 0};
     p->is_prompt = s->cached < s->given;
     p->chooses = p->committed == left;
     if (!s->type || p->is_prompt)
@@ -246,13 +256,18 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     s->count += n;
     /* A part of a prompt leaves all its rows; else the last token chosen has no row yet. */
     s->cached = p->chooses ? (n ? s->count - 1 : first + p->committed - 1) : first + p->committed;
+    s->cached = prefill_rewind(s, s->cached);
     kvcache_truncate(&s->cache, s->cached);
     if (!s->type)
         return;
+    if (p->by_onednn)
+        prefill_begin(&s->work);
     if (s->observed == 0)
         s->type->observe(s->drafter, &s->work, 0, s->tokens, NULL, 1);
     if (s->cached > first)
         s->type->observe(s->drafter, &s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
+    if (p->by_onednn)
+        prefill_end(&s->work);
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);

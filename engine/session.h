@@ -17,6 +17,7 @@ struct vb_session {
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* tokens the drafter knows */
+    size_t prompt;        /* with prefill onednn, rows before this one are its; those not computed yet begin a chunk */
     size_t given;         /* tokens appended by the caller or left by a cut: passes over them are a prompt's, without drafts */
     const struct drafter_type *type; /* NULL: no drafts */
     struct drafter *drafter;
@@ -32,6 +33,7 @@ struct plan {
     int32_t draft[VB_MAX_DRAFT];
     int drafts;           /* rows of drafts after them */
     int padding;          /* rows of nothing after those */
+    int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
     int is_prompt;        /* the first of them was given, not chosen */
     int chooses;          /* the last committed token is among the rows: tokens are chosen */
     size_t first_row;     /* in the pass */

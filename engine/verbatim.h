@@ -188,6 +188,10 @@ typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
+    const char *prefill;   /* NULL or "contract"; or "onednn": for speed, rows of the original prompt go through oneDNN's linear
+                              layers, with BF16 weights rounded as in precision bf16. Not the contract's bits, and others with
+                              another oneDNN or kind of CPU; the same with any draft, threads and isa. All weights BF16 or all
+                              F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep" */
@@ -252,8 +256,8 @@ typedef struct vb_generate_options {
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
 /* The same for several sessions of one model, in shared passes: row by row the same bits. options[i] and result[i]
- * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0], whose context must be the largest (or equal). An
- * error ends all of them. */
+ * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0], whose context must be the largest (or equal) and
+ * whose prefill all must have. An error ends all of them. */
 int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
                       vb_error *err);
 

@@ -1,6 +1,9 @@
 #include "linear.h"
 
+#include <string.h>
+
 #include "mistake.h"
+#include "onednn.h"
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
 
@@ -8,7 +11,10 @@ void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, siz
 {
     float packed[DOT_BLOCK];
     if (!cx->bf16) {
-        cx->k->pack((float *)packed_row + k0, x, n);
+        if (cx->onednn)
+            memcpy((float *)packed_row + k0, x, n * sizeof *x);
+        else
+            cx->k->pack((float *)packed_row + k0, x, n);
         return;
     }
     for (size_t k = 0, some; k < n; k += some) {
@@ -47,10 +53,28 @@ void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct wei
         cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S);
 }
 
+/* What went wrong oneDNN keeps, for whoever began the pass. */
+static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                      size_t n1, const void *packed, size_t ldp, size_t S)
+{
+    struct onednn_shape shape = {S, n1 - n0, w->cols, ldp, w->stride, ldy, type, type};
+    size_t size = type == ONEDNN_BF16 ? sizeof(uint16_t) : sizeof(float);
+    onednn_linear(o, y + n0, packed, (const char *)w->data + n0 * w->stride * size, &shape);
+}
+
+void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                        size_t n1, const void *packed, size_t ldp, size_t S)
+{
+    if (cx->onednn)
+        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, packed, ldp, S);
+    else
+        op_multiply(cx, y, ldy, w, n0, n1, packed, ldp, S);
+}
+
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
     unsigned char unknown = MISTAKE(tiny_weight_forgotten) ? MAGNITUDES_TINY : MAGNITUDES_UNKNOWN;
-    if (cx->bf16 && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
+    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
@@ -75,11 +99,10 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct linear *l = p->layers;
     size_t n0, n1;
-    (void)thread;
     while (task >= p->first[l + 1 - p->layers])
         l++;
     op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
-    op_multiply(p->cx, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
+    op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
 }
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
@@ -118,5 +141,6 @@ void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct w
 {
     struct op_ctx exact = *cx;
     exact.bf16 = MISTAKE(router_rounded) && cx->bf16 && w->type == WEIGHT_BF16;
+    exact.onednn = NULL;
     op_linear(&exact, y, x, w, S);
 }

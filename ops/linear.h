@@ -5,7 +5,10 @@
  *   W [N,K] as stored   x [S,K]   y [S,N], not x                                        (x, y f32)
  *
  * x is packed once for all the layers that read it: [S, packed_length(K)] of f32, or in precision bf16 (op_ctx.bf16; every W
- * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate. */
+ * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate.
+ *
+ * With op_ctx.onednn the sums are oneDNN's, in its own order, one task's rows of W to a call; x is then packed in natural
+ * order, and rounded with op_ctx.bf16. op_linear_exact and op_multiply stay the contract's. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
@@ -34,7 +37,10 @@ void op_pack(const struct op_ctx *cx, void *packed, const float *x, size_t ldx, 
 void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n);
 void op_linear_packed(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S);
 
-/* Rows [n0, n1) of W times packed rows: what a task calls. ldp: numbers from one packed row to the next. */
+/* Rows [n0, n1) of W times packed rows: what a task calls. ldp: numbers from one packed row to the next. op_multiply_packed
+ * is for rows that op_pack packed, on thread `thread`: the kernels', or oneDNN's. */
+void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                        size_t n1, const void *packed, size_t ldp, size_t S);
 void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S);
 

@@ -53,10 +53,9 @@ static void gate_and_up(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
-    (void)thread;
     op_row_range(p->cx, i, b->after, task, &n0, &n1);
-    op_multiply(p->cx, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
-    op_multiply(p->cx, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
+    op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
+    op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
     for (size_t s = 0; s < b->count; s++) {
         float *h = b->h + s * i + n0;
         p->cx->k->silu_mul(h, h, b->u + s * i + n0, n1 - n0);
@@ -69,9 +68,8 @@ static void down(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
-    (void)thread;
     op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
-    op_multiply(p->cx, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
+    op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
 }
 
 static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_t) / sizeof(float); }

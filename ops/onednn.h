@@ -4,14 +4,15 @@
  *
  *   W [N,K] row-major, in place   x [S,K]   y [S,N], not x         (x and W of the types asked for, y f32)
  *
- * The yardstick of `verbatim bench`. The library is loaded when it is first asked for and is no dependency of the program:
+ * The yardstick of `verbatim bench`, and with --prefill onednn, one to a thread, who computes prompts. The library is loaded when it is first asked for and is no dependency of the program:
  * without it, or built without its header, onednn_open says so. */
 #ifndef VB_ONEDNN_H
 #define VB_ONEDNN_H
 
 #include "op.h"
 
-struct onednn; /* the library, and a primitive for each shape that was used; not to be shared by threads */
+struct onednn; /* the library, and a primitive for each of the shapes used last; for one thread at a time, whichever */
+#define ONEDNN_MOST_SHAPES 512 /* kept at once; oneDNN itself remembers its newest 1024, of all who use it in the process */
 
 enum onednn_type { ONEDNN_F32, ONEDNN_BF16 };
 
@@ -29,7 +30,10 @@ const char *onednn_version(const struct onednn *o);
 
 /* Makes the primitive of a shape, and keeps it: generated code, milliseconds, memory. NULL, or why it could not. */
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
-/* Runs it, not within op_with_crew (OpenMP would give it one thread there); of a shape that was not prepared it is made now. */
+/* Runs it; one of more threads not within op_with_crew (OpenMP would give it one there). Of a shape that was not prepared it
+ * is made now. NULL, or why it failed: y is then undefined. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
+/* The first failure of onednn_linear since this was asked last, or NULL: for who called operators, which return nothing. */
+const char *onednn_failure(struct onednn *o);
 
 #endif

@@ -28,6 +28,8 @@ struct op_ctx {
     struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: the above */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
+    struct onednn *const *onednn; /* NULL; else one for each thread, and linear layers are theirs instead of the kernels': every
+                                    W is BF16 (bf16 is set then) or F32. For prompts; those are not the contract's bits */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
@@ -66,7 +68,8 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
 int op_foreign_threads(int threads);
 
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks tasks of whole groups of 32 (OP_ROW_GROUP):
- * a chunk of those who sum over these rows next. after: the rows of the region's matrices behind this one, 0 for the last. */
+ * a chunk of those who sum over these rows next. after: the rows of the region's matrices behind this one, 0 for the last.
+ * With op_ctx.onednn the cut does not depend on the threads, since its bits may depend on the cut. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 

@@ -148,10 +148,15 @@ int op_foreign_threads(int threads)
 
 static size_t groups_of(size_t rows) { return (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP; }
 
-/* Where memory has places tasks are alike: each part's share of them is its share of the rows. */
+#define ONEDNN_GROUPS 8 /* of a task: 256 rows of W; with more or fewer it takes as long */
+
+/* Where memory has places tasks are alike: each part's share of them is its share of the rows. So are they for oneDNN, whose
+ * bits may depend on how many rows of W it is given, however many threads there are. */
+static int cut_equally(const struct op_ctx *cx) { return cx->placement || cx->onednn; }
+
 static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
 {
-    size_t tasks = (size_t)cx->threads * 4;
+    size_t tasks = cx->onednn ? (groups + ONEDNN_GROUPS - 1) / ONEDNN_GROUPS : (size_t)cx->threads * 4;
     return groups < tasks ? groups : tasks;
 }
 
@@ -176,7 +181,7 @@ static void next_round(struct cut *c, size_t threads, size_t groups, size_t afte
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
 {
     struct cut c = {0};
-    if (cx->placement)
+    if (cut_equally(cx))
         return equal_tasks(cx, groups_of(rows));
     while (c.groups < groups_of(rows))
         next_round(&c, (size_t)cx->threads, groups_of(rows), groups_of(after));
@@ -187,7 +192,7 @@ void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t tas
 {
     size_t groups = groups_of(rows), first, last;
     struct cut c = {0};
-    if (cx->placement) {
+    if (cut_equally(cx)) {
         first = groups * task / equal_tasks(cx, groups);
         last = groups * (task + 1) / equal_tasks(cx, groups);
     } else {

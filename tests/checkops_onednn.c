@@ -2,6 +2,8 @@
  * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not. */
 #include "../ops/onednn.h"
 
+#include <pthread.h>
+
 #include "checkops.h"
 
 static struct onednn *open_or_skip(int threads)
@@ -95,6 +97,73 @@ TEST(a_prepared_shape_is_found_again_among_others)
     onednn_close(o);
 }
 
+/* The oldest make room; a shape that is gone is made again. */
+TEST(more_shapes_than_are_kept_do_no_harm)
+{
+    struct onednn *o = open_or_skip(1);
+    for (size_t round = 0; round < 2; round++)
+        for (size_t S = 1; S <= ONEDNN_MOST_SHAPES + 40; S++) {
+            struct onednn_shape s = {S, 16, 32, 32, 32, 16, ONEDNN_F32, ONEDNN_F32};
+            if (S % 37 && round) {
+                assert_null(onednn_prepare(o, &s));
+                continue;
+            }
+            size_t mark = guard_count;
+            CASE("%zu rows, round %zu", S, round);
+            check_shape(o, &s);
+            release_to(mark);
+        }
+    onednn_close(o);
+}
+
+struct elsewhere {
+    struct onednn *o;
+    float *y;
+    const float *x, *w;
+    struct onednn_shape shape;
+    const char *why;
+};
+
+static void *run_elsewhere(void *arg)
+{
+    struct elsewhere *e = arg;
+    e->why = onednn_linear(e->o, e->y, e->x, e->w, &e->shape);
+    return NULL;
+}
+
+/* Threads of a crew take turns with one: a primitive may run on another than the one that made it. */
+TEST(a_primitive_runs_on_any_thread)
+{
+    struct onednn *o = open_or_skip(1);
+    uint64_t seed = 1;
+    for (size_t S = 1; S <= 64; S *= 4) {
+        pthread_t thread;
+        struct onednn_shape s = {S, 100, 300, 300, 300, 100, ONEDNN_F32, ONEDNN_F32};
+        struct elsewhere e = {o, guarded_floats(S * 100), random_floats(S * 300, &seed), random_floats(100 * 300, &seed), s, NULL};
+        float *here = guarded_floats(S * 100);
+        assert_null(onednn_linear(o, here, e.x, e.w, &s));
+        assert_int_equal(pthread_create(&thread, NULL, run_elsewhere, &e), 0);
+        pthread_join(thread, NULL);
+        assert_null(e.why);
+        assert_memory_equal(here, e.y, S * 100 * sizeof *here);
+    }
+    onednn_close(o);
+}
+
+TEST(a_failure_is_kept_until_it_is_asked_for)
+{
+    struct onednn *o = open_or_skip(1);
+    float x = 1, y;
+    struct onednn_shape bad = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_BF16}, good = {1, 1, 1, 1, 1, 1, ONEDNN_F32, ONEDNN_F32};
+    assert_null(onednn_failure(o));
+    assert_non_null(onednn_linear(o, &y, &x, &x, &bad));
+    assert_null(onednn_linear(o, &y, &x, &x, &good));
+    const char *why = onednn_failure(o);
+    assert_true(why && strstr(why, "oneDNN cannot multiply"));
+    assert_null(onednn_failure(o));
+    onednn_close(o);
+}
+
 static size_t threads_of_this_process(void)
 {
     char line[128];
@@ -139,6 +208,9 @@ int main(void)
         cmocka_unit_test_teardown(runs_on_as_many_threads_as_asked_and_leaves_openmp_as_it_was, release_all),
         cmocka_unit_test_teardown(numbers_are_those_of_a_linear_layer, release_all),
         cmocka_unit_test_teardown(a_prepared_shape_is_found_again_among_others, release_all),
+        cmocka_unit_test_teardown(more_shapes_than_are_kept_do_no_harm, release_all),
+        cmocka_unit_test_teardown(a_primitive_runs_on_any_thread, release_all),
+        cmocka_unit_test_teardown(a_failure_is_kept_until_it_is_asked_for, release_all),
         cmocka_unit_test_teardown(what_it_cannot_do_is_said, release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

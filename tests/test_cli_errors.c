@@ -455,13 +455,13 @@ TEST(help_names_every_option)
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --seed"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --draft --draft-tokens --stats" COMPUTE PROMPT},
-        {"verify", "-n --ignore-eos --draft --draft-tokens --all" COMPUTE PROMPT},
-        {"draft", "--draft --draft-tokens" COMPUTE PROMPT},
+        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill" COMPUTE PROMPT},
+        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill" COMPUTE PROMPT},
+        {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
-        {"demo", "-n --ignore-eos --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
+        {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
         char options[512], *place = NULL;

@@ -85,6 +85,11 @@ static int prepare(struct bench *b)
         b->text[i] = (int32_t)((seed >> 33) % (uint64_t)vb_vocab_size(c->model));
     }
     b->no_onednn = onednn_open(&b->onednn, b->threads);
+    vb_session_options o = c->session;
+    o.context = 1;
+    o.prefill = "onednn";
+    b->prefill_onednn = !vb_session_open(&probe, c->model, &o, NULL);
+    vb_session_close(probe);
     return EXIT_DONE;
 }
 
@@ -128,7 +133,7 @@ const struct command command_bench = {
     "usage: verbatim bench MODEL [OPTIONS]\n\n"
     "Measures in turns, round after round:\n"
     "  the machine            read bandwidth; peaks of fma, of BF16 pairs and of bytes (int8), where the CPU has them\n"
-    "  prefill                of 128, 512 and 2048 tokens\n"
+    "  prefill                of 128, 512 and 2048 tokens; and with --prefill onednn, where it is installed and the weights allow it\n"
     "  pass                   one row after 16, 512 and 2048 tokens; 2 to 16 rows after 16\n"
     "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and 2048x7168, alone:\n"
     "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed\n"

@@ -28,7 +28,7 @@ struct bench_item {
     double force;          /* drafts are right with this probability; negative: as they come */
     size_t outputs, inputs, calls; /* of LINEAR: [N,K] of one matrix; how many calls a run is, of ATTENTION too */
     enum weight_type type; /* of LINEAR: of the weights, and for oneDNN of x as well */
-    int onednn;            /* LINEAR: oneDNN's */
+    int onednn;            /* LINEAR: oneDNN's; PREFILL: with --prefill onednn */
     vb_session *session;   /* kept open between rounds, PASS */
     struct bench_work work; /* of one run */
     double seconds[BENCH_ROUNDS];
@@ -60,6 +60,7 @@ struct bench {
     struct timeline *seen;
     struct onednn *onednn; /* NULL: */
     const char *no_onednn; /* why */
+    int prefill_onednn;    /* whether it can read prompts: of every type of weight but two it cannot */
 };
 
 /* --- bench_lines.c: which lines there are --- */

@@ -70,8 +70,11 @@ static void add_prefill(struct bench *b)
 {
     static const size_t lengths[] = {128, 512, 2048, 4096, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
-        if (fits(b, lengths[k] + 1))
-            add(b, BENCH_PREFILL, "prefill %zu", lengths[k])->rows = lengths[k];
+        for (int onednn = 0; onednn <= b->prefill_onednn && fits(b, lengths[k] + 1); onednn++) {
+            struct bench_item *i = add(b, BENCH_PREFILL, onednn ? "prefill %zu, onednn" : "prefill %zu", lengths[k]);
+            i->rows = lengths[k];
+            i->onednn = onednn;
+        }
 }
 
 static void add_pass(struct bench *b, size_t rows, size_t depth)

@@ -32,6 +32,7 @@ enum option_group {
     TAKES_HTML = 65536,  /* --html */
     TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
+    TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 

@@ -14,9 +14,10 @@ static int run(struct cli *c)
         code = cli_prompt(c, &ids, &count);
     if (code != EXIT_DONE)
         return code;
-    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0)
-                            ? "--reference computes one pass over the tokens; -n, --draft and --context do not go with it"
+    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0 || c->session.prefill)
+                            ? "--reference computes one pass over the tokens; -n, --draft, --prefill and --context do not go with it"
                         : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
+                        : c->n <= 0 && c->session.prefill ? "--prefill wants -n: one pass that is not continued is the contract's"
                         : c->taps && !*c->taps        ? "--taps is empty"
                                                       : NULL;
     if (wrong) {
@@ -57,9 +58,10 @@ const struct command command_dump = {
     "                         the manifest has both\n"
     "  --reference            the reference's values in double (F64), of one pass\n"
     "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep; --draft-tokens K\n"
+    "  --prefill onednn       with -n: oneDNN reads the prompt\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
     "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
     TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
-        TAKES_REFERENCE | TAKES_NAMES,
+        TAKES_REFERENCE | TAKES_NAMES | TAKES_PREFILL,
     run};

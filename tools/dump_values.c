@@ -56,7 +56,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     c->session.tap = on_tap;
     c->session.tap_context = t;
     c->session.tap_scores = t->scores;
-    if (!c->session.prefill_chunk) /* one pass, unless another chunk is asked for */
+    if (!c->session.prefill_chunk && !c->session.prefill) /* one pass, unless another chunk is asked for */
         c->session.prefill_chunk = (int32_t)count;
     int code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE) {

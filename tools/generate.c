@@ -196,6 +196,9 @@ const struct command command_generate = {
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
     "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
+    "  --prefill WHO          contract, or onednn: for speed, the prompt goes through oneDNN's linear layers in chunks of 512,\n"
+    "                         with BF16 weights rounded as in --precision bf16. Other bits, and others on another kind of\n"
+    "                         machine; drafts, threads and ISA change none of them (contract)\n"
     "  --context N            tokens that the caches hold (prompt + n)\n"
     "  --numa MODE            off, interleave, bind (off): where threads and pages of weights go on a machine with several\n"
     "                         memories; reads all weights first; same output\n"
@@ -203,4 +206,4 @@ const struct command command_generate = {
     "  --stats                more statistics, on stderr: by depth, load time, time to first token, peak memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
     "                         draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};

@@ -30,6 +30,7 @@ static const struct option options[] = {
     {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
     {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
+    {"--prefill", TAKES_PREFILL, TEXT_VALUE, AT(session.prefill), 0, 0},
     {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
     {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
     {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},

@@ -121,6 +121,9 @@ struct choices {
     int num_drafts, num_threads, num_chunks, num_isa;
 };
 
+/* oneDNN reads a prompt in chunks of 512, and has other bits with others. */
+static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
+
 static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
 {
     static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
@@ -143,7 +146,7 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
         if (threads[i] != plain->threads)
             k->threads[k->num_threads++] = threads[i];
     k->chunks[k->num_chunks++] = plain->chunk;
-    for (int i = 0; i < 4 && !c->session.prefill_chunk; i++)
+    for (int i = 0; i < 4 && !c->session.prefill_chunk && !prefill_is_onednn(c); i++)
         if (chunks[i] != plain->chunk && k->num_chunks < 4)
             k->chunks[k->num_chunks++] = chunks[i];
     k->isa[k->num_isa++] = plain->isa;
@@ -243,9 +246,11 @@ static int run(struct cli *c)
         else
             code = run_choices(&v, &choices, c->all);
         if (code == EXIT_DONE && c->json)
-            code = cli_print_json(json_pack("{s:b,s:O}", "equal", v.differences == 0, "rows", v.rows));
+            code = cli_print_json(json_pack("{s:b,s:s,s:O}", "equal", v.differences == 0, "prefill",
+                                            prefill_is_onednn(c) ? "onednn" : "contract", "rows", v.rows));
         else if (code == EXIT_DONE)
-            printf("%d runs: %s\n", v.runs, v.differences ? "DIFFERENT" : "identical, bit for bit");
+            printf("%d runs: %s%s\n", v.runs, v.differences ? "DIFFERENT" : "identical, bit for bit",
+                   prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
         if (code == EXIT_DONE && v.differences)
             code = EXIT_DIFFERENCE;
         json_decref(v.rows);
@@ -265,7 +270,8 @@ const struct command command_verify = {
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
-    "  --json                 {\"equal\": ..., \"rows\": [...]}\n"
+    "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
+    "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
     "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --ignore-eos, --precision, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL, run};

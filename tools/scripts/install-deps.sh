@@ -50,5 +50,5 @@ if [ -n "$browser" ]; then
 fi
 if [ -n "$onednn" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$onednn" >/dev/null ||
-        echo "install-deps.sh: $onednn could not be installed; oneDNN's lines of \`verbatim bench\` will be left out" >&2
+        echo "install-deps.sh: $onednn could not be installed; oneDNN's lines of \`verbatim bench\` will be left out, and --prefill onednn refused" >&2
 fi

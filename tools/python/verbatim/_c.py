@@ -134,6 +134,7 @@ class vb_session_options(C.Structure):
     _fields_ = [
         ("context", C.c_int32),
         ("prefill_chunk", C.c_int32),
+        ("prefill", C.c_char_p),
         ("threads", C.c_int32),
         ("isa", C.c_char_p),
         ("draft", C.c_char_p),

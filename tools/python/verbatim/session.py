@@ -50,6 +50,7 @@ class Session:
 
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
+    prefill        "onednn": oneDNN's linear layers read the prompt, for speed; other bits, see verbatim.h
     draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
@@ -62,13 +63,14 @@ class Session:
     A callback may raise: the run stops there and the exception comes out of the call that began it. It may not use
     the session. One thread at a time may use a session; threads may share its model."""
 
-    def __init__(self, model, *, context=None, prefill_chunk=None, threads=None, isa=None, draft=None, draft_tokens=None,
+    def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
                  temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                  frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
             prefill_chunk=_number("prefill_chunk", prefill_chunk, 1),
+            prefill=None if prefill is None else prefill.encode(),
             threads=_number("threads", threads, 1),
             isa=None if isa is None else isa.encode(),
             draft=None if draft is None else draft.encode(),
