@@ -17,6 +17,14 @@ BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing 
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
+# Without libnuma all is built but --numa, which then says so.
+HAVE_NUMA := $(shell echo 'int main(void) { return numa_available(); }' | \
+               $(CC) $(CFLAGS) -include numa.h -x c -o /dev/null - -lnuma 2>/dev/null && echo yes)
+ifeq ($(HAVE_NUMA),yes)
+BASE    += -DHAVE_NUMA
+LIBS    += -lnuma
+endif
+
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)
@@ -27,6 +35,8 @@ FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
 FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_OF_avx512_bf16 := -mavx512bf16
 endif
+# The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks.
+VECTORS := -ftree-vectorize -fvect-cost-model=dynamic
 ifeq ($(ARCH),aarch64)
 SIMD    += $(wildcard simd/neon*.c)
 endif
@@ -64,7 +74,7 @@ help:
 ## make golden          make the goldens again (needs Python; see golden/README.md)
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
-flags = $(BASE) $(CFLAGS) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
+flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) \
         $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
         $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn))

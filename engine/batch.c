@@ -5,6 +5,7 @@
 
 #include "../simd/fpenv.h"
 #include "decode.h"
+#include "numa.h"
 
 static double seconds(void)
 {
@@ -147,6 +148,7 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
     if (!runs)
         return vb_fail(err, VB_NO_MEMORY, "no memory for %zu sequences", count);
     struct fpenv env = fpenv_enter();
+    struct numa_visit visit = numa_enter(sessions[0]->model);
     int code = VB_OK;
     for (size_t i = 0; i < count && !code; i++) {
         struct vb_session *s = sessions[i];
@@ -169,6 +171,7 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
     }
     if (!code)
         code = run_all(runs, count, err);
+    numa_leave(&visit);
     fpenv_leave(env);
     vb_free(a, runs);
     return code;
@@ -192,8 +195,10 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
     room = s->context - s->count;
     if (s->type && room) {
         struct fpenv env = fpenv_enter();
+        struct numa_visit visit = numa_enter(s->model);
         *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
                                   &failed);
+        numa_leave(&visit);
         fpenv_leave(env);
     }
     return VB_OK;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -186,7 +187,8 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
     return rc;
 }
 
-/* Maps DIR/FILE, to be unmapped by checkpoint_close. */
+/* Maps DIR/FILE, to be unmapped by checkpoint_close. No advice to the kernel: of WILLNEED, SEQUENTIAL, HUGEPAGE and reading
+ * it all in, none brought the first token of a 2.6 GB checkpoint sooner, and reading all in doubled it on a cold cache. */
 static int map_file(struct checkpoint *c, const char *file, struct mapping **out, vb_error *err)
 {
     char *path = vb_path(&c->allocator, c->dir, file);
@@ -379,6 +381,26 @@ void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char 
     struct tensor *mine = &c->tensors[t - c->tensors];
     assert(!mine->taken && !mine->ignored);
     mine->ignored = why;
+}
+
+int checkpoint_lock(const struct checkpoint *c, vb_error *err)
+{
+    struct rlimit limit;
+    size_t total = 0;
+    const struct mapping *m, *done;
+    for (m = c->mappings; m; m = m->next)
+        total += m->size;
+    for (m = c->mappings; m && !mlock(m->data, m->size); m = m->next)
+        ;
+    if (!m)
+        return VB_OK;
+    int why = errno;
+    for (done = c->mappings; done != m; done = done->next)
+        munlock(done->data, done->size);
+    if ((why == ENOMEM || why == EPERM || why == EAGAIN) && !getrlimit(RLIMIT_MEMLOCK, &limit) && limit.rlim_cur < total)
+        return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: the limit (RLIMIT_MEMLOCK, ulimit -l) "
+                       "is %llu bytes", c->dir, total, (unsigned long long)limit.rlim_cur);
+    return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: %s", c->dir, total, strerror(why));
 }
 
 size_t checkpoint_count(const struct checkpoint *c)

@@ -46,6 +46,9 @@ const struct tensor *checkpoint_take(struct checkpoint *c, const char *name);
 /* Marks as explained: `why` is a string constant. */
 void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why);
 
+/* Locks the mappings into memory until they are closed: all or none. An error names RLIMIT_MEMLOCK when that is why. */
+int checkpoint_lock(const struct checkpoint *c, vb_error *err);
+
 size_t checkpoint_count(const struct checkpoint *c);
 const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* sorted by name */
 /* The tensors whose names begin with `prefix` are *first .. *first + the result - 1 of that order. */

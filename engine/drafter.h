@@ -47,5 +47,7 @@ struct drafter_type {
 
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
+/* By name; NULL and "none" give NULL. Another name is VB_BAD_ARGUMENT, and the known ones are told. */
+int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "../simd/fpenv.h"
 #include "mtp.h"
+#include "numa.h"
 #include "session.h"
 
 struct evaluation {
@@ -91,6 +92,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
 {
     struct evaluation e = {.session = s, .row = row, .context = context, .depths = depths};
     struct fpenv env = fpenv_enter();
+    struct numa_visit visit = numa_enter(s->model);
     int code = evaluation_open(&e, err), last = 0;
     size_t failed;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
@@ -110,6 +112,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         last = p.chooses;
     }
     evaluation_close(&e);
+    numa_leave(&visit);
     fpenv_leave(env);
     return code;
 }

@@ -136,10 +136,9 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
 }
 
-static void add_to_residual(float *x, const float *delta, size_t n)
+static void add_to_residual(const struct workspace *w, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] = x[i] + delta[i];
+    w->cx.k->axpy(w->x, 1.0f, w->delta, n); /* one rounding, as of a sum */
 }
 
 /* Which layer broke first, should a token's logits turn out not to be finite. A sum with a term that is not finite, or
@@ -148,10 +147,17 @@ static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
 {
     size_t d = (size_t)w->model->config.hidden_size;
     for (size_t s = 0; s < S; s++) {
-        float zero = 0.0f;
-        for (size_t i = 0; i < d; i++)
-            zero += w->x[s * d + i] * 0.0f;
-        if (zero != 0.0f && w->first_bad_layer[s] < 0) /* 0 * inf and 0 * NaN are NaN, which differs from 0 */
+        const float *x = w->x + s * d;
+        float zero[16] = {0}, all = 0.0f; /* side by side: one sum would wait for itself */
+        size_t i = 0;
+        for (; i + 16 <= d; i += 16)
+            for (size_t l = 0; l < 16; l++)
+                zero[l] += x[i + l] * 0.0f;
+        for (; i < d; i++)
+            all += x[i] * 0.0f;
+        for (size_t l = 0; l < 16; l++)
+            all += zero[l];
+        if (all != 0.0f && w->first_bad_layer[s] < 0) /* 0 * inf and 0 * NaN are NaN, which differs from 0 */
             w->first_bad_layer[s] = (int32_t)layer;
     }
 }
@@ -165,13 +171,13 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
     tap(w, "input_layernorm.output", w->normed, d);
     self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
-    add_to_residual(w->x, w->delta, S * d);
+    add_to_residual(w, S * d);
     tap(w, "post_attention_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
     tap(w, "post_attention_layernorm.output", w->normed, d);
     feed_forward(w, l, w->normed, w->delta, S);
     tap(w, "mlp.output", w->delta, d);
-    add_to_residual(w->x, w->delta, S * d);
+    add_to_residual(w, S * d);
     tap(w, "output", w->x, d);
 }
 

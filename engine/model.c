@@ -427,6 +427,7 @@ void model_close(struct model *m)
         vb_free(&a, block);
     }
     checkpoint_close(m->checkpoint);
+    vb_free(&a, m->numa);
     vb_free(&a, m);
 }
 

@@ -63,6 +63,7 @@ struct model {
     unsigned char *magnitudes;                /* precision bf16: what kernels learn of each matrix; the only thing of a
                                                  model that changes, and only from not knowing to knowing */
     size_t magnitudes_used;
+    struct numa *numa;                        /* numa.h; NULL: off */
     struct model_block *blocks;               /* every allocation that the pointers above lead to */
 };
 

@@ -3,25 +3,45 @@
 
 #include "../simd/fpenv.h"
 #include "model.h"
+#include "numa.h"
 #include "tokenizer.h"
 
 const char *vb_version(void) { return VB_VERSION; }
+
+static int place(struct model **m, enum placement_mode mode, vb_error *err)
+{
+    (*m)->numa = vb_alloc((*m)->allocator, 1, sizeof *(*m)->numa);
+    if ((*m)->numa) {
+        numa_place(*m, mode);
+        return VB_OK;
+    }
+    model_close(*m);
+    *m = NULL;
+    return vb_fail(err, VB_NO_MEMORY, "no memory for the plan of where threads and pages go");
+}
 
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
     struct conventions conventions = {{0}};
     enum precision precision;
+    enum placement_mode mode;
     *out = NULL;
     int code = precision_parse(&precision, options ? options->precision : NULL, err);
     if (!code)
         code = conventions_parse(&conventions, options ? options->conventions : NULL, err);
+    if (!code)
+        code = numa_mode(&mode, options ? options->numa : NULL, err);
     if (code)
         return code;
     struct fpenv env = fpenv_enter();
     code = model_open_under(out, dir, &conventions, precision, options ? &options->allocator : NULL, err);
+    if (!code && mode != PLACEMENT_OFF)
+        code = place(out, mode, err);
     fpenv_leave(env);
     return code;
 }
+
+int vb_model_lock(const vb_model *model, vb_error *err) { return checkpoint_lock(model->checkpoint, err); }
 
 void vb_model_close(vb_model *model) { model_close(model); }
 int32_t vb_vocab_size(const vb_model *model) { return model->config.vocab_size; }

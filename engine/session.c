@@ -6,30 +6,21 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "numa.h"
 #include "tap.h"
-
-static const struct drafter_type *drafter_named(const char *name)
-{
-    for (const struct drafter_type *const *t = drafter_types; *t; t++)
-        if (!strcmp((*t)->name, name))
-            return *t;
-    return NULL;
-}
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
-    const char *name = o->draft ? o->draft : "none";
+    const struct drafter_type *type;
+    int code = drafter_find(&type, o->draft, err);
     if (o->draft_tokens > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
-    if (!strcmp(name, "none"))
-        return VB_OK;
-    const struct drafter_type *type = drafter_named(name);
-    if (!type)
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep", name);
+    if (code || !type)
+        return code;
     if (type->needs_mtp && !s->model->num_mtp)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(s->model->checkpoint),
-                       name);
+                       type->name);
     int modules = s->model->num_mtp < VB_MAX_DRAFT ? s->model->num_mtp : VB_MAX_DRAFT;
     s->max_draft = o->draft_tokens ? o->draft_tokens : type->needs_mtp ? modules : 3;
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
@@ -81,6 +72,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
     if (!code)
         code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
+    s->work.cx.placement = numa_placement(s->model);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {

@@ -63,12 +63,33 @@ typedef struct vb_model_options {
                                to bf16, and so are, once, weights that are not (a copy of them) */
     const char *conventions; /* NULL: the defaults; else "as=vllm-2025,concat=hidden-embedding": `verbatim conventions` lists
                                 them. Those of drafting change no output; those of the target change the bits. */
+    const char *numa;       /* NULL or "off", "interleave", "bind": on machines with several memories (NUMA nodes), threads
+                               are pinned and weights placed; reads them all. See vb_placement. No bit depends on it. */
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index). Weights are
  * mapped, not read. options may be NULL. Close it after its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
+
+/* What became of the option numa. interleave: pages of weights go round the memories. bind: the processors of a node compute
+ * a range of rows of every matrix, and its pages lie in that node's memory. The pages are those of the mapped files, in
+ * the kernel's cache: read to their place when nobody had read them, moved there otherwise. */
+typedef struct vb_placement {
+    int32_t nodes;     /* with processors or memory that this process may use; with 1 nothing changes */
+    size_t pages;      /* of matrices, each with a node to lie on; 0: none was placed */
+    size_t in_place;   /* that lay there when they were read in */
+    size_t moved;      /* that lay elsewhere and were moved there; the rest lie elsewhere still */
+    double seconds;    /* that placing took, reading included */
+    int failed;        /* the machine or this build refused */
+    char why_not[256]; /* empty, or why nothing (or not everything) was placed: a clause, no full stop */
+} vb_placement;
+/* Returns 0, and zeros, when the option was off. */
+int vb_model_placement(const vb_model *model, vb_placement *out);
+
+/* Locks the mapped weights into memory (mlock), which reads them all; they are unlocked when the model is closed. When the limit
+ * (RLIMIT_MEMLOCK) is too low, VB_NO_MEMORY: nothing is locked then, and the model is as usable as before. */
+int vb_model_lock(const vb_model *model, vb_error *err);
 
 int32_t vb_vocab_size(const vb_model *model);
 int32_t vb_hidden_size(const vb_model *model);

@@ -44,7 +44,7 @@ struct pass {
     size_t group_count, blocks;
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
     float *score;                 /* [S*H, score_stride]: s, then p */
-    size_t ld;                    /* score_stride */
+    size_t ld;                    /* score_stride of the longest */
     float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
     float *L;                     /* [S*H] */
     float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
@@ -100,6 +100,7 @@ static void make_groups(struct pass *p)
     size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
     for (size_t s = 0; s < p->S; s++)
         longest = at_least(longest, p->seen[s].length);
+    p->ld = score_stride(longest);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
         heads = (heads + 1) / 2; /* few queries over few tokens: something for every thread */
@@ -163,8 +164,7 @@ static void scores_of_block(const struct pass *p, int thread, const struct group
     float *score = p->score + pair * p->ld + j;
     p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs);
     for (size_t i = 0; i < pairs; i++)
-        for (size_t k = 0; k < n; k++)
-            score[i * p->ld + k] = score[i * p->ld + k] * p->a->scale;
+        p->cx->k->scale(score + i * p->ld, p->a->scale, n);
 }
 
 /* One block of one group: s_j, m_b, p_j, l_b */
@@ -212,11 +212,8 @@ static void add_values(const struct pass *p, const struct weight_view *rows, siz
     float o_b[GROUP][COLUMNS];
     p->cx->k->fma_rows[WEIGHT_F32](o_b[0], COLUMNS, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld,
                                    pairs);
-    for (size_t i = 0; i < pairs; i++) {
-        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0, e = p->m[(pair + i) * p->blocks + block];
-        for (size_t c = 0; c < columns; c++)
-            o[c] = fmaf(e, o_b[i][c], o[c]);
-    }
+    for (size_t i = 0; i < pairs; i++)
+        p->cx->k->axpy(p->latent + (pair + i) * packed_latent(p->a) + c0, p->m[(pair + i) * p->blocks + block], o_b[i], columns);
 }
 
 /* Some columns of o of one group: queries that see a block whole take it together, the others one by one. */
@@ -242,8 +239,7 @@ static void value_columns(void *arg, size_t task, int thread)
     }
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
-        for (size_t c = 0; c < columns; c++)
-            o[c] = o[c] / p->L[pair + i];
+        p->cx->k->divide(o, p->L[pair + i], columns);
         if (p->cx->bf16) /* the order of a packed x already */
             p->cx->k->narrow(p->latent_narrow + (pair + i) * packed_latent(p->a) + c0, o, at_most(columns, p->a->latent - c0));
     }
@@ -300,10 +296,10 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
                   size_t S, size_t context)
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
-    struct pass p = {.cx = cx, .a = a, .row = packed_length(width), .ld = score_stride(context)};
+    struct pass p = {.cx = cx, .a = a, .row = packed_length(width)};
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
-    p.score = op_take(cx, pairs * p.ld);
+    p.score = op_take(cx, pairs * score_stride(context));
     p.m = op_take(cx, pairs * blocks_of(context));
     p.l = op_take(cx, pairs * blocks_of(context));
     p.L = op_take(cx, pairs);

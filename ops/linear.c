@@ -59,7 +59,16 @@ struct pass {
     const struct linear *layers;
     size_t count, S;
     const void *packed;
+    size_t first[OP_LINEAR_MOST + 1]; /* tasks, by layer */
 };
+
+static size_t rows_after(const struct pass *p, const struct linear *l)
+{
+    size_t rows = 0;
+    while (++l < p->layers + p->count)
+        rows += l->w->rows;
+    return rows;
+}
 
 static void rows_of_linears(void *arg, size_t task, int thread)
 {
@@ -67,22 +76,21 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     const struct linear *l = p->layers;
     size_t n0, n1;
     (void)thread;
-    for (; task >= op_row_tasks(p->cx, l->w->rows); l++)
-        task -= op_row_tasks(p->cx, l->w->rows);
-    op_row_range(p->cx, l->w->rows, task, &n0, &n1);
+    while (task >= p->first[l + 1 - p->layers])
+        l++;
+    op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
     op_multiply(p->cx, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
 }
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
 {
-    struct pass p = {cx, layers, count, S, packed};
-    size_t tasks = 0;
+    struct pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .packed = packed};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
-        tasks += op_row_tasks(cx, layers[i].w->rows);
+        p.first[i + 1] = p.first[i] + op_row_tasks(cx, layers[i].w->rows, rows_after(&p, &layers[i]));
         cost += (double)layers[i].w->rows * (double)layers[i].w->cols * (double)S;
     }
-    op_parallel(cx, tasks, cost, rows_of_linears, &p);
+    op_parallel_matrices(cx, p.first, count, cost, rows_of_linears, &p);
     for (size_t i = 0; i < count; i++)
         op_all_multiplied(cx, layers[i].w);
 }

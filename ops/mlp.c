@@ -15,38 +15,46 @@ struct bundle {
     float *h, *u;        /* [count, i] */
     void *h_packed;      /* [count, packed(i)] */
     float *y;            /* [count, d] */
-    size_t first_task;   /* of the region that runs now */
+    size_t after;        /* rows of gate_proj in the bundles behind this one; of down_proj there are d in each */
 };
 
 struct pass {
     const struct op_ctx *cx;
     struct bundle *bundles;
+    size_t *first; /* [count + 1] tasks of the region that runs now, by bundle */
     size_t count, d;
 };
 
 static size_t intermediate_of(const struct bundle *b) { return b->w.gate->rows; }
 
-static const struct bundle *bundle_of(const struct pass *p, size_t task)
+/* *task becomes the number of the task within its bundle. */
+static const struct bundle *bundle_of(const struct pass *p, size_t *task)
 {
     size_t low = 0, high = p->count; /* the last that begins at this task or before */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
-        if (p->bundles[middle].first_task <= task)
+        if (p->first[middle] <= *task)
             low = middle;
         else
             high = middle;
     }
+    *task -= p->first[low];
     return &p->bundles[low];
+}
+
+static size_t down_after(const struct pass *p, const struct bundle *b)
+{
+    return (size_t)(p->bundles + p->count - 1 - b) * p->d;
 }
 
 /* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
-    const struct bundle *b = bundle_of(p, task);
+    const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
     (void)thread;
-    op_row_range(p->cx, i, task - b->first_task, &n0, &n1);
+    op_row_range(p->cx, i, b->after, task, &n0, &n1);
     op_multiply(p->cx, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
     op_multiply(p->cx, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
     for (size_t s = 0; s < b->count; s++) {
@@ -59,12 +67,14 @@ static void gate_and_up(void *arg, size_t task, int thread)
 static void down(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
-    const struct bundle *b = bundle_of(p, task);
+    const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
     (void)thread;
-    op_row_range(p->cx, p->d, task - b->first_task, &n0, &n1);
+    op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
     op_multiply(p->cx, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
 }
+
+static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_t) / sizeof(float); }
 
 /* rows: of all bundles */
 static size_t bundle_scratch(size_t rows, size_t intermediate)
@@ -85,20 +95,23 @@ static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count,
 }
 
 /* All bundles, in two parallel regions. */
-static void run_bundles(const struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
+static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
 {
-    struct pass p = {cx, bundles, count, d};
+    size_t mark = op_mark(cx);
+    struct pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d};
     double cost = 0;
-    size_t tasks = 0;
+    p.first[0] = 0;
+    for (size_t b = count, after = 0; b--; after += intermediate_of(&bundles[b]))
+        bundles[b].after = after;
     for (size_t b = 0; b < count; b++) {
-        bundles[b].first_task = tasks;
-        tasks += op_row_tasks(cx, intermediate_of(&bundles[b]));
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, intermediate_of(&bundles[b]), bundles[b].after);
         cost += (double)bundles[b].count * (double)d * (double)intermediate_of(&bundles[b]);
     }
-    op_parallel(cx, tasks, 2.0 * cost, gate_and_up, &p);
+    op_parallel_matrices(cx, p.first, count, 2.0 * cost, gate_and_up, &p);
     for (size_t b = 0; b < count; b++)
-        bundles[b].first_task = b * op_row_tasks(cx, d);
-    op_parallel(cx, count * op_row_tasks(cx, d), cost, down, &p);
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, d, down_after(&p, &bundles[b]));
+    op_parallel_matrices(cx, p.first, count, cost, down, &p);
+    op_give(cx, mark);
     for (size_t b = 0; b < count; b++) {
         op_all_multiplied(cx, bundles[b].w.gate);
         op_all_multiplied(cx, bundles[b].w.up);
@@ -108,7 +121,7 @@ static void run_bundles(const struct op_ctx *cx, struct bundle *bundles, size_t 
 
 size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
 {
-    return op_scratch_bytes(S * packed_length(d)) + bundle_scratch(S, intermediate);
+    return op_scratch_bytes(S * packed_length(d)) + bundle_scratch(S, intermediate) + op_scratch_bytes(first_floats(1));
 }
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
@@ -127,7 +140,8 @@ size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_int
     return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
            op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float) + experts) +
            op_scratch_bytes(S * packed_length(d)) + op_scratch_bytes(S * chosen * packed_length(d)) +
-           bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate);
+           bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate) +
+           op_scratch_bytes(first_floats(experts + 1));
 }
 
 struct moe_pass {
@@ -178,13 +192,10 @@ static void combine(void *arg, size_t first, size_t count)
         int early = MISTAKE(one_row_in_another_order) && count == 1 && shared;
         for (size_t j = 0; j < d; j++)
             y[j] = early ? shared[j] : 0.0f;
-        for (size_t i = s * chosen; i < (s + 1) * chosen; i++) {
-            const float *y_e = p->out + (size_t)p->place[i] * d;
-            for (size_t j = 0; j < d; j++)
-                y[j] = __builtin_fmaf(p->weight[i], y_e[j], y[j]);
-        }
-        for (size_t j = 0; shared && !early && j < d; j++)
-            y[j] = y[j] + shared[j];
+        for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
+            p->cx->k->axpy(y, p->weight[i], p->out + (size_t)p->place[i] * d, d);
+        if (shared && !early)
+            p->cx->k->axpy(y, 1.0f, shared, d); /* one rounding, as of a sum */
     }
 }
 

@@ -7,9 +7,12 @@
 #define VB_OP_H
 
 #include "../simd/kernels.h"
+#include "placement.h"
 
 /* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
 #define OP_THREAD_COST 131072.0
+/* Of a thread that stands by, which is there in a tenth of a microsecond: a microsecond or two. */
+#define OP_CREW_COST 16384.0
 
 /* Somebody who wants to see what operators compute on the way to their result. Told on the caller's thread: rows
  * [first, first + count) of the operator's, each `width` numbers, int32_t if `integers`, else float, side by side. */
@@ -23,11 +26,13 @@ struct op_ctx {
     const struct kernels *k;
     int threads;
     struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
-    double thread_cost;          /* multiplications that are worth waking a thread for; 0: OP_THREAD_COST */
+    double thread_cost;          /* multiplications that are worth waking a thread for; 0: the above */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
     char *scratch;               /* 64-byte aligned */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
+    const struct placement *placement; /* NULL: threads run where the kernel likes, and take tasks as they come;
+                                          else a crew's are pinned */
 };
 
 /* Memory for the time of one operator: a stack. take returns 64-byte aligned floats; give returns to an earlier mark.
@@ -44,6 +49,12 @@ static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = 
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
+/* The same for the pieces of several matrices: tasks first[m] .. first[m + 1] - 1 are those of matrix m, first rows first;
+ * first[0] is 0, first[matrices] the number of tasks. Where memory has places (cx->placement), every thread of a crew
+ * begins with the pieces whose rows lie in its node's memory; op_parallel takes its tasks for one matrix. */
+void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
+                          void (*work)(void *arg, size_t task, int thread), void *arg);
+
 /* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
  * is a plain call. */
 void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
@@ -54,10 +65,10 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
  * op_with_crew. Returns what was. */
 int op_foreign_threads(int threads);
 
-/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32:
- * a chunk of those who sum over these rows next. */
-size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
-void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
+/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks tasks of whole groups of 32 (OP_ROW_GROUP):
+ * a chunk of those who sum over these rows next. after: the rows of the region's matrices behind this one, 0 for the last. */
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 
 /* Calls work(arg, first, count) for rows [first, first + count) that together are [0, S): rows that do not know of one
  * another, `cost` multiplications each. */

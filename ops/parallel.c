@@ -28,7 +28,7 @@ void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
         work(arg);
         return;
     }
-    crew_begin(&crew, cx->threads);
+    crew_begin(&crew, cx->threads, cx->placement);
 #pragma omp parallel num_threads(cx->threads)
     {
         if (omp_get_thread_num() == 0) {
@@ -49,11 +49,66 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with)
     cx->crew = with->crew && with->crew->threads <= cx->threads ? with->crew : NULL; /* threads have scratch of cx's */
 }
 
-void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
-                 void *arg)
+/* A region on a machine with places. The crew counts its tasks part by part; each part's run through all the matrices. */
+struct placed {
+    const struct placement *placement;
+    const size_t *first;
+    size_t matrices, of_part[PLACEMENT_NODES + 1];
+    void (*work)(void *arg, size_t task, int thread);
+    void *arg;
+};
+
+/* The tasks of matrix m that are a part's: *begin and their number. */
+static size_t share_of(const struct placed *p, int part, size_t m, size_t *begin)
+{
+    size_t end;
+    placement_share(p->placement, part, p->first[m + 1] - p->first[m], begin, &end);
+    size_t count = end - *begin;
+    *begin += p->first[m];
+    return count;
+}
+
+static void placed_task(void *arg, size_t index, int thread)
+{
+    const struct placed *p = arg;
+    int part = 0;
+    size_t m = 0, begin, count;
+    while (index >= p->of_part[part + 1])
+        part++;
+    index -= p->of_part[part];
+    for (; index >= (count = share_of(p, part, m, &begin)); m++)
+        index -= count;
+    p->work(p->arg, begin + index, thread);
+}
+
+static void run_placed(const struct op_ctx *cx, struct placed *p)
+{
+    size_t begin;
+    for (int part = 0; part < p->placement->parts; part++) {
+        p->of_part[part + 1] = p->of_part[part];
+        for (size_t m = 0; m < p->matrices; m++)
+            p->of_part[part + 1] += share_of(p, part, m, &begin);
+    }
+    crew_run(cx->crew, p->of_part, placed_task, p);
+}
+
+static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t matrices,
+                        void (*work)(void *arg, size_t task, int thread), void *arg)
+{
+    struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work, .arg = arg};
+    size_t all[] = {0, first[matrices]};
+    if (p.placement)
+        run_placed(cx, &p);
+    else
+        crew_run(cx->crew, all, work, arg);
+}
+
+void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
+                          void (*work)(void *arg, size_t task, int thread), void *arg)
 {
     int threads = cx->threads;
-    double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : OP_THREAD_COST);
+    size_t tasks = first[matrices];
+    double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : cx->crew ? OP_CREW_COST : OP_THREAD_COST);
     if ((double)threads > most)
         threads = (int)most;
     if ((size_t)threads > tasks)
@@ -61,7 +116,7 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
     if (threads <= 1 || cx->crew) {
         struct fpenv env = fpenv_enter();
         if (threads > 1)
-            crew_run(cx->crew, tasks, work, arg);
+            run_in_crew(cx, first, matrices, work, arg);
         for (size_t task = 0; threads <= 1 && task < tasks; task++)
             work(arg, task, 0);
         fpenv_leave(env);
@@ -77,6 +132,13 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
     }
 }
 
+void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
+                 void *arg)
+{
+    size_t first[] = {0, tasks};
+    op_parallel_matrices(cx, first, 1, cost, work, arg);
+}
+
 int op_foreign_threads(int threads)
 {
     int before = omp_get_max_threads();
@@ -84,20 +146,58 @@ int op_foreign_threads(int threads)
     return before;
 }
 
-/* Several tasks per thread, so that a thread that a neighbour interrupts does not hold up the others. */
-size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
+static size_t groups_of(size_t rows) { return (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP; }
+
+/* Where memory has places tasks are alike: each part's share of them is its share of the rows. */
+static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
 {
-    size_t groups = (rows + 31) / 32, tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
+    size_t tasks = (size_t)cx->threads * 4;
     return groups < tasks ? groups : tasks;
 }
 
-void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end)
+/* Elsewhere half of what is left of the region goes to as many tasks as there are threads, and so on: long ones first, whose
+ * weights are long streams, and short ones at the end, so that nobody waits long for the last. */
+struct cut {
+    size_t tasks, groups;           /* in all rounds so far */
+    size_t first_task, first_group; /* of the newest round; */
+    size_t size;                    /* groups of each of its tasks */
+};
+
+static void next_round(struct cut *c, size_t threads, size_t groups, size_t after)
 {
-    size_t groups = (rows + 31) / 32, tasks = op_row_tasks(cx, rows);
-    *begin = groups * task / tasks * 32;
-    *end = groups * (task + 1) / tasks * 32;
-    if (*end > rows)
-        *end = rows;
+    size_t left = groups - c->groups, share = threads > 1 ? (left + after + 2 * threads - 1) / (2 * threads) : left;
+    c->first_task = c->tasks;
+    c->first_group = c->groups;
+    c->size = share < left ? share : left;
+    for (size_t i = 0; i < threads && c->groups < groups; i++, c->tasks++)
+        c->groups += c->size;
+}
+
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
+{
+    struct cut c = {0};
+    if (cx->placement)
+        return equal_tasks(cx, groups_of(rows));
+    while (c.groups < groups_of(rows))
+        next_round(&c, (size_t)cx->threads, groups_of(rows), groups_of(after));
+    return c.tasks;
+}
+
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end)
+{
+    size_t groups = groups_of(rows), first, last;
+    struct cut c = {0};
+    if (cx->placement) {
+        first = groups * task / equal_tasks(cx, groups);
+        last = groups * (task + 1) / equal_tasks(cx, groups);
+    } else {
+        while (c.tasks <= task)
+            next_round(&c, (size_t)cx->threads, groups, groups_of(after));
+        first = c.first_group + (task - c.first_task) * c.size;
+        last = first + c.size;
+    }
+    *begin = first * OP_ROW_GROUP;
+    *end = last * OP_ROW_GROUP < rows ? last * OP_ROW_GROUP : rows;
 }
 
 struct each_row {

@@ -1,5 +1,6 @@
 /* simd/avx2.c -- the AVX2+FMA table and the kernels on one vector. Tails are copied, with +0 behind them. */
 #include "avx2.h"
+#include "elementwise.h"
 
 __m256 Sleef_finz_expf8_u10avx2(__m256);
 
@@ -108,6 +109,9 @@ const struct kernels kernels_avx2 = {
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
+    .axpy = axpy,
+    .scale = scale,
+    .divide = divide,
     .softmax_block = softmax_block,
     .exp = exp_f32,
     .silu_mul = silu_mul,

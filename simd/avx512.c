@@ -1,6 +1,7 @@
 /* simd/avx512.c -- the AVX-512 table (F, BW, DQ, VL) and the kernels on one vector. Tails are masked: a masked load
  * does not touch what it leaves out, so rows may end at an unreadable page. */
 #include "avx512.h"
+#include "elementwise.h"
 
 __m512 Sleef_finz_expf16_u10avx512f(__m512);
 
@@ -89,8 +90,10 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 #define TABLE(product_of_bf16, that_variant)                                                                           \
     {                                                                                                                  \
         .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul},                         \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = product_of_bf16,                       \
-        .learns_magnitudes = product_of_bf16 != matmul_bf16, .dot = dot, .pack = pack, .narrow = narrow, .softmax_block = softmax_block, .exp = exp_f32, .silu_mul = silu_mul,                        \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = product_of_bf16,                          \
+        .learns_magnitudes = product_of_bf16 != matmul_bf16, .dot = dot, .pack = pack, .narrow = narrow,               \
+        .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block, .exp = exp_f32,                \
+        .silu_mul = silu_mul,                                                                                          \
     }
 
 const struct kernels kernels_avx512 = TABLE(matmul_bf16, NULL);

@@ -86,6 +86,11 @@ struct kernels {
      * magnitudes below 2^-56 become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
+    /* y[i] = fma(a, x[i], y[i]);  y[i] = y[i] * a;  y[i] = y[i] / a. x and y do not overlap. */
+    void (*axpy)(float *y, float a, const float *x, size_t n);
+    void (*scale)(float *y, float a, size_t n);
+    void (*divide)(float *y, float a, size_t n);
+
     /* One block of attention or softmax, n <= 256 numbers (rule 4c): p[j] = exp(s[j] - m), m = max s[j] + 0 (so that a
      * maximum of -0 is +0; a NaN is never the larger one, it stays m only as s[0], but always reaches *sum); returns m;
      * *sum = lanes j mod 16 from +0, ascending, then the fold. p may be s. n >= 1. */

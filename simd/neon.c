@@ -1,5 +1,6 @@
 /* simd/neon.c -- the NEON table (any armv8-a) and the kernels on one vector. Tails are copied, with +0 behind them. */
 #include "neon.h"
+#include "elementwise.h"
 
 float32x4_t Sleef_finz_expf4_u10advsimd(float32x4_t);
 
@@ -118,6 +119,9 @@ const struct kernels kernels_neon = {
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
+    .axpy = axpy,
+    .scale = scale,
+    .divide = divide,
     .softmax_block = softmax_block,
     .exp = exp_f32,
     .silu_mul = silu_mul,

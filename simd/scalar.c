@@ -1,5 +1,6 @@
 /* simd/scalar.c -- the kernels in plain C: the bits that every vector file must return. Clear, not fast. */
 #include "decode.h"
+#include "elementwise.h"
 
 #include <math.h>
 
@@ -167,6 +168,9 @@ const struct kernels kernels_scalar = {
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
+    .axpy = axpy,
+    .scale = scale,
+    .divide = divide,
     .softmax_block = softmax_block,
     .exp = exp_f32,
     .silu_mul = silu_mul,

@@ -247,6 +247,7 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
 /* --- fma_rows --- */
 
 #define STRIP_ROWS 128 /* rows x STRIP weights that stay in L1 while many tokens pass */
+#define AHEAD 8        /* rows, of the first tokens among many: the others find the strip in L1 */
 #define FEW_ROWS 16    /* with few tokens: rows that are read side by side, each front to back */
 
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
@@ -277,7 +278,7 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
                     memcpy(cut[i], to + i * ldy, count * sizeof *y);
                 v->strip(whole ? to : cut[0], whole ? ldy : STRIP, tokens, source, weights,
                          direct ? pitch : sizeof decoded[0], block, x + t * ldx + n, ldx, n == 0,
-                         direct && T <= v->tokens ? rows * pitch : 0);
+                         !direct || t ? 0 : T <= v->tokens ? rows * pitch : AHEAD * pitch);
                 for (size_t i = 0; !whole && i < tokens; i++)
                     memcpy(to + i * ldy, cut[i], count * sizeof *y);
             }

@@ -26,6 +26,7 @@ const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "
 const char *const kernel_names[] = {"matmul_f32",   "matmul_f16",   "matmul_bf16",   "matmul_f8_e4m3",
                                     "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
                                     "narrow_matmul", "dot",         "pack",          "narrow",
+                                    "axpy",          "scale",       "divide",
                                     "softmax_block", "exp",         "silu_mul"};
 
 int wanted(enum kernel kernel) { return strstr(kernel_names[kernel], filter) != NULL; }
@@ -272,6 +273,37 @@ static void check_elementwise(enum kernel kernel, size_t n, int choice, size_t s
     }
 }
 
+/* y += a x, y *= a, y /= a */
+static void run_with_scalar(const struct kernels *k, enum kernel kernel, float *y, float a, const float *x, size_t n)
+{
+    if (kernel == AXPY)
+        k->axpy(y, a, x, n);
+    else
+        (kernel == SCALE ? k->scale : k->divide)(y, a, n);
+}
+
+static void check_with_scalar(enum kernel kernel, size_t n, enum kind kind, size_t slack)
+{
+    float *x = ending_at_a_page(SLOT_X, n * sizeof *x, slack * 4), *y = ending_at_a_page(SLOT_X2, n * sizeof *y, 0), a;
+    float *want = ending_at_a_page(SLOT_WANT, (n + 32) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (n + 32) * sizeof *got, 0);
+    random_numbers(x, WEIGHT_F32, kind, n);
+    random_numbers(y, WEIGHT_F32, kind, n);
+    random_numbers(&a, WEIGHT_F32, kind, 1);
+    fill_canary(want, n + 32);
+    memcpy(want + 16, y, n * sizeof *y);
+    run_with_scalar(&kernels_scalar, kernel, want + 16, a, x, n);
+    char what[120];
+    snprintf(what, sizeof what, "n=%zu %s", n, kind_names[kind]);
+    FOR_EACH_TABLE(k)
+    {
+        fill_canary(got, n + 32);
+        memcpy(got + 16, y, n * sizeof *y);
+        about_to_run(kernel, k, what);
+        run_with_scalar(k, kernel, got + 16, a, x, n);
+        same_bits(kernel, k, what, got, want, n + 32);
+    }
+}
+
 static void check_softmax(size_t n, int choice, size_t slack)
 {
     float *s = ending_at_a_page(SLOT_X, n * sizeof *s, slack * 4);
@@ -304,6 +336,9 @@ static void check_vector_kernels(void)
         for (int kind = 0; kind < KINDS; kind++) {
             if (wanted(DOT))
                 check_dot(n, (enum kind)kind, below(4));
+            for (enum kernel kernel = AXPY; kernel <= DIVIDE; kernel++)
+                if (wanted(kernel))
+                    check_with_scalar(kernel, n, (enum kind)kind, below(4));
             if (wanted(PACK) && kind < 2)
                 check_pack(n, (enum kind)kind, below(4));
         }

@@ -24,6 +24,7 @@ static const int modules[] = {1, 3, 0, 0, 0, 1};
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
     "decode_tokens_per_second:R"
+#define RUN_KEYS "load_seconds:r time_to_first_token_seconds:r peak_memory_bytes:i numa:n" /* of generate alone */
 
 static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 
@@ -65,7 +66,7 @@ TEST(generate_json_has_its_keys_and_types)
     json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "9", "--draft", "mtp-eagle", "--draft-tokens", "4");
     snprintf(keys, sizeof keys, GENERATE_KEYS, 'n');
     expect_keys(j, keys);
-    expect_keys(json_object_get(j, "stats"), STATS_KEYS);
+    expect_keys(json_object_get(j, "stats"), STATS_KEYS " " RUN_KEYS);
     assert_int_equal(integer(j, "prompt_tokens"), 3);
     assert_int_equal(integer(j, "draft_tokens"), 4);
     assert_string_equal(string(j, "draft"), "mtp-eagle");
@@ -84,16 +85,41 @@ TEST(no_tokens_are_an_answer_too)
     assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
     assert_string_equal(string(j, "finish_reason"), "length");
     expect_keys(stats, "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                       "prefill_tokens_per_second:n decode_tokens_per_second:n");
+                       "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
+                       "time_to_first_token_seconds:n peak_memory_bytes:i numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
     expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                                             "prefill_tokens_per_second:r decode_tokens_per_second:n");
+                                             "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
     json_decref(j);
     struct said s = RUN("generate", V3, "--tokens", "5,6,7", "-n", "0");
     expect_code(&s, 0);
     assert_string_equal(s.out, "");
+    forget(&s);
+}
+
+static double real(const json_t *object, const char *key) { return json_real_value(json_object_get(object, key)); }
+
+/* Loading is a part of the time to the first token, and that of the time the command takes. */
+TEST(time_and_memory_are_told)
+{
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "4"), *stats = json_object_get(j, "stats");
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    double whole = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    double load = real(stats, "load_seconds"), first = real(stats, "time_to_first_token_seconds");
+    if (!(load > 0.0 && first > load && first < whole))
+        fail_msg("load %g s, first token %g s, the command %g s", load, first, whole);
+    long long peak = integer(stats, "peak_memory_bytes");
+    if (peak < 1 << 20 || peak > 1ll << 32)
+        fail_msg("peak memory is %lld bytes", peak);
+    json_decref(j);
+    struct said s = RUN("generate", V3, "--tokens", "5", "-n", "2", "--ignore-eos", "--stats");
+    expect_code(&s, 0);
+    if (!strstr(s.err, "opened in ") || !strstr(s.err, "time to first token ") || !strstr(s.err, "peak memory "))
+        fail_msg("--stats should tell of time and memory: %s", s.err);
     forget(&s);
 }
 
@@ -575,6 +601,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generate_json_has_its_keys_and_types),
         cmocka_unit_test(no_tokens_are_an_answer_too),
+        cmocka_unit_test(time_and_memory_are_told),
         cmocka_unit_test(no_draft_is_none_and_0_and_the_default_is_one_draft_per_module),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(the_prompts_last_pass_is_prefill_whatever_the_chunk),

@@ -452,7 +452,7 @@ static int names_option(const char *text, const char *option)
 
 TEST(help_names_every_option)
 {
-#define COMPUTE " --threads --isa --precision --prefill-chunk --context --json"
+#define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --seed"
     static const char *const takes[][2] = {
         {"generate", "-n --ignore-eos --draft --draft-tokens --stats" COMPUTE PROMPT},
@@ -461,7 +461,7 @@ TEST(help_names_every_option)
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
-        {"demo", "-n --ignore-eos --threads --isa --precision --prefill-chunk --context" PROMPT}};
+        {"demo", "-n --ignore-eos --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
         char options[512], *place = NULL;

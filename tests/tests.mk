@@ -27,9 +27,9 @@ $(BUILD)/tests/sleef_hash: $(BUILD)/tests/sleef_hash.o $(BUILD)/libverbatim.a
 
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew
-$(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/crew.h simd/fpenv.h
+$(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h
 	@mkdir -p $(@D)
-	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -g -O1 -fsanitize=thread -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
+	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
 
 .SECONDARY:
 

@@ -90,10 +90,23 @@ void cli_progress(const char *label, size_t done, size_t total)
         fprintf(stderr, "\r\033[K");
 }
 
+/* What became of --numa: asked for with --stats, and unasked when it was refused. */
+static void tell_placement(const struct cli *c)
+{
+    vb_placement p;
+    if (!vb_model_placement(c->model, &p) || !(c->stats || p.failed))
+        return;
+    fprintf(stderr, "--numa %s: ", c->numa);
+    if (p.pages)
+        fprintf(stderr, "%d nodes; of %zu pages of weights %zu lay in their place, %zu were moved there, %zu lie elsewhere (%.1f s)%s",
+                p.nodes, p.pages, p.in_place, p.moved, p.pages - p.in_place - p.moved, p.seconds, *p.why_not ? "; " : "");
+    fprintf(stderr, "%s\n", p.why_not);
+}
+
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_model_options options = {.precision = c->precision, .conventions = c->conventions};
+    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
@@ -101,6 +114,9 @@ int cli_open(struct cli *c)
     double start = cli_seconds();
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
+    tell_placement(c);
+    if (c->mlock && vb_model_lock(c->model, &err)) /* the output is the same without: a warning, as llama.cpp's */
+        fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
     c->open_seconds = cli_seconds() - start;

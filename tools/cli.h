@@ -13,7 +13,7 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
@@ -38,10 +38,10 @@ enum option_group {
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
-    const char *as, *convention, *html, *against, *svg, *only;
+    const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     int longer; /* bench --long */
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
     long long rounds;           /* -1: not given */
@@ -56,7 +56,8 @@ struct cli {
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
-    double open_seconds;
+    double started;             /* cli_seconds() when the command began */
+    double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
 
 struct command {

@@ -285,7 +285,7 @@ const struct command command_diff = {
     "  --bits                 rounding is a difference: exit code 3\n"
     "  --all                  every tap in the table, not only those that differ\n"
     "  --json                 one object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes\n"
-    "--threads, --isa, --precision, --prefill-chunk, --context, --convention, --as: as for generate, for the MODEL.\n\n"
+    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate, for the MODEL.\n\n"
     "Per tap: equal bits, ULPs, largest distance, the same relative to the row's largest number beside its bound, NMSE,\n"
     "cosine. Numbers of two dtypes are rounded to the coarser first. Verdicts: identical; rounding (within the bound);\n"
     "tie-flip (a choice of experts, or the best token, fell the other way by less than rounding explains; rows behind it are\n"

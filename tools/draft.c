@@ -47,5 +47,5 @@ const struct command command_draft = {
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules)\n"
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
     "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --threads, --isa, --precision, --prefill-chunk,\n"
-    "  --context, --convention, --as, --padded    as for generate\n",
+    "  --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT, run};

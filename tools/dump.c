@@ -59,7 +59,7 @@ const struct command command_dump = {
     "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep; --draft-tokens K\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
-    "--threads, --isa, --precision, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
+    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
     TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
         TAKES_REFERENCE | TAKES_NAMES,
     run};

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -11,6 +12,7 @@ struct printer {
     const struct cli *c;
     struct utf8_stream stream;
     int colour, printed;
+    double first_token; /* when it came, by cli_seconds(); 0: none yet */
 };
 
 static void write_bytes(const char *bytes, size_t size)
@@ -24,6 +26,10 @@ static int print_token(void *context, const vb_event *e)
     struct printer *p = context;
     size_t size;
     char out[4096];
+    if (!p->first_token)
+        p->first_token = cli_seconds();
+    if (p->c->json)
+        return 0; /* all at once, in the end */
     if (!p->c->tokenizer) { /* no text: ids, as --tokens takes them */
         printf(p->printed++ ? ",%d" : "%d", e->token);
         fflush(stdout);
@@ -48,7 +54,35 @@ static const char *finish_name(enum vb_finish finish)
     return finish == VB_FINISH_STOP ? "stop" : finish == VB_FINISH_LENGTH ? "length" : "stopped";
 }
 
-static int print_json(struct cli *c, const vb_session *s, size_t prompt, const vb_result *r)
+/* The most memory that the process had at once, mapped pages of the weights included. */
+static json_int_t peak_memory(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) ? 0 : (json_int_t)usage.ru_maxrss * 1024;
+}
+
+/* {nodes, ...} or null: --numa is off */
+static json_t *placement(const struct cli *c)
+{
+    vb_placement p;
+    if (!vb_model_placement(c->model, &p))
+        return json_null();
+    return json_pack("{s:i,s:I,s:I,s:I,s:f,s:s}", "nodes", p.nodes, "pages", (json_int_t)p.pages, "in_place",
+                     (json_int_t)p.in_place, "moved", (json_int_t)p.moved, "seconds", p.seconds, "why_not", p.why_not);
+}
+
+/* What is about the run and not about the decoding. */
+static json_t *all_stats(const struct cli *c, const vb_result *r, double first_token)
+{
+    json_t *stats = cli_stats(r, cli_draft_tokens(c));
+    json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
+    json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
+    json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
+    json_object_set_new(stats, "numa", placement(c));
+    return stats;
+}
+
+static int print_json(struct cli *c, const vb_session *s, size_t prompt, const vb_result *r, double first_token)
 {
     size_t count;
     char fingerprint[17];
@@ -62,12 +96,12 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
                             fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
-                            cli_stats(r, cli_draft_tokens(c)));
+                            all_stats(c, r, first_token));
     free(text);
     return cli_print_json(out);
 }
 
-static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r)
+static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r, double first_token)
 {
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
     fprintf(stderr, "%zu prompt tokens", prompt);
@@ -82,8 +116,11 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
     fprintf(stderr, "; %s\n", finish_name(r->finish));
     if (!c->stats)
         return;
-    fprintf(stderr, "opened in %.1f ms; time to first token %.1f ms; %zu passes after the prompt in %.1f ms\n",
-            1e3 * c->open_seconds, 1e3 * (c->open_seconds + r->prefill_seconds), r->forwards, 1e3 * r->decode_seconds);
+    fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
+    if (first_token > 0.0)
+        fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
+    fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
+            1e-6 * (double)peak_memory());
     for (int k = 0; k < cli_draft_tokens(c); k++)
         if (r->drafted_by_depth[k])
             fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
@@ -114,7 +151,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE) {
         struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
         vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
-                                 .callback = c->json ? NULL : print_token, .context = &printer};
+                                 .callback = print_token, .context = &printer};
         int failed = vb_generate(session, &o, &result, &err);
         if (!c->json) {
             char rest[16];
@@ -126,9 +163,9 @@ static int run(struct cli *c)
         if (failed)
             cli_error(c, &err), code = EXIT_OTHER;
         else if (c->json)
-            code = print_json(c, session, count, &result);
+            code = print_json(c, session, count, &result, printer.first_token);
         else if (!ferror(stdout)) /* else main says so */
-            print_statistics(c, count, &result);
+            print_statistics(c, count, &result, printer.first_token);
     }
     vb_session_close(session);
     free(prompt);
@@ -160,7 +197,10 @@ const struct command command_generate = {
     "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
     "  --context N            tokens that the caches hold (prompt + n)\n"
-    "  --stats                more statistics, on stderr\n"
+    "  --numa MODE            off, interleave, bind (off): where threads and pages of weights go on a machine with several\n"
+    "                         memories; reads all weights first; same output\n"
+    "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
+    "  --stats                more statistics, on stderr: by depth, load time, time to first token, peak memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
     "                         draft_tokens, stats\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS, run};

@@ -6,8 +6,8 @@ PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 # What the libraries themselves need; libmd belongs to the command.
-REQUIRES := sleef libpcre2-8 jansson
-LIB_LIBS := -lsleef -lpcre2-8 -ljansson -lm
+REQUIRES := sleef libpcre2-8 jansson $(if $(HAVE_NUMA),numa)
+LIB_LIBS := -lsleef -lpcre2-8 -ljansson -lm $(if $(HAVE_NUMA),-lnuma)
 
 # -Bsymbolic: a program's own function of the same name is not called from inside.
 $(BUILD)/$(SONAME): $(LIB_OBJ)

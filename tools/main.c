@@ -36,6 +36,7 @@ static int written(const struct cli *c, int code)
 int main(int argc, char **argv)
 {
     struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
+    c.started = cli_seconds();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {
         help(stderr);

@@ -26,6 +26,8 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
+    {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
+    {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
     {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
     {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
@@ -167,14 +169,9 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
 
 static int check_draft(const struct cli *c, const char *draft)
 {
-    char known[256] = "none";
-    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
-        size_t used = strlen(known);
-        if (!strcmp((*t)->name, draft))
-            return EXIT_DONE;
-        snprintf(known + used, sizeof known - used, ", %s", (*t)->name);
-    }
-    return cli_fail(c, EXIT_USAGE, "unknown draft method %s; known are %s", draft, known);
+    const struct drafter_type *type;
+    vb_error err;
+    return drafter_find(&type, draft, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 
 /* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
@@ -234,9 +231,7 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
-    if (draft && strcmp(draft, "none"))
-        return check_draft(c, draft);
-    return EXIT_DONE;
+    return check_draft(c, draft);
 }
 
 int cli_parse(struct cli *c, int argc, char **argv)

@@ -267,5 +267,5 @@ const struct command command_verify = {
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
     "  --json                 {\"equal\": ..., \"rows\": [...]}\n"
     "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --ignore-eos, --precision, --context, --padded,\n"
-    "  --convention, --as    as for generate\n",
+    "  --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL, run};

@@ -20,7 +20,7 @@ private="-q -o Dir::State::Lists=$apt/lists
     -o APT::Sandbox::User= -o Acquire::Languages=none"
 apt-get $private update
 (cd "$apt" && apt-get $private download libc6 libgcc-s1 libgomp1 libsleef3 libsleef-dev libpcre2-8-0 libpcre2-dev \
-    libjansson4 libjansson-dev libmd0 libmd-dev libcmocka0 libcmocka-dev)
+    libjansson4 libjansson-dev libmd0 libmd-dev libnuma1 libnuma-dev libcmocka0 libcmocka-dev)
 for package in "$apt"/*.deb; do
     dpkg-deb -x "$package" "$root"
 done

@@ -45,7 +45,19 @@ class vb_allocator(C.Structure):
 
 
 class vb_model_options(C.Structure):
-    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p), ("conventions", C.c_char_p)]
+    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p), ("conventions", C.c_char_p), ("numa", C.c_char_p)]
+
+
+class vb_placement(C.Structure):
+    _fields_ = [
+        ("nodes", C.c_int32),
+        ("pages", C.c_size_t),
+        ("in_place", C.c_size_t),
+        ("moved", C.c_size_t),
+        ("seconds", C.c_double),
+        ("failed", C.c_int),
+        ("why_not", C.c_char * 256),
+    ]
 
 
 mask_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
@@ -181,7 +193,7 @@ class vb_generate_options(C.Structure):
 
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
-STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
            vb_result, vb_generate_options]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
@@ -191,6 +203,8 @@ FUNCTIONS = {
     "vb_version": (C.c_char_p, []),
     "vb_model_open": (C.c_int, [_out, C.c_char_p, C.POINTER(vb_model_options), _err]),
     "vb_model_close": (None, [_object]),
+    "vb_model_placement": (C.c_int, [_object, C.POINTER(vb_placement)]),
+    "vb_model_lock": (C.c_int, [_object, _err]),
     "vb_vocab_size": (C.c_int32, [_object]),
     "vb_hidden_size": (C.c_int32, [_object]),
     "vb_mtp_modules": (C.c_int32, [_object]),
