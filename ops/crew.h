@@ -21,7 +21,6 @@ struct crew {
     _Alignas(64) size_t finished; /* tasks of this job that are done */
     _Alignas(64) void (*work)(void *arg, size_t task, int thread);
     void *arg;
-    size_t tasks; /* in all parts */
     int over; /* the pass */
     int threads; /* the leader among them */
 };

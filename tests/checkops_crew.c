@@ -1,6 +1,6 @@
 /* tests/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument, and what a
  * task wrote the leader reads, and what the leader wrote a task. Nothing here that tasks share is atomic, so that a race is
- * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and nothing else (CREW_ALONE, tests.mk):
+ * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone (CREW_ALONE, tests.mk):
  * threads are pthreads, since libgomp is not instrumented. */
 #include "../ops/crew.h"
 
@@ -26,6 +26,7 @@
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define MOST_THREADS 9
+#define PARTS 3
 static const int crew_sizes[] = {1, 2, 3, MOST_THREADS}; /* the last is more than the cores of many machines */
 
 /* ---- threads that stand by ---------------------------------------------------------------------------------------- */
@@ -58,9 +59,21 @@ static void join_band(struct band *b, int threads)
     }
 }
 
-static void begin_band(struct band *b, int threads)
+/* parts: 1, or those of a machine with as many memories, whose processors are none of this one's: nobody moves. */
+static void begin_band(struct band *b, int threads, int parts)
 {
-    crew_begin(&b->crew, threads, NULL);
+    static struct topology t;
+    static struct placement p;
+    memset(t.node_of_cpu, -1, sizeof t.node_of_cpu);
+    for (int i = 0; i < parts; i++) {
+        t.node_of_cpu[PLACEMENT_CPUS - 1 - i] = i;
+        t.memory[i] = (uint64_t)1 << 40;
+        for (int j = 0; j < parts; j++)
+            t.distance[i][j] = i == j ? 10 : 20;
+    }
+    if (parts > 1)
+        assert_int_equal(placement_plan(&p, &t, PLACEMENT_BIND, 1 << 30), parts);
+    crew_begin(&b->crew, threads, parts > 1 ? &p : NULL);
     b->here = 1;
 }
 
@@ -126,7 +139,8 @@ static void run_jobs(struct band *b, uint32_t first, size_t count, size_t longes
         struct job *j = &places[n / 3 % 2];
         size_t tasks = n % 5 == 0 ? 1 : n % 11 == 0 ? 0 : 2 + n * 7 % (MOST_TASKS - 2); /* more than before, and fewer */
         *j = (struct job){.number = n, .tasks = tasks, .longest = longest, .threads = b->crew.threads};
-        crew_run(&b->crew, (size_t[]){0, j->tasks}, n % 2 ? odd : even, j);
+        size_t one = b->crew.parts == 1 ? tasks : tasks * (n % 4) / 3, two = one + (tasks - one) * (n % 3) / 2; /* or empty */
+        crew_run(&b->crew, (const size_t[PARTS + 1]){0, one, two, tasks}, n % 2 ? odd : even, j);
         check_job(j);
     }
 }
@@ -151,10 +165,12 @@ TEST(every_task_of_thousands_of_short_jobs_runs_once)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
         struct band b;
-        begin_band(&b, crew_sizes[i]);
-        join_band(&b, crew_sizes[i]);
-        run_jobs(&b, 1, 2000 * TIMES, 0);
-        end_band(&b);
+        for (int parts = 1; parts <= PARTS; parts += PARTS - 1) {
+            begin_band(&b, crew_sizes[i], parts);
+            join_band(&b, crew_sizes[i]);
+            run_jobs(&b, 1, 2000 * TIMES, 0);
+            end_band(&b);
+        }
     }
 }
 
@@ -162,7 +178,7 @@ TEST(tasks_of_uneven_length_run_once)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
         struct band b;
-        begin_band(&b, crew_sizes[i]);
+        begin_band(&b, crew_sizes[i], PARTS);
         join_band(&b, crew_sizes[i]);
         run_jobs(&b, 1, 100 * TIMES, 20000);
         end_band(&b);
@@ -174,12 +190,12 @@ TEST(every_thread_that_stands_by_takes_a_task_when_there_is_one)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
         struct band b;
-        begin_band(&b, crew_sizes[i]);
+        begin_band(&b, crew_sizes[i], 1);
         join_band(&b, crew_sizes[i]);
         for (int times = 0; times < 20; times++) {
             struct meeting m = {.wanted = crew_sizes[i]};
             unsigned seen = 0;
-            crew_run(&b.crew, (size_t[]){0, (size_t)m.wanted}, meet, &m);
+            crew_run(&b.crew, (const size_t[]){0, (size_t)m.wanted}, meet, &m);
             for (int t = 0; t < m.wanted; t++)
                 seen |= 1u << m.thread[t];
             assert_int_equal(seen, (1u << m.wanted) - 1);
@@ -192,7 +208,7 @@ TEST(every_thread_that_stands_by_takes_a_task_when_there_is_one)
 TEST(a_job_does_not_wait_for_threads_that_have_not_come)
 {
     struct band b;
-    begin_band(&b, MOST_THREADS);
+    begin_band(&b, MOST_THREADS, PARTS);
     run_jobs(&b, 1, 50, 100);
     join_band(&b, 3);
     run_jobs(&b, 51, 100 * TIMES, 100);
@@ -205,7 +221,7 @@ TEST(a_crew_that_never_works_goes_home)
 {
     for (int i = 0; i < 20 * TIMES; i++) {
         struct band b;
-        begin_band(&b, 4);
+        begin_band(&b, 4, 1 + 2 * (i % 2));
         join_band(&b, 4);
         if (i % 2)
             run_jobs(&b, (uint32_t)i, 1, 0);
