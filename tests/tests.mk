@@ -32,6 +32,7 @@ FUZZ_RUNS ?= 3000
 SEEDS_OF_fuzz_safetensors := $(wildcard golden/tiny/v3-mtp3/*.safetensors)
 SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
+SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.

@@ -47,12 +47,27 @@ struct gguf_writer {
     struct bytes keys, infos, data;
     uint64_t n_keys, n_tensors;
     size_t alignment;
+    const char *without; /* the key of this name is left out */
+    size_t keep;         /* keys after this byte are of that one */
+    int dropping;
 };
 
 /* ---- metadata ---- */
 
+static inline void end_dropping(struct gguf_writer *w)
+{
+    if (w->dropping) {
+        w->keys.used = w->keep;
+        w->n_keys--;
+    }
+    w->dropping = 0;
+}
+
 static inline void key(struct gguf_writer *w, const char *name, uint32_t type)
 {
+    end_dropping(w);
+    w->dropping = w->without && !strcmp(w->without, name);
+    w->keep = w->keys.used;
     put_text(&w->keys, name);
     put_number(&w->keys, type, 4);
     w->n_keys++;
@@ -107,6 +122,7 @@ static inline void tensor(struct gguf_writer *w, const char *name, uint32_t type
 static inline char *gguf_bytes(struct gguf_writer *w, size_t *size)
 {
     struct bytes all = {0};
+    end_dropping(w);
     put(&all, "GGUF", 4);
     put_number(&all, 3, 4);
     put_number(&all, w->n_tensors, 8);
