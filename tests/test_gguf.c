@@ -79,7 +79,7 @@ TEST(parts_beside_the_whole_are_explained)
     put_config(&w, m, &split);
     put_model(&w, m, &split);
     for (int i = 0; i < m->config.num_hidden_layers; i++) {
-        char prefix[16];
+        char prefix[32];
         snprintf(prefix, sizeof prefix, "blk.%d.", i);
         put_matrix(&w, prefix, "attn_kv_b", &m->layers[i].self_attn.kv_b_proj, whole.all_f32);
     }
@@ -202,7 +202,7 @@ static void refused(const char *dir, const char *name, const char *part)
 
 TEST(a_set_of_files_is_one_model)
 {
-    char dir[64], path[128], name[64];
+    char dir[64], path[128], name[128];
     struct gguf_choice o = {0};
     struct gguf_writer w = {0};
     vb_model *m = open_tiny("v2-lite"), *g;
