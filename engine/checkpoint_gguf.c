@@ -143,36 +143,44 @@ static int read_part(const struct reader *r, const struct gguf_tensor *t, struct
                    (int)t->name.size, t->name.s, t->type->name);
 }
 
-/* Number (i, j) of head h, as it is stored or widened to f32. */
-static void copy_number(unsigned char *to, size_t size, const struct part *p, size_t h, size_t i, size_t j)
+/* The matrix of head h, as it is stored or, when numbers are to have another size, widened to f32. */
+static const unsigned char *head_of(const struct part *p, size_t h, size_t size, float *wide)
 {
-    size_t at = (h * p->rows + i) * p->cols + j;
-    if (size == p->size) {
-        memcpy(to, p->data + at * size, size);
-        return;
-    }
-    struct weight_view w = {.type = p->dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16, .data = p->data + at * p->size,
-                            .rows = 1, .cols = 1, .stride = 1};
-    float x;
-    decode_weights(&x, &w, 0, 0, 1);
-    memcpy(to, &x, sizeof x);
+    size_t numbers = p->rows * p->cols;
+    const unsigned char *head = p->data + h * numbers * p->size;
+    if (size == p->size)
+        return head;
+    struct weight_view w = {.type = p->dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16, .data = head, .rows = 1,
+                            .cols = numbers, .stride = numbers};
+    decode_weights(wide, &w, 0, 0, numbers);
+    return (const unsigned char *)wide;
 }
 
-#define TILE 16 /* rows and columns: what is read down a column stays in the cache until its lines are used up */
+#define TILE 32 /* rows and columns: what is read down a column stays in the cache until its lines are used up */
+
+/* to [N, C] is the transpose of from [C, N]. */
+static inline void transpose(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
+{
+    for (size_t c0 = 0; c0 < C; c0 += TILE)
+        for (size_t n0 = 0; n0 < N; n0 += TILE)
+            for (size_t n = n0; n < N && n < n0 + TILE; n++)
+                for (size_t c = c0; c < C && c < c0 + TILE; c++)
+                    memcpy(to + (n * C + c) * size, from + (c * N + n) * size, size);
+}
 
 /* to [H, n + v, c]: of each head the transpose of k [c, n], then v [v, c]. */
-static void join(unsigned char *to, size_t size, const struct part *k, const struct part *v, size_t heads)
+static void join(unsigned char *to, size_t size, const struct part *k, const struct part *v, size_t heads, float *wide)
 {
     size_t C = k->rows, N = k->cols;
-    for (size_t h = 0; h < heads; h++, to += (N + v->rows) * C * size) {
-        for (size_t c0 = 0; c0 < C; c0 += TILE)
-            for (size_t n0 = 0; n0 < N; n0 += TILE)
-                for (size_t n = n0; n < N && n < n0 + TILE; n++)
-                    for (size_t c = c0; c < C && c < c0 + TILE; c++)
-                        copy_number(to + (n * C + c) * size, size, k, h, c, n);
-        for (size_t i = 0; i < v->rows; i++)
-            for (size_t c = 0; c < C; c++)
-                copy_number(to + ((N + i) * C + c) * size, size, v, h, i, c);
+    for (size_t h = 0; h < heads; h++) {
+        const unsigned char *from = head_of(k, h, size, wide);
+        if (size == 2) /* a constant: the compiler makes a single move of it */
+            transpose(to, from, C, N, 2);
+        else
+            transpose(to, from, C, N, 4);
+        to += N * C * size;
+        memcpy(to, head_of(v, h, size, wide), v->rows * C * size);
+        to += v->rows * C * size;
     }
 }
 
@@ -199,12 +207,17 @@ static int add_joined(struct reader *r, const struct gguf_tensor *k_b, const str
     }
     size_t size = t.dtype == DTYPE_F32 ? 4 : 2;
     unsigned char *copy = NULL;
+    float *wide = NULL;
+    if (k.dtype != v.dtype && !(wide = vb_alloc(&r->c->allocator, (k.cols > v.rows ? k.cols : v.rows) * k.rows, sizeof *wide)))
+        return checkpoint_no_memory(r->c, r->err);
     if (!__builtin_mul_overflow((size_t)t.shape[0], (size_t)t.shape[1], &numbers) &&
         !__builtin_mul_overflow(numbers, size, &bytes))
         copy = checkpoint_keep_copy(r->c, bytes);
+    if (copy)
+        join(copy, size, &k, &v, (size_t)r->heads, wide);
+    vb_free(&r->c->allocator, wide);
     if (!copy)
         return checkpoint_no_memory(r->c, r->err);
-    join(copy, size, &k, &v, (size_t)r->heads);
     t.data = copy;
     t.bytes = bytes;
     snprintf(name, sizeof name, "%sself_attn.kv_b_proj.weight", prefix);

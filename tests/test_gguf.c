@@ -31,7 +31,8 @@ static void run_both(const char *what, const vb_model *a, const vb_model *b)
 TEST(a_file_gives_the_bits_of_its_directory)
 {
     static const struct gguf_choice choices[] = {
-        {0}, {.all_f32 = 1}, {.unsplit = 1}, {.flat = 1, .alignment = 8}, {.all_f32 = 1, .unsplit = 1, .no_gating = 1, .alignment = 256},
+        {0}, {.all_f32 = 1}, {.unsplit = 1}, {.flat = 1, .alignment = 8}, {.mixed = 1},
+        {.all_f32 = 1, .unsplit = 1, .no_gating = 1, .alignment = 256},
     };
     char dir[64], what[64];
     make_dir(dir);

@@ -153,6 +153,7 @@ struct gguf_choice {
     int all_f32;      /* else matrices as stored, FP8 as F32, which holds its values exactly */
     int unsplit;      /* attn_kv_b, as older converters wrote it */
     int flat;         /* attn_k_b and attn_v_b in two dimensions, as ik_llama.cpp's converter wrote them */
+    int mixed;        /* attn_v_b is F32 whatever attn_k_b is */
     int no_groups;    /* without expert_group_count and expert_group_used_count */
     int no_gating;    /* without expert_gating_func */
     size_t alignment; /* 0: 32, and not said */
@@ -198,21 +199,23 @@ static inline void put_kv_b(struct gguf_writer *w, const char *prefix, const str
                             const struct gguf_choice *o)
 {
     size_t H = (size_t)c->num_attention_heads, N = (size_t)c->qk_nope_head_dim, V = (size_t)c->v_head_dim, C = kv_b->cols, size;
-    uint32_t type;
-    char *all = matrix_numbers(kv_b, o->all_f32, &type, &size), *k = malloc(H * N * C * size), *v = malloc(H * V * C * size);
-    char name[64];
+    size_t wide;
+    uint32_t type, value_type;
+    char *all = matrix_numbers(kv_b, o->all_f32, &type, &size);
+    char *values = matrix_numbers(kv_b, o->all_f32 || o->mixed, &value_type, &wide);
+    char *k = malloc(H * N * C * size), *v = malloc(H * V * C * wide), name[64];
     assert_true(k && v);
     for (size_t h = 0; h < H; h++) {
-        const char *head = all + h * (N + V) * C * size;
         for (size_t n = 0; n < N; n++)
             for (size_t i = 0; i < C; i++)
-                memcpy(k + ((h * C + i) * N + n) * size, head + (n * C + i) * size, size);
-        memcpy(v + h * V * C * size, head + N * C * size, V * C * size);
+                memcpy(k + ((h * C + i) * N + n) * size, all + ((h * (N + V) + n) * C + i) * size, size);
+        memcpy(v + h * V * C * wide, values + (h * (N + V) + N) * C * wide, V * C * wide);
     }
     snprintf(name, sizeof name, "%sattn_k_b.weight", prefix);
     tensor(w, name, type, 3 - o->flat, o->flat ? (size_t[]){H * C, N} : (size_t[]){H, C, N}, k, H * N * C * size);
     snprintf(name, sizeof name, "%sattn_v_b.weight", prefix);
-    tensor(w, name, type, 3 - o->flat, o->flat ? (size_t[]){H * V, C} : (size_t[]){H, V, C}, v, H * V * C * size);
+    tensor(w, name, value_type, 3 - o->flat, o->flat ? (size_t[]){H * V, C} : (size_t[]){H, V, C}, v, H * V * C * wide);
+    free(values);
     free(all);
     free(k);
     free(v);
