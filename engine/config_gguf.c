@@ -253,7 +253,8 @@ static int say_yarn(const struct metadata *m, json_t *rope)
 {
     int rc;
     if ((rc = must_be_1(m, "rope.scaling.yarn_ext_factor")) || (rc = must_be_1(m, "rope.scaling.yarn_attn_factor")) ||
-        (rc = must_be_1(m, "rope.scaling.attn_factor")) || (rc = say_rope_number(m, rope, "rope.scaling.factor", REAL, 0, "factor")) ||
+        (rc = must_be_1(m, "rope.scaling.attn_factor")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.factor", REAL, 0, "factor")) ||
         (rc = say_rope_number(m, rope, "rope.scaling.original_context_length", INTEGER, 0,
                               "original_max_position_embeddings")) ||
         (rc = say_rope_number(m, rope, "rope.scaling.yarn_beta_fast", REAL, 0, "beta_fast")) ||

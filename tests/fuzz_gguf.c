@@ -34,13 +34,14 @@ static void check_tensors(const struct gguf *g, const uint8_t *data, size_t size
     }
 }
 
-static void read_first_and_last(const struct checkpoint *c)
+static unsigned read_first_and_last(const struct checkpoint *c)
 {
-    static volatile unsigned char sink;
+    unsigned sum = 0;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const struct tensor *t = checkpoint_at(c, i);
-        sink ^= *(const unsigned char *)t->data ^ ((const unsigned char *)t->data)[t->bytes - 1];
+        sum += *(const unsigned char *)t->data + ((const unsigned char *)t->data)[t->bytes - 1];
     }
+    return sum;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -64,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     int known = !check(config_from_gguf(&config, g, &err), &err);
     if (!check(checkpoint_from_gguf(&checkpoint, g, NULL, &err), &err)) {
-        read_first_and_last(checkpoint);
+        demand(read_first_and_last(checkpoint) <= 510 * checkpoint_count(checkpoint));
         if (!known)
             checkpoint_close(checkpoint);
         else if (!check(model_bind(&model, &config, checkpoint, NULL, &err), &err))
