@@ -1,16 +1,14 @@
 /* engine/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
-#include "checkpoint.h"
+#include "checkpoint_internal.h"
+#include "gguf.h"
 #include "json.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define TEXT_CHUNK 65536 /* names live in chunks, so that they never move */
 #define MAX_SHARDS 100000
@@ -24,29 +22,17 @@ struct text {
     char bytes[TEXT_CHUNK];
 };
 
-struct mapping {
-    struct mapping *next;
-    void *data;
-    size_t size;
+struct copy {
+    struct copy *next;
+    char pad[64 - sizeof(struct copy *)]; /* what follows is 64-byte aligned, as vb_alloc made it */
 };
 
-struct checkpoint {
-    vb_allocator allocator;
-    char *dir;
-    struct mapping *mappings;
-    struct text *text;
-    struct tensor *tensors; /* sorted by name once complete */
-    size_t count, room;
-    uint32_t *slots; /* open addressing: index + 1 of a tensor, or 0 */
-    size_t slot_mask;
-};
-
-static int no_memory(const struct checkpoint *c, vb_error *err)
+int checkpoint_no_memory(const struct checkpoint *c, vb_error *err)
 {
     return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the names of its tensors (%zu so far)", c->dir, c->count);
 }
 
-static const char *keep_text(struct checkpoint *c, const char *s)
+const char *checkpoint_keep_text(struct checkpoint *c, const char *s)
 {
     size_t n = strlen(s) + 1;
     assert(n <= TEXT_CHUNK);
@@ -62,23 +48,33 @@ static const char *keep_text(struct checkpoint *c, const char *s)
     return copy;
 }
 
-/* Appends a copy of *t, its name too; t->file must outlive the checkpoint (keep_text). */
-static int add_tensor(struct checkpoint *c, const struct tensor *t, vb_error *err)
+void *checkpoint_keep_copy(struct checkpoint *c, size_t bytes)
+{
+    struct copy *copy = bytes <= SIZE_MAX - sizeof *copy ? vb_alloc(&c->allocator, 1, sizeof *copy + bytes) : NULL;
+    if (!copy)
+        return NULL;
+    copy->next = c->copies;
+    c->copies = copy;
+    c->copied += bytes;
+    return copy + 1;
+}
+
+int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err)
 {
     if (c->count == c->room) {
         size_t room = c->room ? 2 * c->room : 256;
         struct tensor *more = vb_alloc(&c->allocator, room, sizeof *more);
         if (!more)
-            return no_memory(c, err);
+            return checkpoint_no_memory(c, err);
         if (c->count)
             memcpy(more, c->tensors, c->count * sizeof *more);
         vb_free(&c->allocator, c->tensors);
         c->tensors = more;
         c->room = room;
     }
-    const char *name = keep_text(c, t->name);
+    const char *name = checkpoint_keep_text(c, t->name);
     if (!name)
-        return no_memory(c, err);
+        return checkpoint_no_memory(c, err);
     c->tensors[c->count] = *t;
     c->tensors[c->count++].name = name;
     return VB_OK;
@@ -106,14 +102,13 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
 }
 
-/* Sorts, refuses a name that is there twice, and builds the hash table. */
-static int build_index(struct checkpoint *c, vb_error *err)
+int checkpoint_build_index(struct checkpoint *c, vb_error *err)
 {
     size_t slots = 16;
     while (slots < 2 * c->count)
         slots *= 2;
     if (c->count > UINT32_MAX - 1 || !(c->slots = vb_alloc(&c->allocator, slots, sizeof *c->slots)))
-        return no_memory(c, err);
+        return checkpoint_no_memory(c, err);
     c->slot_mask = slots - 1;
     if (c->count)
         qsort(c->tensors, c->count, sizeof *c->tensors, by_name);
@@ -126,7 +121,7 @@ static int build_index(struct checkpoint *c, vb_error *err)
     return VB_OK;
 }
 
-static int create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
+int checkpoint_create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     struct checkpoint *c = vb_alloc(a, 1, sizeof *c);
     if (c && a)
@@ -144,11 +139,11 @@ void checkpoint_close(struct checkpoint *c)
     if (!c)
         return;
     vb_allocator a = c->allocator;
-    while (c->mappings) {
-        struct mapping *m = c->mappings;
-        c->mappings = m->next;
-        munmap(m->data, m->size);
-        vb_free(&a, m);
+    mapping_close_all(&c->mappings, &a);
+    while (c->copies) {
+        struct copy *copy = c->copies;
+        c->copies = copy->next;
+        vb_free(&a, copy);
     }
     while (c->text) {
         struct text *t = c->text;
@@ -166,20 +161,20 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
 {
     struct checkpoint *c = NULL;
     const char *file = NULL;
-    int rc = create(&c, "the list", a, err);
+    int rc = checkpoint_create(&c, "the list", a, err);
     if (rc)
         return rc;
     for (size_t i = 0; !rc && i < count; i++) {
         struct tensor t = list[i];
         if (!file || strcmp(file, t.file ? t.file : "")) /* lists come shard by shard */
-            file = keep_text(c, t.file ? t.file : "");
+            file = checkpoint_keep_text(c, t.file ? t.file : "");
         t.file = file;
         t.data = NULL;
         t.taken = 0;
         t.ignored = NULL;
-        rc = file ? add_tensor(c, &t, err) : no_memory(c, err);
+        rc = file ? checkpoint_add(c, &t, err) : checkpoint_no_memory(c, err);
     }
-    if (!rc && !(rc = build_index(c, err))) {
+    if (!rc && !(rc = checkpoint_build_index(c, err))) {
         *out = c;
         return VB_OK;
     }
@@ -187,36 +182,14 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
     return rc;
 }
 
-/* Maps DIR/FILE, to be unmapped by checkpoint_close. No advice to the kernel: of WILLNEED, SEQUENTIAL, HUGEPAGE and reading
- * it all in, none brought the first token of a 2.6 GB checkpoint sooner, and reading all in doubled it on a cold cache. */
+/* Maps DIR/FILE, to be unmapped by checkpoint_close. */
 static int map_file(struct checkpoint *c, const char *file, struct mapping **out, vb_error *err)
 {
     char *path = vb_path(&c->allocator, c->dir, file);
-    struct mapping *m = vb_alloc(&c->allocator, 1, sizeof *m);
-    struct stat st;
-    int fd = -1, rc = VB_OK;
-
-    if (!path || !m)
-        rc = no_memory(c, err);
-    else if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 || fstat(fd, &st))
-        rc = vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        rc = vb_fail(err, VB_IO, "%s: not a regular file", path);
-    else if (st.st_size < 8)
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: %lld bytes are no safetensors file", file, (long long)st.st_size);
-    else if ((m->data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
-        rc = vb_fail(err, VB_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    int rc = path ? mapping_open(&c->mappings, path, file, "safetensors", &c->allocator, err) : checkpoint_no_memory(c, err);
     vb_free(&c->allocator, path);
-    if (rc) {
-        vb_free(&c->allocator, m);
-        return rc;
-    }
-    m->size = (size_t)st.st_size;
-    m->next = c->mappings;
-    *out = c->mappings = m;
-    return VB_OK;
+    *out = c->mappings;
+    return rc;
 }
 
 struct shard {
@@ -239,14 +212,14 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
     }
     t.file = s->file;
     t.data = s->data + e->begin;
-    return add_tensor(s->c, &t, err);
+    return checkpoint_add(s->c, &t, err);
 }
 
 static int open_shard(struct checkpoint *c, const char *file, const json_t *weight_map, vb_error *err)
 {
     struct mapping *m = NULL;
-    struct shard s = {c, keep_text(c, file), NULL, weight_map};
-    int rc = s.file ? map_file(c, file, &m, err) : no_memory(c, err);
+    struct shard s = {c, checkpoint_keep_text(c, file), NULL, weight_map};
+    int rc = s.file ? map_file(c, file, &m, err) : checkpoint_no_memory(c, err);
     if (rc)
         return rc;
     s.data = m->data;
@@ -316,7 +289,7 @@ static int open_sharded(struct checkpoint *c, const char *path, vb_error *err)
     const char *file;
     json_t *root = NULL, *files = json_object(), *value;
     const json_t *weight_map;
-    int rc = files ? vb_read_file(&c->allocator, path, &text, &size, err) : no_memory(c, err);
+    int rc = files ? vb_read_file(&c->allocator, path, &text, &size, err) : checkpoint_no_memory(c, err);
 
     if (!rc && !(root = json_read(text, size, index_name, err)))
         rc = err ? err->code : VB_BAD_CHECKPOINT;
@@ -325,7 +298,7 @@ static int open_sharded(struct checkpoint *c, const char *path, vb_error *err)
     json_object_foreach(files, file, value)
         if ((rc = open_shard(c, file, weight_map, err)))
             goto done;
-    if (!(rc = build_index(c, err)))
+    if (!(rc = checkpoint_build_index(c, err)))
         rc = check_all_listed(c, weight_map, err);
 done:
     json_decref(files);
@@ -334,15 +307,29 @@ done:
     return rc;
 }
 
+/* A GGUF file's tensors; the parsed header is not needed after. */
+static int open_gguf(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct gguf *g;
+    int rc = gguf_open(&g, path, a, err);
+    if (rc)
+        return rc;
+    rc = checkpoint_from_gguf(out, g, a, err);
+    gguf_close(g);
+    return rc;
+}
+
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     struct checkpoint *c = NULL;
-    int rc = create(&c, dir, a, err);
+    if (gguf_is_path(dir))
+        return open_gguf(out, dir, a, err);
+    int rc = checkpoint_create(&c, dir, a, err);
     if (rc)
         return rc;
     char *single = vb_path(a, dir, single_name), *sharded = vb_path(a, dir, index_name);
     if (!single || !sharded)
-        rc = no_memory(c, err);
+        rc = checkpoint_no_memory(c, err);
     else if (vb_file_exists(single)) /* first, as Hugging Face does */
         rc = open_shard(c, single_name, NULL, err);
     else if (vb_file_exists(sharded))
@@ -350,7 +337,7 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     else
         rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
     if (!rc && !c->slots)
-        rc = build_index(c, err);
+        rc = checkpoint_build_index(c, err);
     vb_free(a, sharded);
     vb_free(a, single);
     if (rc)
@@ -428,6 +415,11 @@ size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, si
     for (high = low; high < c->count && !strncmp(c->tensors[high].name, prefix, n); high++)
         ;
     return high - low;
+}
+
+size_t checkpoint_copied(const struct checkpoint *c)
+{
+    return c->copied;
 }
 
 const char *checkpoint_dir(const struct checkpoint *c)

@@ -1,4 +1,5 @@
-/* engine/checkpoint.h -- the files of a checkpoint: safetensors, one or many, mapped and never copied.
+/* engine/checkpoint.h -- the files of a checkpoint: safetensors or GGUF, one or many, mapped; copied is only what a GGUF file
+ * holds in another order than it is used (checkpoint_gguf.c). Names are those of the Hugging Face layout.
  *
  * A checkpoint knows names, shapes, dtypes and bytes; engine/model knows what they mean. Every tensor is consumed
  * exactly once (checkpoint_take) or explained (checkpoint_ignore): what is left over is an error of the load report. */
@@ -18,7 +19,7 @@ struct tensor {
     char dtype_name[16];           /* as written in the file: "BF16", "I64" */
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
-    const void *data;              /* in the mapping, at any address; NULL for a list without weights */
+    const void *data;              /* in the mapping or a copy, at any address; NULL for a list without weights */
     size_t bytes;
     const char *file;              /* the shard's name, for messages */
     int taken;                     /* how often it was consumed */
@@ -27,7 +28,8 @@ struct tensor {
 
 struct checkpoint;
 
-/* DIR/model.safetensors, or else the shards of DIR/model.safetensors.index.json (its weight_map and the shards' headers
+/* `dir` is a directory, or a GGUF file (gguf.h). In a directory:
+ * DIR/model.safetensors, or else the shards of DIR/model.safetensors.index.json (its weight_map and the shards' headers
  * must agree, both ways). Memory-maps each file read-only; nothing is read but headers. A missing or truncated shard,
  * overlapping or out-of-range offsets, a byte count that differs from shape * dtype, a duplicate name are errors naming
  * file and tensor. A file that another program cuts short while it is mapped ends the process with SIGBUS. */
@@ -54,6 +56,7 @@ const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* sor
 /* The tensors whose names begin with `prefix` are *first .. *first + the result - 1 of that order. */
 size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, size_t *first);
 const char *checkpoint_dir(const struct checkpoint *c); /* "the list" for a list */
+size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of the tensors that are not mapped */
 
 /* The header of one safetensors file, from memory: `data` are the file's first bytes, `size` of `file_size` in all.
  *

@@ -1,6 +1,7 @@
 /* engine/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
 #include "config_internal.h"
+#include "gguf.h"
 
 #include "../ops/mistake.h"
 
@@ -374,40 +375,57 @@ static int check_sizes(const struct reader *r)
     return VB_OK;
 }
 
-int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
-                 const char *name, vb_error *err)
+int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
+                     vb_error *err)
 {
     struct config c = {.latent_eps = 1e-6};
-    struct reader r = {&c, NULL, name, err};
+    struct reader r = {&c, root, name, err};
     int family = 0, rc;
 
-    if (!(r.root = json_read(json, size, name, err)))
-        return err ? err->code : VB_BAD_CHECKPOINT;
-    if (!json_is_object(r.root)) {
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
-        goto done;
-    }
+    if (!json_is_object(root))
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
     if ((rc = read_family(&r, &family)) || (rc = refuse_features(&r)))
-        goto done;
+        return rc;
     for (size_t i = 0; i < KEYS; i++)
         if ((rc = read_key(&r, i, family)))
-            goto done;
+            return rc;
     if ((rc = config_read_rope(&r)) || (rc = config_read_quantization(&r)) || (rc = read_layer_types(&r)) ||
         (rc = check_routing(&r)) || (rc = check_sizes(&r)))
-        goto done;
+        return rc;
     const json_t *eos = json_object_get(r.root, "eos_token_id");
     c.eos_token_ids[0] = families[family].eos_token_id;
     c.num_eos = 1;
     if ((eos && (rc = read_eos(&r, eos))) || (generation && (rc = read_generation(&r, generation, generation_size))))
-        goto done;
+        return rc;
     *out = c;
-done:
-    json_decref(r.root);
+    return VB_OK;
+}
+
+int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
+                 const char *name, vb_error *err)
+{
+    json_t *root = json_read(json, size, name, err);
+    if (!root)
+        return err ? err->code : VB_BAD_CHECKPOINT;
+    int rc = config_from_json(out, root, generation, generation_size, name, err);
+    json_decref(root);
+    return rc;
+}
+
+static int read_gguf(struct config *out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct gguf *g;
+    int rc = gguf_open(&g, path, a, err);
+    if (!rc)
+        rc = config_from_gguf(out, g, err);
+    gguf_close(g);
     return rc;
 }
 
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err)
 {
+    if (gguf_is_path(dir))
+        return read_gguf(out, dir, a, err);
     char *path = vb_path(a, dir, "config.json"), *generation_path = vb_path(a, dir, "generation_config.json");
     char *text = NULL, *generation = NULL;
     size_t size = 0, generation_size = 0;
@@ -424,6 +442,11 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
     vb_free(a, generation_path);
     vb_free(a, path);
     return rc;
+}
+
+const char *config_origin(const struct config *c)
+{
+    return c->gguf ? "the metadata" : "config.json";
 }
 
 int config_layer_is_moe(const struct config *c, int layer)

@@ -57,6 +57,9 @@ struct config {
     int bos_token_id;                     /* -1: none; may lie beyond the vocabulary, as the end ids may */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* of generation_config.json when it has them, else of config.json */
 
+    int gguf;      /* all this is from a GGUF file's metadata (gguf.h), not from a config.json */
+    int no_groups; /* a GGUF file without expert_group_count: experts are chosen among all, whatever the original did */
+
     struct conventions conventions; /* not of the file: the defaults, unless somebody asked for others */
     enum precision precision;       /* likewise */
     uint64_t from_default;                /* bit i: row i of config_row's table was not in the file */
@@ -69,12 +72,15 @@ struct config {
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
-/* DIR/config.json and DIR/generation_config.json (optional). */
+/* DIR/config.json and DIR/generation_config.json (optional); or the metadata of a GGUF file (gguf.h). */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Row i of the table of keys, as text, for `inspect`: 1, or 0 past the last row. *from_default says that the file was
  * silent and the class default stands. */
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default);
+
+/* Where the values are from, for messages: "config.json", "the metadata". */
+const char *config_origin(const struct config *c);
 
 /* Whether layer L (main, or MTP from num_hidden_layers on) has experts. */
 int config_layer_is_moe(const struct config *c, int layer);

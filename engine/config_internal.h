@@ -19,6 +19,10 @@ struct reader {
     vb_error *err;
 };
 
+/* Reads an object that says what a config.json says. */
+int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
+                     vb_error *err);
+
 /* `inside` is the object that holds the key, or NULL. FILE: KEY is VALUE, wanted WHAT. */
 int config_bad(const struct reader *r, const char *inside, const char *key, const json_t *value, const char *wanted);
 /* FILE: KEY VALUE is not supported, only KNOWN. */

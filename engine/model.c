@@ -57,8 +57,8 @@ static int take(const struct binder *b, const struct tensor **out, const char *p
     if (!t)
         return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(b->m->checkpoint), name);
     if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape))
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, config.json says %s", t->file, name,
-                       show_shape(has, t->shape, t->ndim), show_shape(wants, shape, ndim));
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, %s says %s", t->file, name,
+                       show_shape(has, t->shape, t->ndim), config_origin(b->c), show_shape(wants, shape, ndim));
     *out = t;
     return VB_OK;
 }
@@ -325,6 +325,8 @@ static const char *explain(struct binder *b, const struct tensor *t)
     int layer = layer_of(t->name);
     if (ends_with(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
+    if (b->c->gguf && (ends_with(t->name, ".attn_k_b.weight") || ends_with(t->name, ".attn_v_b.weight")))
+        return "a part of attn_kv_b, which is stored too";
     if (b->c->tie_word_embeddings && !strcmp(t->name, "lm_head.weight"))
         return "tie_word_embeddings is true: embed_tokens is the head";
     if (layer >= b->c->num_hidden_layers + b->m->num_mtp) {
@@ -353,8 +355,8 @@ static int account(struct binder *b)
     }
     if (!left)
         return VB_OK;
-    return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has no place in the model of config.json (tensors left over: %zu)",
-                   left->file, left->name, count);
+    return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has no place in the model of %s (tensors left over: %zu)",
+                   left->file, left->name, config_origin(b->c), count);
 }
 
 static int bind_all(struct binder *b)

@@ -1,4 +1,5 @@
 /* engine/tokenizer.c -- opening a tokenizer, asking it, encoding with it. */
+#include "gguf.h"
 #include "tokenizer_internal.h"
 
 #include <string.h>
@@ -41,16 +42,23 @@ int get_flag(struct loading *l, const json_t *object, const char *where, const c
     return VB_OK;
 }
 
-static int load_json(struct loading *l, const char *text, size_t size)
+/* A text of a file; data NULL: there is no such file. Or what a GGUF file says as such a file would. */
+struct source {
+    const char *data, *name;
+    size_t size;
+    json_t *said;
+};
+
+static int load_json(struct loading *l, struct source from)
 {
     json_error_t why;
-    l->root = json_loadb(text, size, 0, &why);
+    l->root = from.said ? json_incref(from.said) : json_loadb(from.data, from.size, 0, &why);
     if (l->root && json_is_object(l->root))
         return VB_OK;
     if (l->root)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: not a JSON object", l->file);
     if (!*why.text || json_error_code(&why) == json_error_out_of_memory) /* or, in the middle, no word at all */
-        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory to parse %zu bytes", l->file, size);
+        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory to parse %zu bytes", l->file, from.size);
     return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", l->file, why.line, why.column,
                    token_show(why.text).text);
 }
@@ -107,12 +115,6 @@ static int config_load(struct loading *l)
     return VB_OK;
 }
 
-/* A text of a file; data NULL: there is no such file. */
-struct source {
-    const char *data, *name;
-    size_t size;
-};
-
 static int parse(struct tokenizer **out, struct source json, struct source config, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
@@ -129,14 +131,14 @@ static int parse(struct tokenizer **out, struct source json, struct source confi
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a tokenizer", json.name);
         goto done;
     }
-    if ((rc = load_json(&l, json.data, json.size)) || (rc = tables_load(&l)) ||
+    if ((rc = load_json(&l, json)) || (rc = tables_load(&l)) ||
         (rc = split_load(&l, get_member(l.root, "pre_tokenizer"))))
         goto done;
-    if (config.data) {
+    if (config.data || config.said) {
         first = l.root;
         l.root = NULL;
         l.file = config.name;
-        if ((rc = load_json(&l, config.data, config.size)) || (rc = config_load(&l)))
+        if ((rc = load_json(&l, config)) || (rc = config_load(&l)))
             goto done;
     }
     if (t->memory.failed)
@@ -156,8 +158,30 @@ done:
 int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err)
 {
-    return parse(out, (struct source){json, name, size}, (struct source){config, "tokenizer_config.json", config_size},
-                 a, err);
+    return parse(out, (struct source){json, name, size, NULL},
+                 (struct source){config, "tokenizer_config.json", config_size, NULL}, a, err);
+}
+
+int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
+{
+    struct source json = {.name = gguf_name(g)}, config = json;
+    int rc = tokenizer_from_gguf(&json.said, &config.said, g, err);
+    *out = NULL;
+    if (!rc)
+        rc = parse(out, json, config, a, err);
+    json_decref(json.said);
+    json_decref(config.said);
+    return rc;
+}
+
+static int open_gguf(struct tokenizer **out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct gguf *g;
+    int rc = gguf_open(&g, path, a, err);
+    if (!rc)
+        rc = tokenizer_parse_gguf(out, g, a, err);
+    gguf_close(g);
+    return rc;
 }
 
 /* Says so when the tokenizer is one that is known and not implemented. */
@@ -177,11 +201,13 @@ static int refuse_tiktoken(const vb_allocator *a, const char *dir, const char *j
 
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
+    *out = NULL;
+    if (gguf_is_path(dir))
+        return open_gguf(out, dir, a, err);
     char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json");
     char *data = NULL, *config = NULL;
     size_t size = 0, config_size = 0;
     int rc;
-    *out = NULL;
     if (!path || !config_path) {
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
         goto done;
@@ -189,7 +215,7 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     if ((rc = refuse_tiktoken(a, dir, path, err)) || (rc = vb_read_file(a, path, &data, &size, err)) ||
         (vb_file_exists(config_path) && (rc = vb_read_file(a, config_path, &config, &config_size, err))))
         goto done;
-    rc = parse(out, (struct source){data, path, size}, (struct source){config, config_path, config_size}, a, err);
+    rc = parse(out, (struct source){data, path, size, NULL}, (struct source){config, config_path, config_size, NULL}, a, err);
 done:
     vb_free(a, path);
     vb_free(a, config_path);

@@ -67,8 +67,8 @@ typedef struct vb_model_options {
                                are pinned and weights placed; reads them all. See vb_placement. No bit depends on it. */
 } vb_model_options;
 
-/* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index). Weights are
- * mapped, not read. options may be NULL. Close it after its last session. */
+/* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index), or a GGUF file
+ * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for what a GGUF file holds transposed. options may be NULL. Close it after its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 
@@ -97,7 +97,7 @@ int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
 int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
 
-/* Text and ids, by DIR/tokenizer.json (byte-level BPE). Read-only once open. */
+/* Text and ids, by DIR/tokenizer.json or a GGUF file's metadata (byte-level BPE). Read-only once open. */
 typedef struct tokenizer vb_tokenizer;
 
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);

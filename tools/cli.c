@@ -103,6 +103,13 @@ static void tell_placement(const struct cli *c)
     fprintf(stderr, "%s\n", p.why_not);
 }
 
+/* `inspect` says it in its report. */
+static void tell_groups(const struct cli *c)
+{
+    if (c->model->config.no_groups && c->command != &command_inspect)
+        fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
+}
+
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
@@ -115,6 +122,7 @@ int cli_open(struct cli *c)
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     tell_placement(c);
+    tell_groups(c);
     if (c->mlock && vb_model_lock(c->model, &err)) /* the output is the same without: a warning, as llama.cpp's */
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))

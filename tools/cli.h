@@ -11,6 +11,11 @@
 /* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 1 everything else. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3 };
 
+/* Of a GGUF file: what the missing key means. */
+#define CLI_NO_GROUPS                                                                                                     \
+    "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
+    "(DeepSeek-V2, V3 and R1 do) chooses others"
+
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */

@@ -15,8 +15,12 @@ struct sides {
     size_t count;
 };
 
+/* A MODEL: a GGUF file by its name, a directory by its config.json. */
 static int has_config(const char *path)
 {
+    size_t n = strlen(path);
+    if (n > 5 && !strcmp(path + n - 5, ".gguf"))
+        return 1;
     char *inside = vb_path(NULL, path, "config.json");
     int is = inside && vb_file_exists(inside);
     vb_free(NULL, inside);

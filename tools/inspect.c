@@ -20,6 +20,8 @@ static void print_config(const struct config *c)
                c->rope_mscale, c->rope_mscale_all_dim);
     if (c->fp8)
         printf("  %-34s %dx%d\n", "fp8 weight_block_size", c->fp8_block_rows, c->fp8_block_cols);
+    if (c->no_groups)
+        printf("  %-34s the file %s\n", "groups", CLI_NO_GROUPS);
     printf("  %-34s", "end tokens");
     for (int i = 0; i < c->num_eos; i++)
         printf(" %d", c->eos_token_ids[i]);
@@ -93,7 +95,8 @@ static void print_mtp(const struct model *m)
     printf("MTP modules         %d%s\n", m->num_mtp,
            m->num_mtp ? ": mtp-vanilla and mtp-eagle draft up to 15 tokens" : "; the mtp methods are refused");
     if (m->num_mtp < m->config.num_nextn_predict_layers)
-        printf("  config.json or its class promises %d; the file has no others\n", m->config.num_nextn_predict_layers);
+        printf("  %s%s promises %d; the file has no others\n", config_origin(&m->config), m->config.gguf ? "" : " or its class",
+               m->config.num_nextn_predict_layers);
     for (int k = 0; k < m->num_mtp; k++)
         printf("  module %d: embed_tokens %s; shared_head.head %s\n", k, copies[model_mtp_copy(m, k, 0)],
                copies[model_mtp_copy(m, k, 1)]);
@@ -110,7 +113,10 @@ static void print_report(const struct model *m)
            (long long)model_active_parameters(m));
     print_mtp(m);
     printf("tensors             %zu used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", count_used(k),
-           (double)bytes / 1e6, (double)m->widened_bytes / 1e3);
+           (double)(bytes - checkpoint_copied(k)) / 1e6, (double)m->widened_bytes / 1e3);
+    if (checkpoint_copied(k))
+        printf("copied              %.1f MB: attn_k_b, stored transposed, with attn_v_b as kv_b_proj\n",
+               (double)checkpoint_copied(k) / 1e6);
     if (m->config.precision == PRECISION_BF16)
         printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", (double)m->rounded_bytes / 1e6);
     print_sizes(m);
@@ -142,8 +148,8 @@ static int run(struct cli *c)
 const struct command command_inspect = {
     "inspect", "architecture, sizes, the load report, what MTP offers",
     "usage: verbatim inspect MODEL [OPTIONS]\n\n"
-    "Prints what config.json and the defaults of its architecture say, the parameters in all and those that one token\n"
-    "touches, the MTP modules, and every tensor that is not used, with the reason.\n\n"
+    "Prints what config.json (of a GGUF file: the metadata) and the defaults of its architecture say, the parameters in\n"
+    "all and those that one token touches, the MTP modules, and every tensor that is not used, with the reason.\n\n"
     "  --check                read every byte: weights and scales must be finite; MTP copies are compared\n"
     "  --precision MODE       f32 or bf16: what opening the model in it rounds and copies (f32)\n"
     "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, tensors\n",

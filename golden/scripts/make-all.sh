@@ -11,6 +11,7 @@ for script in make_tiny make_truth against_transformers make_tokenizer_vectors; 
     echo "golden/scripts/$script.py"
     $venv/bin/python golden/scripts/$script.py
 done
+golden/scripts/make_gguf.py golden/gguf/tiny.gguf
 make build/verbatim
 golden/scripts/make_bits.sh
 git diff --stat -- golden
