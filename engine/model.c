@@ -1,6 +1,7 @@
 /* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
 #include "model.h"
+#include "../ops/mistake.h"
 #include "../ops/round.h"
 #include "../simd/decode.h"
 
@@ -127,7 +128,8 @@ static int round_linear(struct binder *b, struct weight_view *w)
                 float some[256];
                 n = w->cols - j < 256 ? w->cols - j : 256;
                 decode_weights(some, w, i, j, n);
-                op_round_bf16(some, some, n);
+                if (!MISTAKE(weights_truncated))
+                    op_round_bf16(some, some, n);
                 for (size_t k = 0; k < n; k++)
                     copy[i * w->cols + j + k] = (uint16_t)(f32_to_bits(some[k]) >> 16);
             }
@@ -443,24 +445,29 @@ static int is_weight(const struct tensor *t)
     return t->taken && !ends_with(t->name, "_scale_inv");
 }
 
+static int same_tensor(const struct tensor *a, const struct tensor *b)
+{
+    if (!a || !b)
+        return a == b;
+    return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
+}
+
+/* What is stored is compared, whatever a precision makes of it. */
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
 {
-    char name[64];
-    const struct weight_view *own = head ? &m->mtp[k].head : &m->mtp[k].embed_tokens;
-    const struct weight_view *main = head ? &m->lm_head : &m->embed_tokens;
-    snprintf(name, sizeof name, "model.layers.%d.%s.weight", m->config.num_hidden_layers + k,
-             head ? "shared_head.head" : "embed_tokens");
-    const struct tensor *t = checkpoint_find(m->checkpoint, name);
-    if (!t)
-        return MTP_COPY_ABSENT;
-    if (own->type != main->type)
-        return MTP_COPY_DIFFERENT;
-    if (!own->data)
-        return MTP_COPY_EQUAL;
-    static const size_t size[WEIGHT_TYPES] = {4, 2, 2, 1}; /* of what is used: precision bf16 rounds both alike */
-    size_t scales = own->scale ? (own->rows + own->block_rows - 1) / own->block_rows * own->scale_stride : 0;
-    if (memcmp(own->data, main->data, own->rows * own->cols * size[own->type]) || (scales && memcmp(own->scale, main->scale, scales * sizeof *own->scale)))
-        return MTP_COPY_DIFFERENT;
+    static const char *const suffixes[] = {"weight", "weight_scale_inv"};
+    const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
+    for (size_t i = 0; i < 2; i++) {
+        char name[64], main_name[64];
+        snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
+                 head ? "shared_head.head" : "embed_tokens", suffixes[i]);
+        snprintf(main_name, sizeof main_name, "%s.%s", main, suffixes[i]);
+        const struct tensor *own = checkpoint_find(m->checkpoint, name);
+        if (!i && !own)
+            return MTP_COPY_ABSENT;
+        if (!same_tensor(own, checkpoint_find(m->checkpoint, main_name)))
+            return MTP_COPY_DIFFERENT;
+    }
     return MTP_COPY_EQUAL;
 }
 

@@ -79,7 +79,7 @@ static void absorb_head(void *arg, size_t h, int thread)
     const float *q = p->q + h * (a->nope + a->rope);
     float *query = p->query + h * width;
     (void)thread;
-    if (p->cx->bf16) {
+    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
         float *rounded = p->q_nope + h * a->nope;
         for (size_t s = 0; s < p->S; s++)
             op_round_x(rounded + s * a->heads * a->nope, q + s * ldq, a->nope);
@@ -315,6 +315,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.y = y + s * a->heads * a->value;
         some_queries(&p, s);
     }
-    op_all_multiplied(cx, a->kv_b_proj);
+    op_all_multiplied(cx, a->kv_b_proj); /* its rows of W_uv; those of W_uk go through fma_rows and nothing else */
     op_give(cx, mark);
 }

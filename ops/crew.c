@@ -2,6 +2,7 @@
 
 #include "../simd/fpenv.h"
 
+#include <assert.h>
 #include <sched.h>
 
 #define CLOSED 0xffffffffu   /* no task */
@@ -34,14 +35,15 @@ static void take_place(const struct crew *c, int thread)
         move_to(placement_of_thread(c->placement, thread, c->threads).cpu);
 }
 
-/* Takes tasks of a part, of the job whose number its ticket has, until none is left; returns whether there was one. */
-static int take_tasks_of(struct crew *c, struct crew_part *part, int thread)
+/* Takes tasks of a part, while they are of this job, until none is left; returns whether there was one. */
+static int take_tasks_of(struct crew *c, struct crew_part *part, uint64_t job, int thread)
 {
     int some = 0;
     uint64_t ticket = load(&part->ticket);
     for (;;) {
         uint32_t task = (uint32_t)ticket;
-        if (task == CLOSED || task >= __atomic_load_n(&part->end, __ATOMIC_RELAXED))
+        /* acquire: who sees where the next job's tasks end also sees that this job is closed, and takes none of it */
+        if (ticket >> 32 != job || task == CLOSED || task >= __atomic_load_n(&part->end, __ATOMIC_ACQUIRE))
             return some;
         /* only while the job is still the one looked at: its fields were written before, and are not before it closes */
         if (!__atomic_compare_exchange_n(&part->ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -53,15 +55,17 @@ static int take_tasks_of(struct crew *c, struct crew_part *part, int thread)
     }
 }
 
-/* The thread's own part first, then the others', nearest first: their threads may be interrupted, or fewer. */
+/* The thread's own part first, then the others', nearest first: their threads may be interrupted, or fewer. Parts are opened
+ * one by one: while the own one is closed there is nothing to do. */
 static int take_tasks(struct crew *c, int thread)
 {
-    if (!c->placement)
-        return take_tasks_of(c, c->part, thread);
-    int some = 0;
-    const unsigned char *order = c->placement->order[placement_of_thread(c->placement, thread, c->threads).part];
-    for (int i = 0; i < c->parts; i++)
-        some |= take_tasks_of(c, &c->part[order[i]], thread);
+    int own = c->placement ? placement_of_thread(c->placement, thread, c->threads).part : 0;
+    uint64_t ticket = load(&c->part[own].ticket), job = ticket >> 32;
+    if ((uint32_t)ticket == CLOSED)
+        return 0;
+    int some = take_tasks_of(c, &c->part[own], job, thread);
+    for (int i = 0; i < c->parts && c->placement; i++)
+        some |= take_tasks_of(c, &c->part[c->placement->order[own][i]], job, thread);
     return some;
 }
 
@@ -81,13 +85,13 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
 {
     uint64_t job = (load(&c->part->ticket) >> 32) + 1;
     unsigned waited = 0;
-    for (int i = 0; i < c->parts; i++)
+    assert(__atomic_load_n(&c->finished, __ATOMIC_RELAXED) == c->part[c->parts - 1].end); /* not from within a task */
+    for (int i = 0; i < c->parts; i++) {
         __atomic_store_n(&c->part[i].ticket, job << 32 | CLOSED, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* closed before a field changes */
-    c->work = work;
+        __atomic_store_n(&c->part[i].end, first[i + 1], __ATOMIC_RELEASE); /* closed before: see take_tasks_of */
+    }
+    c->work = work; /* these two are read by who has taken a task, and no task is out */
     c->arg = arg;
-    for (int i = 0; i < c->parts; i++)
-        __atomic_store_n(&c->part[i].end, first[i + 1], __ATOMIC_RELAXED);
     __atomic_store_n(&c->finished, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < c->parts; i++)
         __atomic_store_n(&c->part[i].ticket, job << 32 | first[i], __ATOMIC_RELEASE);

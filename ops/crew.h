@@ -30,7 +30,7 @@ struct crew {
 void crew_begin(struct crew *c, int threads, const struct placement *placement);
 /* Calls work(arg, task, thread) for every task in [0, first[parts]), below CREW_MOST_TASKS, here (as thread 0) and wherever
  * somebody stands by; returns when all are done. Part p's tasks are first[p] .. first[p + 1] - 1: its own threads' first,
- * then anybody's. For the leader. */
+ * then anybody's. For the leader, and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 /* Sends the others home. */
 void crew_end(struct crew *c);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "mistake.h"
 #include "onednn.h"
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
@@ -72,7 +73,7 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
-    unsigned char unknown = MAGNITUDES_UNKNOWN;
+    unsigned char unknown = MISTAKE(tiny_weight_forgotten) ? MAGNITUDES_TINY : MAGNITUDES_UNKNOWN;
     if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
@@ -82,29 +83,37 @@ struct pass {
     const struct linear *layers;
     size_t count, S;
     const void *packed;
+    size_t first[OP_LINEAR_MOST + 1]; /* tasks, by layer */
 };
+
+static size_t rows_after(const struct pass *p, const struct linear *l)
+{
+    size_t rows = 0;
+    while (++l < p->layers + p->count)
+        rows += l->w->rows;
+    return rows;
+}
 
 static void rows_of_linears(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
     const struct linear *l = p->layers;
     size_t n0, n1;
-    for (; task >= op_row_tasks(p->cx, l->w->rows); l++)
-        task -= op_row_tasks(p->cx, l->w->rows);
-    op_row_range(p->cx, l->w->rows, task, &n0, &n1);
+    while (task >= p->first[l + 1 - p->layers])
+        l++;
+    op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
     op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
 }
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
 {
-    struct pass p = {cx, layers, count, S, packed};
-    size_t first[OP_LINEAR_MOST + 1] = {0};
+    struct pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .packed = packed};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
-        first[i + 1] = first[i] + op_row_tasks(cx, layers[i].w->rows);
+        p.first[i + 1] = p.first[i] + op_row_tasks(cx, layers[i].w->rows, rows_after(&p, &layers[i]));
         cost += (double)layers[i].w->rows * (double)layers[i].w->cols * (double)S;
     }
-    op_parallel_matrices(cx, first, count, cost, rows_of_linears, &p);
+    op_parallel_matrices(cx, p.first, count, cost, rows_of_linears, &p);
     for (size_t i = 0; i < count; i++)
         op_all_multiplied(cx, layers[i].w);
 }
@@ -131,7 +140,7 @@ void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
     struct op_ctx exact = *cx;
-    exact.bf16 = 0;
+    exact.bf16 = MISTAKE(router_rounded) && cx->bf16 && w->type == WEIGHT_BF16;
     exact.onednn = NULL;
     op_linear(&exact, y, x, w, S);
 }

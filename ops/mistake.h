@@ -37,7 +37,11 @@
     _(one_draft_too_many)          /* the row behind a wrong draft chooses a token */                                  \
     _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
     _(random_number_by_round)      /* every row of a round draws the same number */                                    \
-    _(penalties_miss_drafts)       /* accepted drafts are not counted as output */
+    _(penalties_miss_drafts)       /* accepted drafts are not counted as output */                                     \
+    _(query_not_rounded)           /* precision bf16: W_uk meets the query as it is */                                 \
+    _(router_rounded)              /* the router's gate reads what the experts read */                                 \
+    _(weights_truncated)           /* F32, F16, FP8 to BF16 by leaving bits out */                                     \
+    _(tiny_weight_forgotten)       /* a matrix with one is taken for an ordinary one the next time */
 
 #define MISTAKE_NUMBER(name) MISTAKE_##name,
 enum mistake { NO_MISTAKE, MISTAKES(MISTAKE_NUMBER) };

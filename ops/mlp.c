@@ -15,6 +15,7 @@ struct bundle {
     float *h, *u;        /* [count, i] */
     void *h_packed;      /* [count, packed(i)] */
     float *y;            /* [count, d] */
+    size_t after;        /* rows of gate_proj in the bundles behind this one; of down_proj there are d in each */
 };
 
 struct pass {
@@ -41,13 +42,18 @@ static const struct bundle *bundle_of(const struct pass *p, size_t *task)
     return &p->bundles[low];
 }
 
+static size_t down_after(const struct pass *p, const struct bundle *b)
+{
+    return (size_t)(p->bundles + p->count - 1 - b) * p->d;
+}
+
 /* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
-    op_row_range(p->cx, i, task, &n0, &n1);
+    op_row_range(p->cx, i, b->after, task, &n0, &n1);
     op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
     op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
     for (size_t s = 0; s < b->count; s++) {
@@ -62,7 +68,7 @@ static void down(void *arg, size_t task, int thread)
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
-    op_row_range(p->cx, p->d, task, &n0, &n1);
+    op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
     op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
 }
 
@@ -93,13 +99,15 @@ static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count,
     struct pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d};
     double cost = 0;
     p.first[0] = 0;
+    for (size_t b = count, after = 0; b--; after += intermediate_of(&bundles[b]))
+        bundles[b].after = after;
     for (size_t b = 0; b < count; b++) {
-        p.first[b + 1] = p.first[b] + op_row_tasks(cx, intermediate_of(&bundles[b]));
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, intermediate_of(&bundles[b]), bundles[b].after);
         cost += (double)bundles[b].count * (double)d * (double)intermediate_of(&bundles[b]);
     }
     op_parallel_matrices(cx, p.first, count, 2.0 * cost, gate_and_up, &p);
     for (size_t b = 0; b < count; b++)
-        p.first[b + 1] = (b + 1) * op_row_tasks(cx, d);
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, d, down_after(&p, &bundles[b]));
     op_parallel_matrices(cx, p.first, count, cost, down, &p);
     op_give(cx, mark);
     for (size_t b = 0; b < count; b++) {

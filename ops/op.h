@@ -47,7 +47,7 @@ static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = 
 /* Calls work(arg, task, thread) for every task in [0, tasks), on at most cx->threads threads (thread < cx->threads).
  * Workers enter the default floating-point environment; the caller's own thread is in it already, since every entry
  * point of the engine enters it. `cost` is about how many multiplications all tasks make together: what is not worth
- * waking a thread for runs on the caller's. Tasks must write to different places. */
+ * waking a thread for runs on the caller's. Tasks must write to different places, and call no op_parallel of theirs. */
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
@@ -67,11 +67,11 @@ void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
  * op_with_crew. Returns what was. */
 int op_foreign_threads(int threads);
 
-/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks(cx, rows) tasks of whole groups of 32
- * (OP_ROW_GROUP): a chunk of those who sum over these rows next. With op_ctx.onednn the cut does not depend on the threads,
- * since its bits may depend on the cut. */
-size_t op_row_tasks(const struct op_ctx *cx, size_t rows);
-void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end);
+/* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks tasks of whole groups of 32 (OP_ROW_GROUP):
+ * a chunk of those who sum over these rows next. after: the rows of the region's matrices behind this one, 0 for the last.
+ * With op_ctx.onednn the cut does not depend on the threads, since its bits may depend on the cut. */
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 
 /* Calls work(arg, first, count) for rows [first, first + count) that together are [0, S): rows that do not know of one
  * another, `cost` multiplications each. */

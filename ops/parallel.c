@@ -160,35 +160,35 @@ static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
     return groups < tasks ? groups : tasks;
 }
 
-/* Elsewhere half of what is left goes to as many tasks as there are threads, and so on: long ones first, whose weights are
- * long streams, and short ones at the end, so that nobody waits long for the last. */
+/* Elsewhere half of what is left of the region goes to as many tasks as there are threads, and so on: long ones first, whose
+ * weights are long streams, and short ones at the end, so that nobody waits long for the last. */
 struct cut {
     size_t tasks, groups;           /* in all rounds so far */
     size_t first_task, first_group; /* of the newest round; */
     size_t size;                    /* groups of each of its tasks */
 };
 
-static void next_round(struct cut *c, size_t threads, size_t groups)
+static void next_round(struct cut *c, size_t threads, size_t groups, size_t after)
 {
-    size_t left = groups - c->groups, parts = threads > 1 ? threads * 2 : 1;
+    size_t left = groups - c->groups, share = threads > 1 ? (left + after + 2 * threads - 1) / (2 * threads) : left;
     c->first_task = c->tasks;
     c->first_group = c->groups;
-    c->size = (left + parts - 1) / parts;
+    c->size = share < left ? share : left;
     for (size_t i = 0; i < threads && c->groups < groups; i++, c->tasks++)
         c->groups += c->size;
 }
 
-size_t op_row_tasks(const struct op_ctx *cx, size_t rows)
+size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
 {
     struct cut c = {0};
     if (cut_equally(cx))
         return equal_tasks(cx, groups_of(rows));
     while (c.groups < groups_of(rows))
-        next_round(&c, (size_t)cx->threads, groups_of(rows));
+        next_round(&c, (size_t)cx->threads, groups_of(rows), groups_of(after));
     return c.tasks;
 }
 
-void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *begin, size_t *end)
+void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end)
 {
     size_t groups = groups_of(rows), first, last;
     struct cut c = {0};
@@ -197,7 +197,7 @@ void op_row_range(const struct op_ctx *cx, size_t rows, size_t task, size_t *beg
         last = groups * (task + 1) / equal_tasks(cx, groups);
     } else {
         while (c.tasks <= task)
-            next_round(&c, (size_t)cx->threads, groups);
+            next_round(&c, (size_t)cx->threads, groups, groups_of(after));
         first = c.first_group + (task - c.first_task) * c.size;
         last = first + c.size;
     }

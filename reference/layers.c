@@ -51,12 +51,22 @@ void ref_norm(struct run *run, double *y, const struct matrix *w, const double *
     }
 }
 
+static int is_bf16(const struct run *run) { return run->options.precision == PRECISION_BF16; }
+
+/* run->row = row i of w;  round_w: to bf16 */
+static void weights(struct run *run, const struct matrix *w, size_t i, int round_w)
+{
+    ref_row(w, (int)i, run->row);
+    for (int j = 0; round_w && j < w->cols; j++)
+        run->row[j] = ref_to_bf16(run->row[j]);
+}
+
 /* y[s,i] = sum_j w[i,j] x[s,j] */
-void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+static void product(struct run *run, double *y, const struct matrix *w, int round_w, const double *x, int S)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
     for (size_t i = 0; i < rows; i++) {
-        ref_row(w, (int)i, run->row);
+        weights(run, w, i, round_w);
         for (size_t s = 0; s < (size_t)S; s++) {
             double sum = 0;
             for (size_t j = 0; j < cols; j++)
@@ -64,6 +74,30 @@ void ref_linear(struct run *run, double *y, const struct matrix *w, const double
             y[s * rows + i] = sum;
         }
     }
+}
+
+void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+{
+    product(run, y, w, 0, x, S);
+}
+
+/* what a linear layer of precision bf16 makes of x; y may be x */
+static void round_x(struct run *run, double *y, const double *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        double moved = run->options.perturb ? x[i] * (1 + uniform(&run->random) * 0x1p-18) : x[i];
+        y[i] = ref_to_bf16(moved);
+        y[i] = fabs(y[i]) < 0x1p-56 ? 0 : y[i];
+    }
+}
+
+void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+{
+    if (is_bf16(run)) {
+        round_x(run, run->rounded, x, (size_t)S * w->cols);
+        x = run->rounded;
+    }
+    product(run, y, w, is_bf16(run), x, S);
 }
 
 /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
@@ -164,12 +198,45 @@ static double dot(const double *a, const double *b, int n)
     return sum;
 }
 
+/* heads[s] = sum_t p[s,t] v[t] of head h, p [S,S] */
+static void mix_values(struct run *run, const double *p, int h, int S)
+{
+    int H = run->c->num_attention_heads, V = run->c->v_head_dim;
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (int v = 0; v < V; v++) {
+            double sum = 0;
+            for (size_t t = 0; t <= s; t++)
+                sum += p[s * S + t] * run->v[(t * H + h) * V + v];
+            run->heads[(s * H + h) * V + v] = sum;
+        }
+}
+
+/* The same of precision bf16, where it is not the same:  heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]) */
+static void mix_latents(struct run *run, const struct matrix *kv_b_proj, const double *p, int h, int S)
+{
+    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (int i = 0; i < C; i++) {
+            double sum = 0;
+            for (size_t t = 0; t <= s; t++)
+                sum += p[s * S + t] * run->latent[t * C + i];
+            run->mixed[s * C + i] = sum;
+        }
+    ref_value(run, "mixed", h, S, C, run->mixed);
+    round_x(run, run->mixed, run->mixed, (size_t)S * C);
+    for (int v = 0; v < V; v++) {
+        weights(run, kv_b_proj, (size_t)h * (N + V) + N + v, 1);
+        for (size_t s = 0; s < (size_t)S; s++)
+            run->heads[(s * H + h) * V + v] = dot(run->row, run->mixed + s * C, C);
+    }
+}
+
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
-static void attend(struct run *run, int h, int S)
+static void attend(struct run *run, const struct matrix *kv_b_proj, int h, int S)
 {
     const struct config *c = run->c;
-    int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
+    int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
     double *p = run->scores, scale = attention_scale(run);
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t t = 0; t < (size_t)S; t++)
@@ -188,14 +255,10 @@ static void attend(struct run *run, int h, int S)
             p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
     }
     ref_value(run, "probabilities", h, S, S, p);
-
-    for (size_t s = 0; s < (size_t)S; s++)
-        for (int v = 0; v < V; v++) {
-            double sum = 0;
-            for (size_t t = 0; t <= s; t++)
-                sum += p[s * S + t] * run->v[(t * H + h) * V + v];
-            run->heads[(s * H + h) * V + v] = sum;
-        }
+    if (is_bf16(run))
+        mix_latents(run, kv_b_proj, p, h, S);
+    else
+        mix_values(run, p, h, S);
 }
 
 /* Multi-head latent attention, section 2.1.1. Keys and values of all heads come from one latent per token; the rotated
@@ -224,6 +287,8 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
     split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
+    if (is_bf16(run)) /* x of W_UK; the key takes W_UK to the latent as it is */
+        round_x(run, run->q_nope, run->q_nope, (size_t)S * H * N);
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
@@ -236,12 +301,12 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     rope(run, run->k_rope, S, 1);
     ref_value(run, "k_rope", -1, S, R, run->k_rope);
 
-    ref_linear(run, run->kv, &w->kv_b_proj, run->latent, S);
+    product(run, run->kv, &w->kv_b_proj, is_bf16(run), run->latent, S);
     ref_value(run, "kv", -1, S, H * (N + V), run->kv);
     split(run->k_nope, N, run->v, V, run->kv, (size_t)S * H);
 
     for (int h = 0; h < H; h++)
-        attend(run, h, S);
+        attend(run, &w->kv_b_proj, h, S);
     ref_value(run, "heads", -1, S, H * V, run->heads);
     ref_linear(run, out, &w->o_proj, run->heads, S);
     ref_value(run, "attention", -1, S, c->hidden_size, out);

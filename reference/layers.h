@@ -17,13 +17,14 @@ struct run {
     void *memory;     /* all of the following */
 
     double *row;                        /* one row of a matrix, decoded */
+    double *rounded;                    /* [S, widest]: x of a linear layer, in precision bf16 */
     double *cosine, *sine;              /* [S, R/2] */
     double *normed, *delta;             /* [S, D]: a block's input, and what it adds to the residual stream */
     double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
     double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
     double *kv_a, *latent, *k_rope;     /* [S, C+R], [S, C], [S, R] */
     double *kv, *k_nope, *v;            /* [S, H, N+V], [S, H, N], [S, H, V] */
-    double *scores;                     /* [S, S], of one head */
+    double *scores, *mixed;             /* [S, S], [S, C], of one head */
     double *heads;                      /* [S, H, V] */
     double *gate, *up;                  /* [S, W] */
     double *router, *choice, *groups;   /* [S, E], [S, E], [S, G] */
@@ -47,6 +48,8 @@ void ref_rope_tables(struct run *run, int first, int S);
 void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
 void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S);
+/* y = W x whatever the precision: the router's gate */
+void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S);
 
 /* The two kinds of feed-forward block, x, out [S,D]: moe.c. */
 void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S);

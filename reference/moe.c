@@ -37,15 +37,8 @@ void ref_choose(char *chosen, const double *x, int n, int k)
     }
 }
 
-/* convention gate=bf16: to the nearest number of 8 significant bits, ties to even */
-static double round_gate(const struct run *run, double x)
-{
-    int exponent;
-    if (!ref_convention(run, GATE) || x == 0 || !isfinite(x))
-        return x;
-    double fraction = frexp(x, &exponent); /* in [0.5, 1) */
-    return ldexp(nearbyint(fraction * 256), exponent - 8);
-}
+/* convention gate=bf16 */
+static double round_gate(const struct run *run, double x) { return ref_convention(run, GATE) ? ref_to_bf16(x) : x; }
 
 /* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
 static void score(const struct run *run, double *x)
@@ -106,7 +99,7 @@ static void gate_logits(struct run *run, const struct matrix *w, const double *x
 {
     size_t E = (size_t)w->rows, D = (size_t)w->cols;
     if (!ref_convention(run, GATE)) {
-        ref_linear(run, run->router, w, x, S);
+        ref_product(run, run->router, w, x, S);
         return;
     }
     for (size_t e = 0; e < E; e++) {

@@ -5,6 +5,11 @@
  * naive form (keys and values expanded per head), where the engine uses the absorbed one. Where implementations disagree
  * it does what the options' conventions say; all zero, the defaults of engine/conventions.h.
  *
+ * Precision bf16: a linear layer multiplies numbers that bf16 holds. W is rounded to the nearest, ties to even (what is not
+ * BF16 has its value in f32 first); x likewise, then what is below 2^-56 is 0. The router's gate is left out of it, as is all
+ * that is no linear layer: norms, RoPE, scores, latents as they are kept. Of attention x of W_UK is the query's nope part (so
+ * keys are W_UK times the latent as it is), and x of W_UV the weighted sum of latents.
+ *
  * A reference is read-only once open. Arrays are row-major; S tokens, D = hidden_size, V = vocab_size. */
 #ifndef VB_REFERENCE_H
 #define VB_REFERENCE_H
@@ -15,7 +20,8 @@
  *   a layer     input_layernorm [D]; attention; residual [D]; post_attention_layernorm [D]; MLP or experts; residual
  *   attention   q_a, q_a_norm [Q] (with q_lora_rank), q [H(N+R)], kv_a [C+R], latent [C] (after its norm),
  *               q_rope [S*H, R], k_rope [R] (rotated in place: pairs stay where the checkpoint has them),
- *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S]; heads [HV], attention [D]
+ *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S], and in precision bf16, where
+ *               values are not those of kv, mixed [C]: the weighted sum of latents; heads [HV], attention [D]
  *   an MLP      gate, up, silu, product [W], down [D]; index: the expert, and its rows are those tokens that chose it;
  *               -1 for a dense layer and the shared expert
  *   experts     router_logits, router_scores [E], router_choice [E] (with a bias; not masked), router_groups [n_group],
@@ -37,8 +43,12 @@ struct reference_options { /* all zero: the specification itself */
     /* A seed other than 0 multiplies every intermediate value by 1 + u 2^-24, u uniform in [-1, 1) and drawn in the
      * order of computation: "perturbed by half an f32 ulp". The spread of such runs measures how far an f32 program may
      * be from this one on the same input: a bound can be a multiple of it instead of a number out of the air. The same
-     * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too. */
+     * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too.
+     * In precision bf16 a number that is rounded is moved by up to 2^-18 of itself first, some ten times what f32 has cost
+     * by then: one that lies so near to a tie of bf16 may fall either way in an f32 program, and does in some of the runs, so
+     * that their spread has in it what a turned rounding does. */
     uint64_t perturb;
+    enum precision precision;
     struct conventions conventions; /* rope-angle=f32: pow in outside programs may differ by an ulp */
     int context;                    /* for yarn=max-len; 0: the tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */

@@ -40,6 +40,18 @@ double ref_e4m3(uint8_t code)
     return small_float(sign, exponent, fraction, 3, 7);
 }
 
+/* bf16: 8 significant bits, the last of them worth 2^-133 or more */
+double ref_to_bf16(double x)
+{
+    int exponent;
+    if (x == 0 || !isfinite(x))
+        return x;
+    frexp(x, &exponent); /* |x| in [2^(exponent-1), 2^exponent) */
+    int last = exponent - 8 > -133 ? exponent - 8 : -133;
+    double rounded = ldexp(nearbyint(ldexp(x, -last)), last);
+    return fabs(rounded) < 0x1p128 ? rounded : copysign(INFINITY, x);
+}
+
 /* element `at` of a tensor; a mapped file promises no alignment */
 static double element(const struct tensor *t, size_t at)
 {

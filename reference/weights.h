@@ -11,6 +11,7 @@
 double ref_f16(uint16_t code);  /* IEEE binary16 */
 double ref_bf16(uint16_t code); /* the upper half of an IEEE binary32 */
 double ref_e4m3(uint8_t code);  /* FP8 E4M3FN: bias 7, no infinities, 0x7f and 0xff are NaN */
+double ref_to_bf16(double x);   /* the nearest number that bf16 holds, ties to even; infinite beyond its largest */
 
 /* A stored matrix [rows, cols]; a vector is one row. */
 struct matrix {

@@ -30,6 +30,12 @@
     for (const struct kernels *const *k##_ = kernel_tables, *k; (k = *k##_); k##_++)                                   \
         if (kernels_runs_here(k))
 
+/* every type of stored weights, then BF16 once more in precision bf16 */
+#define FOR_EACH_TYPE(type)                                                                                            \
+    for (int type##_ = 0, type = 0; in_bf16 = type##_ == WEIGHT_TYPES, type = in_bf16 ? (int)WEIGHT_BF16 : type##_,    \
+             type##_ <= WEIGHT_TYPES;                                                                                  \
+         type##_++)
+
 static const size_t some_rows[] = {1, 2, 7, 64};
 static const int some_threads[] = {1, 2, 3};
 static const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3"};
@@ -38,12 +44,14 @@ static inline const struct kernels *scalar_table(void) { return kernels_select("
 
 /* ---- what is being checked: the beginning of every message ---- */
 
+static int in_bf16; /* precision bf16: the contexts of operators, and the contract's linear layers */
 static char case_name[256];
 static inline void __attribute__((format(printf, 1, 2))) CASE(const char *format, ...)
 {
     va_list list;
+    int n = snprintf(case_name, sizeof case_name, "%s", in_bf16 ? "precision bf16, " : "");
     va_start(list, format);
-    vsnprintf(case_name, sizeof case_name, format, list);
+    vsnprintf(case_name + n, sizeof case_name - (size_t)n, format, list);
     va_end(list);
 }
 
@@ -117,8 +125,10 @@ static inline void release_to(size_t mark)
     }
 }
 
-static inline int release_all(__attribute__((unused)) void **state)
+/* within a test, or after it */
+static inline int release_all(void **state)
 {
+    in_bf16 = in_bf16 && !state;
     release_to(0);
     return 0;
 }
@@ -126,7 +136,7 @@ static inline int release_all(__attribute__((unused)) void **state)
 /* A context whose scratch is exactly `bytes` long. */
 static inline struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes)
 {
-    struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes};
+    struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes, .bf16 = in_bf16};
     cx.scratch = guarded(bytes);
     return cx;
 }
@@ -209,6 +219,17 @@ static inline float contract_dot(const float *w, const float *x, size_t K)
         total = block ? total + a[0] : a[0];
     }
     return total;
+}
+
+/* x as a linear layer takes it: in precision bf16 the nearest of 8 significant bits, ties to even, then 0 below 2^-56 */
+static inline void contract_x(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int exponent;
+        float fraction = frexpf(x[i], &exponent); /* in [0.5, 1) */
+        y[i] = in_bf16 ? ldexpf(nearbyintf(fraction * 256.0f), exponent - 8) : x[i];
+        y[i] = in_bf16 && fabsf(y[i]) < 0x1p-56f ? 0.0f : y[i];
+    }
 }
 
 /* one block of rule 4c: p[j] = exp(s[j] - m); returns m */

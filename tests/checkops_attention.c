@@ -135,12 +135,13 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
     const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + a->value) * c;
     const float *w_uv = w_uk + n * c;
     const struct timeline *t = &p->seen[s];
-    float query[2048], o[2048] = {0}, score[LONGEST], m[8], l[8], o_b[8][1100], M = -INFINITY, L = 0.0f;
+    float query[2048], nope[64], o[2048] = {0}, score[LONGEST], m[8], l[8], o_b[8][1100], M = -INFINITY, L = 0.0f;
 
+    contract_x(nope, q, n);
     for (size_t i = 0; i < c; i++) {
         query[i] = 0.0f;
         for (size_t k = 0; k < n; k++)
-            query[i] = fmaf(q[k], w_uk[k * c + i], query[i]);
+            query[i] = fmaf(nope[k], w_uk[k * c + i], query[i]);
     }
     memcpy(query + c, q + n, r * sizeof *q);
     for (size_t j = 0; j < t->length; j++)
@@ -164,6 +165,7 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
     }
     for (size_t i = 0; i < c; i++)
         o[i] = o[i] / L;
+    contract_x(o, o, c);
     for (size_t v = 0; v < a->value; v++)
         y[v] = contract_dot(w_uv + v * c, o, c);
 }
@@ -184,7 +186,7 @@ TEST(attention_is_rule_4_bit_for_bit)
 {
     uint64_t seed = 1;
     for (size_t d = 0; d < COUNT(shapes); d++)
-        for (int type = 0; type < WEIGHT_TYPES; type++) {
+        FOR_EACH_TYPE(type) {
             size_t S = d ? 3 : COUNT(edge_lengths);
             struct problem p =
                 random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
@@ -286,13 +288,14 @@ TEST(attention_is_within_its_bound_of_the_naive_formula)
 static const size_t mixed_lengths[] = {70, 1, 255, 256, 257, 3, 513, 16, 33, 120, 300};
 
 /* Sub-batches of 64 queries, 1 to 3 groups of heads, three caches; each query against itself in a cache of its own. */
-TEST(attention_row_has_the_same_bits_alone_and_among_any_others)
+static void check_alone_and_among_others(int bf16)
 {
     static const size_t rows[] = {1, 2, 7, 64, 130};
     uint64_t seed = 3;
     struct problem p = random_problem(shapes[0], WEIGHT_BF16, 130, mixed_lengths, COUNT(mixed_lengths), &seed);
     size_t N = p.a.heads * p.a.value;
     float *want = guarded_floats(130 * N);
+    in_bf16 = bf16;
     for (size_t s = 0; s < 130; s++) {
         size_t mark = guard_count;
         struct problem one = alone(&p, s, IN_A_ROW, &seed);
@@ -308,6 +311,14 @@ TEST(attention_row_has_the_same_bits_alone_and_among_any_others)
                 check_same_bits(run(k, some_threads[j], &some), N, want, N, some.S, N);
                 release_to(mark);
             }
+}
+
+TEST(attention_row_has_the_same_bits_alone_and_among_any_others)
+{
+    check_alone_and_among_others(0);
+    release_all(NULL);
+    check_alone_and_among_others(1);
+    in_bf16 = 0;
 }
 
 TEST(attention_does_not_depend_on_the_slots_of_a_timeline)

@@ -24,14 +24,16 @@ static const size_t dot_lengths[] = {0, 1, 2, 15, 16, 31, 32, 33, 63, 65, 1023, 
 TEST(linear_is_rule_1_bit_for_bit)
 {
     uint64_t seed = 1;
-    for (int type = 0; type < WEIGHT_TYPES; type++)
+    FOR_EACH_TYPE(type)
         for (size_t i = 0; i < COUNT(dot_lengths); i++) {
             size_t K = dot_lengths[i], N = 19, S = 3, mark = guard_count;
             struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
-            float *x = random_floats(S * K, &seed), *want = guarded_floats(S * N);
+            float *x = random_floats(S * K, &seed), *want = guarded_floats(S * N), taken[2100];
             for (size_t s = 0; s < S; s++)
-                for (size_t n = 0; n < N; n++)
-                    want[s * N + n] = contract_dot(w.value + n * K, x + s * K, K);
+                for (size_t n = 0; n < N; n++) {
+                    contract_x(taken, x + s * K, K);
+                    want[s * N + n] = contract_dot(w.value + n * K, taken, K);
+                }
             FOR_EACH_TABLE(k)
                 check_same_bits(run_linear(k, 2, x, &w, S), N, want, N, S, N);
             release_to(mark);
@@ -68,7 +70,7 @@ TEST(linear_row_has_the_same_bits_alone_and_among_any_others)
 {
     uint64_t seed = 3;
     size_t N = 315, K = 325;
-    for (int type = 0; type < WEIGHT_TYPES; type++) {
+    FOR_EACH_TYPE(type) {
         struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
         float *x = random_floats(64 * K, &seed), *alone = guarded_floats(64 * N);
         size_t mark = guard_count;

@@ -19,7 +19,8 @@ static struct mlp_weights views_of(const struct layer *l)
     return (struct mlp_weights){&l->gate.view, &l->up.view, &l->down.view};
 }
 
-/* One type for all three, then every matrix its own. */
+/* One type for all three, then every matrix its own; of precision bf16 only BF16. */
+#define ALL_BF16 2
 static const enum weight_type type_mixes[][3] = {
     {WEIGHT_F32, WEIGHT_F32, WEIGHT_F32},
     {WEIGHT_F16, WEIGHT_F16, WEIGHT_F16},
@@ -33,12 +34,14 @@ static const enum weight_type type_mixes[][3] = {
 static void contract_mlp(float *y, const float *x, const struct layer *l)
 {
     size_t i = l->gate.view.rows, d = l->down.view.rows;
-    float h[512];
+    float h[512], taken[512];
+    contract_x(taken, x, d);
     for (size_t n = 0; n < i; n++) {
-        float g = contract_dot(l->gate.value + n * d, x, d), u = contract_dot(l->up.value + n * d, x, d);
+        float g = contract_dot(l->gate.value + n * d, taken, d), u = contract_dot(l->up.value + n * d, taken, d);
         float silu = g / (1.0f + kernel_expf(-g));
         h[n] = silu * u;
     }
+    contract_x(h, h, i);
     for (size_t n = 0; n < d; n++)
         y[n] = contract_dot(l->down.value + n * i, h, i);
 }
@@ -106,9 +109,9 @@ static const size_t mlp_shapes[][2] = {{1, 1}, {7, 3}, {33, 31}, {64, 96}, {45, 
 TEST(mlp_is_its_order_bit_for_bit_in_place_or_not)
 {
     uint64_t seed = 1;
-    for (size_t m = 0; m < COUNT(type_mixes); m++)
+    for (size_t m = 0; in_bf16 = m == COUNT(type_mixes), m <= COUNT(type_mixes); m++)
         for (size_t n = 0; n < COUNT(mlp_shapes); n++) {
-            const enum weight_type *t = type_mixes[m];
+            const enum weight_type *t = type_mixes[in_bf16 ? ALL_BF16 : m];
             size_t S = 3, d = mlp_shapes[n][0], i = mlp_shapes[n][1];
             struct layer l = random_layer(t[0], t[1], t[2], d, i, &seed);
             float *x = random_floats(S * d, &seed), *want = guarded_floats(S * d);
@@ -146,8 +149,8 @@ TEST(mlp_row_has_the_same_bits_alone_and_among_any_others)
 {
     uint64_t seed = 3;
     size_t d = 235, i = 470; /* a single row is worth three threads, in both regions */
-    for (size_t m = 0; m < COUNT(type_mixes); m++) {
-        const enum weight_type *t = type_mixes[m];
+    for (size_t m = 0; in_bf16 = m == COUNT(type_mixes), m <= COUNT(type_mixes); m++) {
+        const enum weight_type *t = type_mixes[in_bf16 ? ALL_BF16 : m];
         size_t most = m < 4 ? 7 : 64;
         struct layer l = random_layer(t[0], t[1], t[2], d, i, &seed);
         float *x = random_floats(most * d, &seed), *alone = guarded_floats(most * d);
@@ -191,6 +194,12 @@ static struct mlp_weights expert_of(const void *arg, size_t e)
 
 enum choice { MIXED, ALL_THE_SAME, NEVER_4 };
 
+/* each of them in f32, then in precision bf16 */
+#define FOR_EACH_CHOICE(choice)                                                                                        \
+    for (int choice##_ = 0, choice = MIXED; in_bf16 = choice##_ > NEVER_4 && choice##_ <= 2 * NEVER_4 + 1,             \
+             choice = choice##_ % (NEVER_4 + 1), choice##_ <= 2 * NEVER_4 + 1;                                         \
+         choice##_++)
+
 static struct mixture *random_mixture(enum choice choice, size_t S, size_t chosen, size_t d, size_t i, size_t shared_i,
                                       uint64_t *seed)
 {
@@ -201,13 +210,13 @@ static struct mixture *random_mixture(enum choice choice, size_t S, size_t chose
     m->i = i;
     m->shared_i = shared_i;
     for (size_t e = 0; e < EXPERTS; e++) {
-        const enum weight_type *t = type_mixes[e % COUNT(type_mixes)];
+        const enum weight_type *t = type_mixes[in_bf16 ? ALL_BF16 : e % COUNT(type_mixes)];
         m->layers[e] = random_layer(t[0], t[1], t[2], d, i, seed);
         m->views[e] = views_of(&m->layers[e]);
     }
     m->w = (struct moe_weights){EXPERTS, chosen, i, expert_of, m, NULL};
     if (shared_i) {
-        m->shared = random_layer(WEIGHT_BF16, WEIGHT_BF16, WEIGHT_F8_E4M3, d, shared_i, seed);
+        m->shared = random_layer(WEIGHT_BF16, WEIGHT_BF16, in_bf16 ? WEIGHT_BF16 : WEIGHT_F8_E4M3, d, shared_i, seed);
         m->shared_views = views_of(&m->shared);
         m->w.shared = &m->shared_views;
     }
@@ -258,7 +267,7 @@ static void contract_moe(float *y, const struct mixture *m, size_t s)
 TEST(moe_adds_experts_in_ascending_order_and_the_shared_one_last_bit_for_bit)
 {
     uint64_t seed = 10;
-    for (int choice = MIXED; choice <= NEVER_4; choice++)
+    FOR_EACH_CHOICE(choice)
         for (size_t shared = 0; shared < 3; shared++)
             for (size_t chosen = 1; chosen <= 5; chosen += 2) {
                 size_t S = 6, d = 45, i = 37;
@@ -305,7 +314,7 @@ TEST(moe_is_within_its_bound_of_the_formula)
 TEST(moe_row_has_the_same_bits_alone_and_among_any_others)
 {
     uint64_t seed = 12;
-    for (int choice = MIXED; choice <= NEVER_4; choice++) {
+    FOR_EACH_CHOICE(choice) {
         size_t d = 130, i = 120, chosen = 3, most = choice == MIXED ? 64 : 7;
         struct mixture *m = random_mixture((enum choice)choice, most, chosen, d, i, 96, &seed);
         float *alone = guarded_floats(most * d);
@@ -343,6 +352,47 @@ TEST(moe_leaves_experts_without_rows_alone)
                 if (m->asked[e] != (choice == NEVER_4 ? e != 4 : e >= 2 && e < 5))
                     fail_msg("%s: expert %d %s asked for", case_name, e, m->asked[e] ? "was" : "was not");
         }
+    }
+}
+
+/* Expert 3's up_proj has a weight of 2^-60. It is known for it, the others for what they are, and expert 4, which nobody
+ * chose, not at all; only kernels that look say so. Then other kernels come, and those again. */
+TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
+{
+    static const uint16_t tiny = (127 - 60) << 7;
+    uint64_t seed = 15;
+    size_t S = 30, d = 45;
+    in_bf16 = 1;
+    FOR_EACH_TABLE(k) {
+        struct mixture *m = random_mixture(NEVER_4, S, 3, d, 37, 50, &seed);
+        unsigned char known[EXPERTS + 1][3] = {{0}};
+        struct matrix *up = &m->layers[3].up;
+        memcpy((unsigned char *)(uintptr_t)up->view.data + (17 * up->view.stride + 8) * sizeof tiny, &tiny, sizeof tiny);
+        up->value[17 * d + 8] = 0x1p-60f;
+        for (size_t e = 0; e <= EXPERTS; e++) {
+            struct layer *l = e < EXPERTS ? &m->layers[e] : &m->shared;
+            l->gate.view.magnitudes = &known[e][0];
+            l->up.view.magnitudes = &known[e][1];
+            l->down.view.magnitudes = &known[e][2];
+        }
+        float *want = guarded_floats(S * d);
+        for (size_t s = 0; s < S; s++)
+            contract_moe(want + s * d, m, s);
+        for (int again = 0; again < 2; again++) {
+            check_same_bits(run_moe(k, 3, m, S, 0), d, want, d, S, d);
+            for (size_t e = 0; e <= EXPERTS; e++)
+                for (size_t i = 0; i < 3; i++) {
+                    int wanted = !k->learns_magnitudes || e == 4 ? MAGNITUDES_UNKNOWN
+                                 : e == 3 && i == 1              ? MAGNITUDES_TINY
+                                                                 : MAGNITUDES_ORDINARY;
+                    if (known[e][i] != wanted)
+                        fail_msg("%s: of matrix %zu of expert %zu it is known %d, wanted %d", case_name, i, e, known[e][i], wanted);
+                }
+        }
+        FOR_EACH_TABLE(other)
+            check_same_bits(run_moe(other, 2, m, S, 1), d, want, d, S, d);
+        check_same_bits(run_moe(k, 1, m, S, 0), d, want, d, S, d);
+        release_all(NULL);
     }
 }
 
@@ -419,6 +469,7 @@ int main(void)
         T(moe_is_within_its_bound_of_the_formula),
         T(moe_row_has_the_same_bits_alone_and_among_any_others),
         T(moe_leaves_experts_without_rows_alone),
+        T(moe_in_bf16_learns_which_matrix_has_a_tiny_weight),
         T(moe_keeps_nan_in_the_row_that_has_it),
         T(mlp_and_moe_run_on_as_many_threads_as_they_are_given),
         T(mlp_and_moe_compute_in_the_default_environment_whatever_the_caller_has_set),

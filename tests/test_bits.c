@@ -26,6 +26,7 @@ struct golden {
     int32_t prompt[MAX_PROMPT];
     size_t prompt_count;
     uint64_t fingerprint;
+    char precision[8];
 };
 
 static int most_lines = 1 << 30;
@@ -33,8 +34,9 @@ static int most_lines = 1 << 30;
 static int parse(struct golden *g, char *line)
 {
     char ids[2048];
-    if (sscanf(line, "%63s %u %f %llu %2047s %" SCNx64, g->model, &g->n, &g->temperature, &g->seed, ids,
-               &g->fingerprint) != 6)
+    strcpy(g->precision, "f32"); /* unless the line says more */
+    if (sscanf(line, "%63s %u %f %llu %2047s %" SCNx64 " %7s", g->model, &g->n, &g->temperature, &g->seed, ids,
+               &g->fingerprint, g->precision) < 6)
         return 0;
     g->prompt_count = 0;
     for (char *p = strtok(ids, ","); p && g->prompt_count < MAX_PROMPT; p = strtok(NULL, ","))
@@ -57,8 +59,8 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
         fail_msg("%s: %s", g->model, err.message);
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
-        fail_msg("%s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->n, (double)g->temperature, o.draft ? o.draft : "none",
+        fail_msg("%s, %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
+                 ", golden %016" PRIx64, g->model, g->precision, g->n, (double)g->temperature, o.draft ? o.draft : "none",
                  o.draft_tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
@@ -66,7 +68,7 @@ static void check_all_settings(const struct golden *g)
 {
     vb_model *model;
     vb_error err;
-    if (vb_model_open(&model, g->model, NULL, &err))
+    if (vb_model_open(&model, g->model, &(vb_model_options){.precision = g->precision}, &err))
         fail_msg("%s", err.message);
     for (const struct kernels *const *k = kernel_tables; *k; k++) {
         if (!kernels_runs_here(*k))

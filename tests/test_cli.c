@@ -451,6 +451,24 @@ TEST(verify_says_identical_for_every_checkpoint)
     }
 }
 
+TEST(verify_says_identical_in_bf16_and_generate_what_it_is)
+{
+    for (size_t i = 0; i < COUNT(checkpoints); i++) {
+        char dir[64];
+        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
+        json_t *j = JSON("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
+        assert_true(json_is_true(json_object_get(j, "equal")));
+        json_t *row = json_array_get(json_object_get(j, "rows"), 0);
+        json_t *g = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
+        json_t *f32 = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos");
+        expect_same(row, g, "fingerprint", dir);
+        assert_false(json_equal(json_object_get(g, "fingerprint"), json_object_get(f32, "fingerprint")));
+        json_decref(j);
+        json_decref(g);
+        json_decref(f32);
+    }
+}
+
 /* ---- logits, inspect ----------------------------------------------------------------------------------------------- */
 
 static void expect_tensor(const json_t *header, const char *name, int rows, int columns, int begin)
@@ -517,7 +535,7 @@ TEST(inspect_counts_what_the_file_holds)
         snprintf(file, sizeof file, "%s/model.safetensors", dir);
         struct golden g = golden_read(file);
         json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
-        expect_keys(j, "architecture:s parameters:i active_parameters:i mtp_modules:i tensors:o");
+        expect_keys(j, "architecture:s parameters:i active_parameters:i mtp_modules:i rounded_bytes:i tensors:o");
         expect_keys(tensors, "used:i ignored:a");
         size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);
         assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")), count);
@@ -547,6 +565,37 @@ TEST(inspect_counts_what_the_file_holds)
     }
 }
 
+/* All but the embedding, the gates, and what is BF16 or no matrix. */
+TEST(inspect_tells_what_bf16_rounds)
+{
+    static const char *const one_file[] = {"v3", "v2", "v2-lite"};
+    for (size_t i = 0; i < COUNT(one_file); i++) {
+        char dir[64], file[128], says[64];
+        double rounded = 0;
+        snprintf(dir, sizeof dir, TINY "%s", one_file[i]);
+        snprintf(file, sizeof file, "%s/model.safetensors", dir);
+        struct golden g = golden_read(file);
+        const char *name;
+        json_t *t;
+        json_object_foreach(g.header, name, t)
+            if (json_array_size(json_object_get(t, "shape")) == 2 && strcmp(string(t, "dtype"), "BF16") &&
+                !strstr(name, "embed_tokens") && !strstr(name, "mlp.gate.weight") && !strstr(name, "weight_scale_inv"))
+                rounded += 2 * elements(t);
+        json_t *j = JSON("inspect", dir, "--precision", "bf16"), *f32 = JSON("inspect", dir);
+        if ((double)integer(j, "rounded_bytes") != rounded || integer(f32, "rounded_bytes"))
+            fail_msg("%s: %lld bytes are rounded, the file has %.0f", dir, integer(j, "rounded_bytes"), rounded);
+        expect_same(j, f32, "parameters", dir);
+        assert_true(!rounded == (i == 2));
+        struct said s = RUN("inspect", dir, "--precision", "bf16");
+        snprintf(says, sizeof says, "%.1f MB of matrices rounded to BF16", rounded / 1e6);
+        assert_non_null(strstr(s.out, says));
+        forget(&s);
+        json_decref(j);
+        json_decref(f32);
+        golden_close(&g);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -565,6 +614,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(verify_says_identical_for_every_checkpoint),
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),
         cmocka_unit_test(inspect_counts_what_the_file_holds),
+        cmocka_unit_test(inspect_tells_what_bf16_rounds),
+        cmocka_unit_test(verify_says_identical_in_bf16_and_generate_what_it_is),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,6 +80,7 @@ TEST(unknown_names_are_refused)
     REFUSE(USAGE, "sse9", "generate", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "sse9", "verify", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "f64", "generate", V3, "--tokens", "5", "--precision", "f64");
+    REFUSE(USAGE, "known are f32 and bf16", "inspect", V3, "--precision", "fp16");
     REFUSE(USAGE, "surplus", "generate", V3, "surplus", "--tokens", "5");
     REFUSE(USAGE, "surplus", "tokenize", TOKENIZER, "text", "surplus");
 }
@@ -459,7 +460,7 @@ TEST(help_names_every_option)
         {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
-        {"inspect", "--check --json"},
+        {"inspect", "--check --precision --json"},
         {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {

@@ -15,6 +15,7 @@ struct opening {
     int (*open)(const struct opening *o, const vb_allocator *a, vb_error *err); /* and closes again */
     const char *dir, *draft;
     int draft_tokens;
+    const char *precision;
 };
 
 static void check_failure(const struct opening *o, long fail, int code, const vb_error *err, long alive)
@@ -63,7 +64,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     vb_session *s = NULL;
     int32_t token = 7;
     float bias = 0.5f;
-    vb_model_options mo = {.allocator = *a, .numa = "bind",
+    vb_model_options mo = {.allocator = *a, .precision = o->precision, .numa = "bind",
                            .conventions = "main-hidden=pre-norm,first-row=phantom,gate=bf16"};
     vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens, .tap = see_tap,
                              .trace = see_trace, .padded = 1,
@@ -93,8 +94,9 @@ TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
         for (int k = 0; k < 3; k++) {
-            snprintf(what, sizeof what, "%s, %s", dirs[i], methods[k]);
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k], k == 2 ? 15 : 2});
+            const char *precision = k == 1 ? "bf16" : "f32"; /* a copy of each matrix that is not BF16: in v3 */
+            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k], precision);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k], k == 2 ? 15 : 2, precision});
         }
 }
 

@@ -208,13 +208,13 @@ TEST(tasks_of_a_session_on_all_processors_meet_their_pages)
     struct op_ctx cx = {.threads = 24, .placement = &p};
     placement_plan(&p, &t, PLACEMENT_BIND, GB);
     for (size_t rows = 1; rows < 5000; rows += 7) {
-        size_t tasks = op_row_tasks(&cx, rows);
+        size_t tasks = op_row_tasks(&cx, rows, 0);
         for (int part = 0; part < p.parts && tasks == 96; part++) {
             size_t begin, end, first, last, n0, n1, other;
             placement_share(&p, part, tasks, &begin, &end);
             placement_share(&p, part, (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP, &first, &last);
-            op_row_range(&cx, rows, begin, &n0, &other);
-            op_row_range(&cx, rows, end - 1, &other, &n1);
+            op_row_range(&cx, rows, 0, begin, &n0, &other);
+            op_row_range(&cx, rows, 0, end - 1, &other, &n1);
             assert_int_equal(n0, first * OP_ROW_GROUP);
             assert_int_equal(n1, last * OP_ROW_GROUP < rows ? last * OP_ROW_GROUP : rows);
         }

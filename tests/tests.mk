@@ -25,6 +25,12 @@ $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 $(BUILD)/tests/sleef_hash: $(BUILD)/tests/sleef_hash.o $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
+# ops/crew.c under ThreadSanitizer, without libgomp.
+TSAN_CREW := $(BUILD)/tests/tsan_crew
+$(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h
+	@mkdir -p $(@D)
+	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
+
 .SECONDARY:
 
 # Time-boxed: so many mutations of the seeds, the same every time. `make fuzz` is longer.
@@ -39,7 +45,7 @@ SUBSET := test_config test_checkpoint test_model test_tokenizer test_tokenizer_e
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
-             "$(1)/test_bits:build-$(1)/tests/test_bits 2" \
+             "$(1)/test_bits:build-$(1)/tests/test_bits 3" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
 sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
 asan-programs:
@@ -59,7 +65,7 @@ mistakes: mistakes-programs
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
-ARM64_LINES ?= 2
+ARM64_LINES ?= 3
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
@@ -85,12 +91,12 @@ crossbuild: crossbuild-programs
 
 test-deps:
 	tools/scripts/install-deps.sh test
-test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm
+test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
 # The longest first, so that no core waits for one of them at the end.
-LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_forced checkops_attention)
+LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_diff test_precision test_forced checkops_attention)
 run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session takes minutes there and is left to `make asan` and `make ubsan`.
 test: test-deps

@@ -21,7 +21,7 @@ enum option_group {
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
     TAKES_ALL = 128,     /* --all */
-    TAKES_CHECK = 256,   /* --check */
+    TAKES_CHECK = 256,   /* --check --precision */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
     TAKES_TAPS = 2048,   /* --taps */

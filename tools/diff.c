@@ -64,7 +64,8 @@ static int check_tokens(struct sides *s, const struct cli *model)
     return EXIT_DONE;
 }
 
-/* Options are the one model's, or B's when both are: A is then the engine as it runs by itself. */
+/* Options are the one model's, or B's when both are: A is then the engine as it runs by itself, but in the precision that a
+ * reference is asked for. */
 static void options_of(const struct sides *s, int i, struct cli *model)
 {
     *model = *s->c;
@@ -76,7 +77,8 @@ static void options_of(const struct sides *s, int i, struct cli *model)
     if (i == 0 && s->is_model[1]) {
         model->session.threads = model->session.prefill_chunk = 0;
         model->session.isa = NULL;
-        model->precision = model->as = model->convention = NULL;
+        model->precision = s->c->reference ? s->c->precision : NULL;
+        model->as = model->convention = NULL;
         model->context = -1;
         model->reference = 0;
     }
@@ -98,7 +100,9 @@ static int compute_side(struct sides *s, int i, int scores)
     return code;
 }
 
-/* What rounding may do is measured on the model, if there is one and its tokens are known. */
+/* What rounding may do is measured on the model, if there is one and its tokens are known. Where a side computes in more than
+ * linear layers what the reference of precision bf16 rounds there, the bound is scaled by its unit roundoff: from half an
+ * ulp of f32, so what is measured is the reference that rounds nothing. */
 static int measure(struct sides *s)
 {
     struct cli model;
@@ -110,6 +114,8 @@ static int measure(struct sides *s)
         return EXIT_DONE;
     options_of(s, 1, &model);
     model.model_dir = dir;
+    if (s->bounds.arithmetic != DIFF_F32)
+        model.precision = NULL;
     int code = cli_open(&model);
     if (code == EXIT_DONE)
         code = check_tokens(s, &model);
@@ -199,9 +205,9 @@ static void look_over(struct sides *s)
         }
 }
 
-static int compare(struct sides *s)
+/* Rows and names of the two sides side by side, and what the bound has to know of them. */
+static void join(struct sides *s)
 {
-    struct comparison r;
     diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);
     s->bounds.layers = s->side[0].layers > 0 ? s->side[0].layers : s->side[1].layers;
     for (int i = 0; i < 2; i++)
@@ -209,6 +215,11 @@ static int compare(struct sides *s)
             if (s->side[i].layers < 0 && s->side[i].series[k].layer >= s->bounds.layers)
                 s->bounds.layers = s->side[i].series[k].layer + 1;
     look_over(s);
+}
+
+static int compare(struct sides *s)
+{
+    struct comparison r;
     diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
     int code = check_common(s, &r);
     if (code == EXIT_DONE) {
@@ -244,8 +255,10 @@ static int run(struct cli *c)
     if (c->reference && c->context > 0)
         return cli_fail(c, EXIT_USAGE, "--reference computes one pass over the tokens; --context does not go with it");
     int code = read_all(&s);
-    if (code == EXIT_DONE)
+    if (code == EXIT_DONE) {
+        join(&s);
         code = measure(&s);
+    }
     if (code == EXIT_DONE)
         code = compare(&s);
     for (int i = 0; i < 2; i++)
@@ -260,7 +273,8 @@ const struct command command_diff = {
     "usage: verbatim diff A B [OPTIONS]\n\n"
     "A and B: a dump (a .safetensors file, ours or another engine's, or a directory with dump.safetensors), or a MODEL, which\n"
     "is computed at the tokens of the other side, so that one token chosen differently does not cascade. With two MODELs\n"
-    "(which may be the same) A is the engine as it runs by itself, and the options below are B's.\n\n"
+    "(which may be the same) A is the engine as it runs by itself, and the options below are B's; with --reference\n"
+    "--precision is A's too.\n\n"
     "  --reference            the MODEL by the reference, in double\n"
     "  --tokens IDS           5,6,7 or @FILE: where no manifest tells them, or instead\n"
     "  --names SYSTEM         a dump without manifest is in the names of hf, llama.cpp, megatron, sglang or vllm\n"

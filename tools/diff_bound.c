@@ -4,7 +4,8 @@
  * intermediate value multiplied by 1 + u 2^-24, |u| < 1, another draw each time. What a tap's rows then move, relative to
  * the largest number in the row and at most over rows and runs, is its spread: how this model on these tokens amplifies
  * half an ulp. The bound is MEASURED_TIMES spreads: the largest of a few draws is not the largest there is. Rows behind a
- * choice that a perturbation turned are left out: they are another computation.
+ * choice that a perturbation turned are left out: they are another computation. In precision bf16 the perturbed runs also turn
+ * roundings near a tie (reference.h), which is far more than half an ulp does, and what an engine in f32 sums may do.
  *
  * A priori, without a model: k roundings of unit roundoff u that fall independently make a relative error that grows like
  * sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer passed: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj,

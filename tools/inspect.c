@@ -44,10 +44,11 @@ static int print_json(const struct model *m)
         if (t->ignored)
             json_array_append_new(ignored, json_pack("{s:s,s:s}", "name", t->name, "why", t->ignored));
     }
-    return cli_print_json(json_pack("{s:s,s:I,s:I,s:i,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
+    return cli_print_json(json_pack("{s:s,s:I,s:I,s:i,s:I,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
                                     (json_int_t)model_parameters(m), "active_parameters",
-                                    (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp, "tensors", "used",
-                                    (json_int_t)count_used(k), "ignored", ignored));
+                                    (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp, "rounded_bytes",
+                                    (json_int_t)m->rounded_bytes, "tensors", "used", (json_int_t)count_used(k), "ignored",
+                                    ignored));
 }
 
 /* What a tensor belongs to, by its name; MTP layers are a part of their own. */
@@ -110,6 +111,8 @@ static void print_report(const struct model *m)
     print_mtp(m);
     printf("tensors             %zu used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", count_used(k),
            (double)bytes / 1e6, (double)m->widened_bytes / 1e3);
+    if (m->config.precision == PRECISION_BF16)
+        printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", (double)m->rounded_bytes / 1e6);
     print_sizes(m);
     for (size_t i = 0; i < checkpoint_count(k); i++) {
         const struct tensor *t = checkpoint_at(k, i);
@@ -142,5 +145,6 @@ const struct command command_inspect = {
     "Prints what config.json and the defaults of its architecture say, the parameters in all and those that one token\n"
     "touches, the MTP modules, and every tensor that is not used, with the reason.\n\n"
     "  --check                read every byte: weights and scales must be finite; MTP copies are compared\n"
-    "  --json                 architecture, parameters, active_parameters, mtp_modules, tensors\n",
+    "  --precision MODE       f32 or bf16: what opening the model in it rounds and copies (f32)\n"
+    "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, tensors\n",
     TAKES_CHECK, run};

@@ -1,26 +1,28 @@
 #!/bin/sh
 # Writes golden/bits/fingerprints.txt: the bits of this engine, to be changed only on purpose (see golden/README.md).
-# One line per run: model, new tokens, temperature, seed, prompt ids, fingerprint.
+# One line per run: model, new tokens, temperature, seed, prompt ids, fingerprint; a precision other than f32.
 set -eu
 cd "$(dirname "$0")/../.."
 verbatim=${BUILD:-build}/verbatim
 out=golden/bits/fingerprints.txt
-run() { # run MODEL N TEMPERATURE SEED IDS
-    f=$("$verbatim" generate "$1" -n "$2" --temperature "$3" --seed "$4" --tokens "$5" --ignore-eos --json |
+run() { # run MODEL N TEMPERATURE SEED IDS [PRECISION]
+    f=$("$verbatim" generate "$1" -n "$2" --temperature "$3" --seed "$4" --tokens "$5" --precision "${6:-f32}" --ignore-eos --json |
         sed -n 's/.*"fingerprint": "\([0-9a-f]*\)".*/\1/p')
-    echo "$1 $2 $3 $4 $5 $f"
+    echo "$1 $2 $3 $4 $5 $f${6:+ $6}"
 }
 {
-    echo "# model, new tokens, temperature, seed, prompt ids, fingerprint: made by golden/scripts/make_bits.sh"
+    echo "# model, new tokens, temperature, seed, prompt ids, fingerprint, precision if not f32: made by golden/scripts/make_bits.sh"
     for model in v3 v3-mtp3 v2-lite v2 moonlight glm; do
         run golden/tiny/$model 64 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
         run golden/tiny/$model 64 1 7 100,50,25,75,3
+        run golden/tiny/$model 64 0.5 3 20,40,60,80,100 bf16
     done
     if [ -e golden/tale/config.json ]; then
         ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king who had three sons, and the youngest")
         run golden/tale 200 0 0 "$ids"
         run golden/tale 200 1 1 "$ids"
         run golden/tale 300 0.8 42 "${ids%%,*}"
+        run golden/tale 200 0 0 "$ids" bf16
     fi
 } >$out.new
 mv $out.new $out
