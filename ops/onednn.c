@@ -31,7 +31,7 @@ struct onednn {
     } call;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    dnnl_primitive_attr_t ours; /* scratchpads are: oneDNN's own belong to the thread that made the primitive */
+    dnnl_primitive_attr_t ours; /* scratchpads are: oneDNN's own may belong to the thread that made the primitive */
     void *scratch;
     size_t scratch_size;
     int threads;

@@ -1,5 +1,6 @@
 /* tests/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
  * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not. */
+#include "../ops/linear.h"
 #include "../ops/onednn.h"
 
 #include <pthread.h>
@@ -95,6 +96,40 @@ TEST(a_prepared_shape_is_found_again_among_others)
         check_shape(o, &s);
     }
     onednn_close(o);
+}
+
+/* oneDNN's sums may depend on how many rows of W a call has: op_linear gives each call the same ones on any number of threads. */
+TEST(a_linear_layer_has_the_same_bits_on_any_number_of_threads)
+{
+    enum { THREADS = 5, N = 1056, K = 160 };
+    struct onednn *lanes[THREADS];
+    uint64_t seed = 3;
+    static const size_t rows[] = {1, 4, 33, 200};
+    for (int i = 0; i < THREADS; i++)
+        lanes[i] = open_or_skip(1);
+    for (size_t type = 0; type < 2; type++)
+        for (size_t r = 0; r < COUNT(rows); r++) {
+            size_t mark = guard_count, S = rows[r];
+            float *first = guarded_floats(S * N), *y = guarded_floats(S * N), *x = random_floats(S * K, &seed);
+            struct weight_view w = {.type = type ? WEIGHT_BF16 : WEIGHT_F32, .rows = N, .cols = K, .stride = K,
+                                    .data = random_numbers(N * K, (enum onednn_type)type, &seed)};
+            size_t room = op_linear_scratch(S, K);
+            for (int threads = 1; threads <= THREADS; threads++) {
+                struct op_ctx cx = {.k = kernel_tables[0], .threads = threads, .thread_cost = 1, .bf16 = (int)type, .onednn = lanes,
+                                    .scratch_size = room};
+                cx.scratch = guarded(room);
+                CASE("%s, %zu rows, %d threads", type ? "bf16" : "f32", S, threads);
+                op_linear(&cx, threads > 1 ? y : first, x, &w, S);
+                for (int i = 0; i < threads; i++)
+                    assert_null(onednn_failure(lanes[i]));
+                for (size_t i = 0; i < S * N && threads > 1; i++)
+                    if (bits_of(y[i]) != bits_of(first[i]))
+                        fail_msg("%s: number %zu is %.9g, on one thread %.9g", case_name, i, (double)y[i], (double)first[i]);
+            }
+            release_to(mark);
+        }
+    for (int i = 0; i < THREADS; i++)
+        onednn_close(lanes[i]);
 }
 
 /* The oldest make room; a shape that is gone is made again. */
@@ -208,6 +243,7 @@ int main(void)
         cmocka_unit_test_teardown(runs_on_as_many_threads_as_asked_and_leaves_openmp_as_it_was, release_all),
         cmocka_unit_test_teardown(numbers_are_those_of_a_linear_layer, release_all),
         cmocka_unit_test_teardown(a_prepared_shape_is_found_again_among_others, release_all),
+        cmocka_unit_test_teardown(a_linear_layer_has_the_same_bits_on_any_number_of_threads, release_all),
         cmocka_unit_test_teardown(more_shapes_than_are_kept_do_no_harm, release_all),
         cmocka_unit_test_teardown(a_primitive_runs_on_any_thread, release_all),
         cmocka_unit_test_teardown(a_failure_is_kept_until_it_is_asked_for, release_all),

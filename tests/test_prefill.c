@@ -271,12 +271,13 @@ TEST(no_draft_thread_or_instruction_set_reaches_a_bit)
     static int32_t text[1100];
     char wide[64];
     need_onednn();
-    widened_copy(wide, checkpoints[0]);
+    widened_copy(wide, TALE); /* in f32 oneDNN's bits depend on the cut of W */
     for (size_t i = 0; i <= COUNT(checkpoints); i++) {
         const char *dir = i < COUNT(checkpoints) ? checkpoints[i] : wide;
         vb_model *m = open_model(dir);
         random_tokens(m, i, text, COUNT(text));
         check_settings(m, dir, text, 1, 20);
+        check_settings(m, dir, text, 4, 20);
         check_settings(m, dir, text, 37, 20);
         check_settings(m, dir, text, 210, 20);
         if (i == 3)
