@@ -35,8 +35,8 @@ FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
 FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_OF_avx512_bf16 := -mavx512bf16
 endif
-# The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks.
-VECTORS := -ftree-vectorize -fvect-cost-model=dynamic
+# The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks; gcc 12 has to be asked.
+VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
 ifeq ($(ARCH),aarch64)
 SIMD    += $(wildcard simd/neon*.c)
 endif
