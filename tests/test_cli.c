@@ -374,7 +374,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
     json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
-    expect_keys(j, "equal:b rows:a");
+    expect_keys(j, "equal:b prefill:s rows:a");
     assert_true(json_is_true(json_object_get(j, "equal")));
     json_t *first = json_array_get(rows, 0);
     const char *isa = string(first, "isa");
