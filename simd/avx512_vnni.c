@@ -164,6 +164,12 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PAN
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
     switch (P * 8 + T) {
+    case 8 + 1: tile_of(kind, 1, 1, sums, tile); break;
+    case 8 + 2: tile_of(kind, 1, 2, sums, tile); break;
+    case 8 + 3: tile_of(kind, 1, 3, sums, tile); break;
+    case 8 + 4: tile_of(kind, 1, 4, sums, tile); break;
+    case 8 + 5: tile_of(kind, 1, 5, sums, tile); break;
+    case 8 + 6: tile_of(kind, 1, 6, sums, tile); break;
     case 2 * 8 + 1: tile_of(kind, 2, 1, sums, tile); break;
     case 2 * 8 + 2: tile_of(kind, 2, 2, sums, tile); break;
     case 2 * 8 + 3: tile_of(kind, 2, 3, sums, tile); break;

@@ -66,7 +66,7 @@ static void multiply_block(const struct product *p, size_t first, size_t count, 
         tile.x = p->x + t * p->ldx + g;
         for (size_t at = 0; at < count; at += P) {
             float sums[TILE_SUMS][PANEL_ROWS] __attribute__((aligned(64)));
-            P = T <= 3 && count - at > 2 ? 4 : 2;
+            P = count - at == 1 ? 1 : T <= 3 && count - at > 2 ? 4 : 2;
             for (size_t i = 0; i < P; i++) {
                 size_t there = at + (at + i < count ? i : 0);
                 tile.w[i] = opened ? (const void *)&opened[there]

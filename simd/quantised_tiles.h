@@ -30,7 +30,7 @@ struct quantised_tile {
 };
 
 struct quantised_loops {
-    /* sums[p*T + t][r] = the block's sum for row r of panel p and row t of x; P is 2 or 4, T <= 6, P * T <= 12 */
+    /* sums[p*T + t][r] = the block's sum for row r of panel p and row t of x; P is 1, 2 or 4, T <= 6, P * T <= 12 */
     void (*tile)(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile);
     /* takes apart rows [row, row + rows), rows <= 16, `groups` groups from `group` on; the other rows are of no matter */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
