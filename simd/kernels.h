@@ -41,6 +41,7 @@
 
 #define DOT_BLOCK 1024 /* numbers in a block of a sum */
 #define DOT_CHUNK 32   /* numbers in a chunk: 16 lanes of an odd and an even one */
+#define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
     WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3,

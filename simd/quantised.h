@@ -28,7 +28,6 @@
 
 #include "decode.h"
 
-#define QUANTISED_GROUP 32 /* numbers that share a scale of x */
 #define PANEL_ROWS 16
 
 struct quantised_format {

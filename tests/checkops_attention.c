@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "../ops/attention.h"
+#include "../ops/weights.h"
 
 #define LONGEST 520
 
@@ -93,7 +94,9 @@ static float *run(const struct kernels *k, int threads, struct problem *p)
 {
     const struct attention *a = &p->a;
     struct timeline *seen = with_packed_rows(p);
-    p->a.kv_b_proj = &p->kv_b.view;
+    p->a.w_uk = p->kv_b.view;
+    p->a.w_uv = weight_rows(&p->kv_b.view, a->nope, p->kv_b.view.rows - a->nope);
+    p->a.uk_stride = p->a.uv_stride = a->nope + a->value;
     struct op_ctx cx = context_of(k, threads, op_attention_scratch(a, p->S, p->context, threads));
     float *y = guarded_floats(p->S * a->heads * a->value);
     CASE("attention %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", type_names[p->kv_b.view.type],
