@@ -19,7 +19,7 @@ static struct attention attention_of(const struct workspace *w, const struct mla
     const struct config *c = &w->model->config;
     return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
                               .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &a->kv_b_proj, .scale = w->scale};
+                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &a->w_uk, .scale = w->scale};
 }
 
 static struct router router_of(const struct config *c, const struct moe *moe)

@@ -74,7 +74,7 @@ static struct attention attention_of(const struct model *m, size_t layer)
     const struct config *c = &m->config;
     return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
                               .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &m->layers[layer].self_attn.kv_b_proj,
+                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &m->layers[layer].self_attn.w_uk,
                               .scale = config_attention_scale(c)};
 }
 
