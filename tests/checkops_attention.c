@@ -48,7 +48,7 @@ static const int32_t *slots_of(enum slots how, uint64_t *seed)
 static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
                                      size_t count, uint64_t *seed)
 {
-    struct problem p = {.a = {d.heads, d.nope, d.rope, d.value, d.latent, NULL, 1.0f}, .S = S};
+    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f}, .S = S};
     float *cache[3];
     size_t width = d.latent + d.rope;
     p.kv_b = random_matrix(type, d.heads * (d.nope + d.value), d.latent, seed);
