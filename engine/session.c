@@ -19,11 +19,10 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
     if (code || !type)
         return code;
-    if (type->needs_mtp && !s->model->num_mtp)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(s->model->checkpoint),
-                       type->name);
-    int modules = s->model->num_mtp < VB_MAX_DRAFT ? s->model->num_mtp : VB_MAX_DRAFT;
-    s->max_draft = o->draft_tokens ? o->draft_tokens : type->needs_mtp ? modules : 3;
+    code = drafter_check(type, s->model, o, err);
+    if (code)
+        return code;
+    s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
     return VB_OK;
@@ -87,7 +86,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
     if (!code && s->type) {
-        struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
+        struct drafter_options o = {.asked = &s->options, .context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                     .sequence = s->options.sequence, .tracer = s->tracer};
         code = s->type->open(&s->drafter, s->model, &o, err);

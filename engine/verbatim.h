@@ -185,6 +185,14 @@ typedef struct vb_trace {
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
+/* ---- drafts of the caller's --------------------------------------------------------------------------------------- */
+
+/* What may follow tokens [count], the timeline: writes at most `max` (up to VB_MAX_DRAFT) ids to draft and returns how many;
+ * 0: nothing comes to mind. It has no say in the output, and may answer as it likes: the draft ends before an id outside the
+ * vocabulary and at `max`, and either is counted in vb_result.draft_failures, as a negative answer is. It may not use the
+ * session. Asked again about the same timeline it may answer differently. */
+typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
+
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
@@ -194,8 +202,8 @@ typedef struct vb_session_options {
                               F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
-    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep" */
-    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules; negative: none */
+    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "callback" */
+    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
@@ -207,6 +215,9 @@ typedef struct vb_session_options {
     int padded;            /* passes of a round are filled up to K+1 rows with token 0, as systems with fixed shapes do */
     int32_t sequence;      /* a number of the caller's, told to taps and traces */
     int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
+    int32_t ngram_min, ngram_max; /* "ngram": how many last tokens must have stood before, 1..64; 0: 2 and 4 */
+    vb_draft_callback draft_callback; /* "callback" */
+    void *draft_context;
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
@@ -239,7 +250,7 @@ typedef struct vb_result {
     size_t forwards;            /* target passes after prefill */
     size_t drafted, accepted;   /* drafts verified; those emitted */
     size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT];
-    size_t draft_failures;      /* drafts that ended at a row that was not finite */
+    size_t draft_failures;      /* drafts that ended at a row that was not finite, or because a callback said nonsense */
     size_t prefill_tokens;
     double prefill_seconds, decode_seconds;
 } vb_result;

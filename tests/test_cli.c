@@ -369,7 +369,7 @@ static int isas_of_this_machine(void)
 
 TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
     static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
@@ -406,7 +406,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     for (int t = 1; t <= 3; t++)
         other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
     assert_true(other_threads >= 2);
-    assert_int_equal(json_array_size(rows), 1 + 20 + other_threads + 3 + other_isas + 8);
+    assert_int_equal(json_array_size(rows), 1 + 25 + other_threads + 3 + other_isas + 8);
     json_decref(j);
     json_decref(plain);
 }
@@ -428,7 +428,7 @@ TEST(verify_keeps_to_what_the_command_line_fixes)
     assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 5 * 4);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 6 * 4);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
     assert_true(json_is_true(json_object_get(j, "equal")));

@@ -107,13 +107,15 @@ TEST(numbers_are_checked)
 {
     static const char *const options[][2] = {
         {"-n", "-1"}, {"-n", "five"}, {"-n", "5x"}, {"-n", ""}, {"-n", "1.5"}, {"-n", "99999999999999999999"},
-        {"--draft-tokens", "16"}, {"--draft-tokens", "-1"}, {"--draft-tokens", "3 "}, {"--threads", "0"}, {"--threads", "many"},
+        {"--ngram-min", "0"}, {"--ngram-max", "65"}, {"--draft-tokens", "16"}, {"--draft-tokens", "-1"}, {"--draft-tokens", "3 "}, {"--threads", "0"}, {"--threads", "many"},
         {"--prefill-chunk", "0"}, {"--context", "0"}, {"--context", "1281"}, {"--context", "x"}, {"--temperature", "-1"},
         {"--temperature", "hot"}, {"--temperature", "nan"}, {"--temperature", "1e-6"}, {"--top-k", "-1"}, {"--top-k", "1.5"},
         {"--top-p", "1.5"}, {"--top-p", "-0.5"}, {"--seed", "-1"}, {"--seed", " -1"}, {"--seed", "18446744073709551616"}};
     for (size_t i = 0; i < COUNT(options); i++)
         REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0], options[i][1]);
     REFUSE(USAGE, "--json", "generate", V3, "--tokens", "5", "--json=1");
+    REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5", "--ngram-max", "3");
+    REFUSE(USAGE, "callback wants a function", "generate", V3, "--tokens", "5", "--draft", "callback");
 }
 
 TEST(prompts_that_do_not_fit_are_refused)
@@ -453,11 +455,12 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
+#define DRAFT " --draft --draft-tokens --ngram-min --ngram-max"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --seed"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill" COMPUTE PROMPT},
-        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill" COMPUTE PROMPT},
-        {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
+        {"generate", "-n --ignore-eos --stats --prefill" COMPUTE PROMPT DRAFT},
+        {"verify", "-n --ignore-eos --all --prefill" COMPUTE PROMPT DRAFT},
+        {"draft", "--prefill" COMPUTE PROMPT DRAFT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},

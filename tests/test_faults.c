@@ -86,17 +86,17 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     return code;
 }
 
-static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
+static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram"};
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 4; k++) {
             const char *precision = k == 1 ? "bf16" : "f32"; /* a copy of each matrix that is not BF16: in v3 */
-            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k], precision);
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k], k == 2 ? 15 : 2, precision});
+            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k < 3 ? k : 5], precision);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k < 3 ? k : 5], k == 2 ? 15 : 2, precision});
         }
 }
 
@@ -206,14 +206,14 @@ TEST(a_step_of_decoding_allocates_nothing)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 10; k++) {
+        for (int k = 0; k < 2 * (int)COUNT(methods); k++) {
             struct counted c = {.fail = -1};
             vb_model *m;
             vb_session *s;
             int32_t prompt[40];
             vb_model_options mo = {.allocator = {counted_alloc, counted_free, &c}};
-            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % 5],
-                                    .draft_tokens = k < 5 ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
+            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % (int)COUNT(methods)],
+                                    .draft_tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
             s = open_session(m, &o, prompt, COUNT(prompt));

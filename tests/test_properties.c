@@ -22,6 +22,7 @@ enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODE
 
 static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
                                                    "isa"};
+static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram"};
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
@@ -35,7 +36,7 @@ struct row_of_values {
 
 static void factor_sizes(int size[FACTORS])
 {
-    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, 2, COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), 0};
+    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), 0};
     memcpy(size, fixed, sizeof fixed);
     while (isas_here()[size[ISA]])
         size[ISA]++;
@@ -190,7 +191,7 @@ static const char *describe(const struct row_of_values *r, char text[200])
 {
     const int *v = r->value;
     snprintf(text, 200, "%s: %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
-             mtp_method((size_t)v[METHOD]), v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
+             methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
              isas_here()[v[ISA]]);
     return text;
 }
@@ -200,7 +201,7 @@ static vb_session_options options_of(const struct subject *s, const struct row_o
     const int *v = r->value;
     return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
                                 .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
-                                .draft = mtp_method((size_t)v[METHOD]),
+                                .draft = methods[v[METHOD]], .ngram_min = 1,
                                 .draft_tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
 }

@@ -30,7 +30,7 @@ static const struct way {
     const char *draft;
     int K;
 } ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1}, {"mtp-eagle", 4}, {"mtp-eagle", 15},
-          {"eagle-reroll", 5}, {"eagle-keep", 5}};
+          {"eagle-reroll", 5}, {"eagle-keep", 5}, {"ngram", 5}};
 
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {
@@ -402,7 +402,7 @@ TEST(options_out_of_range_are_refused)
         const char *part;
     } bad[] = {
         {{.context = -1}, "context"}, {{.context = 1281}, "1280"}, {{.threads = -1}, "threads"},
-        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.draft = "ngram"}, "ngram"},
+        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.draft = "guess"}, "guess"},
         {{.draft = "mtp-eagle", .draft_tokens = 16}, "16"}, {{.sampling = {.temperature = 1e-6f}}, "temperature"},
 #ifdef __x86_64__
         {{.isa = "neon"}, "neon"},

@@ -1,6 +1,8 @@
 /* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
 #include "cli.h"
 
+#include "../engine/drafter.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -128,9 +130,11 @@ int cli_open(struct cli *c)
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
     c->open_seconds = cli_seconds() - start;
-    if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
-        return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
-    return EXIT_DONE;
+    const struct drafter_type *type;
+    int code = c->draft_given ? drafter_find(&type, c->session.draft, &err) : VB_OK;
+    if (!code && c->draft_given && type)
+        code = drafter_check(type, c->model, &c->session, &err);
+    return code ? cli_error(c, &err) : EXIT_DONE;
 }
 
 void cli_close(struct cli *c)
@@ -256,11 +260,10 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 
 int cli_draft_tokens(const struct cli *c)
 {
-    if (!c->session.draft || !strcmp(c->session.draft, "none"))
+    const struct drafter_type *type;
+    if (drafter_find(&type, c->session.draft, NULL) || !type)
         return 0;
-    if (c->draft_tokens >= 0)
-        return (int)c->draft_tokens;
-    return vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+    return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
 }
 
 const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }

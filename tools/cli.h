@@ -16,12 +16,19 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
+/* Lines of --help, of whatever takes --draft. */
+#define CLI_DRAFT_HELP                                                                                                    \
+    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
+    "                         followed the last few tokens before) (none); changes the speed, never the output\n"          \
+    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none\n" \
+    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"
+
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --ngram-min --ngram-max */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */

@@ -182,9 +182,7 @@ const struct command command_generate = {
     "  --bos, --no-bos        put BOS in front or not; otherwise tokenizer_config.json's add_bos_token says\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
-    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (none); changes\n"
-    "                         the speed, never the output\n"
-    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules); 0 is none\n"
+    CLI_DRAFT_HELP
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --convention LIST      NAME=VALUE,...: how other implementations do it; verbatim conventions lists them. Those of\n"
     "                         drafting change no output\n"

@@ -45,6 +45,8 @@ static const struct option options[] = {
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
+    {"--ngram-min", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.ngram_min), 1, 64},
+    {"--ngram-max", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.ngram_max), 1, 64},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},

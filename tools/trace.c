@@ -235,7 +235,7 @@ const struct command command_trace = {
     "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
     "(brackets).\n\n"
     "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos, --temperature, --top-k, --top-p, --seed,\n"
-    "  --draft METHOD (mtp-eagle), --draft-tokens K, --convention, --as: as for generate\n"
+    "  --draft METHOD (mtp-eagle), --draft-tokens K, --ngram-min, --ngram-max, --convention, --as: as for generate\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
     "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"

@@ -129,8 +129,8 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
     static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
     *k = (struct choices){.num_drafts = 1};
     k->drafts[0] = *plain;
-    for (const struct drafter_type *const *t = drafter_types; *t && vb_mtp_modules(c->model); t++) {
-        if (c->draft_given && strcmp(c->session.draft, (*t)->name))
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
         for (int i = 0; i < 5; i++) {
             int K = c->draft_tokens >= 0 ? (int)c->draft_tokens : lengths[i];
@@ -196,7 +196,7 @@ static int list_settings(struct setting *list, const struct choices *k, int all)
     return n;
 }
 
-#define MOST_SETTINGS ((2 * VB_MAX_DRAFT + 1) * 4 * 4 * 8)
+#define MOST_SETTINGS (64 * 4 * 4 * 8)
 
 static int run_choices(struct verify *v, const struct choices *k, int all)
 {
@@ -270,6 +270,7 @@ const struct command command_verify = {
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
+    "  --ngram-min N, --ngram-max N    of ngram\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
     "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --ignore-eos, --precision, --context, --padded,\n"

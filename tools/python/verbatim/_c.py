@@ -128,6 +128,7 @@ class vb_trace(C.Structure):
 tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
 trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
 progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
+draft_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_int32), C.c_int)
 
 
 class vb_session_options(C.Structure):
@@ -150,6 +151,10 @@ class vb_session_options(C.Structure):
         ("padded", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
+        ("ngram_min", C.c_int32),
+        ("ngram_max", C.c_int32),
+        ("draft_callback", draft_callback),
+        ("draft_context", C.c_void_p),
     ]
 
 

@@ -51,7 +51,10 @@ class Session:
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
     prefill        "onednn": oneDNN's linear layers read the prompt, for speed; other bits, see verbatim.h
-    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
+    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
+                   3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
+                   tokens, int32; what is beyond max or not in the vocabulary is left out
+    ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
@@ -64,7 +67,7 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                 ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                  frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
@@ -73,11 +76,15 @@ class Session:
             prefill=None if prefill is None else prefill.encode(),
             threads=_number("threads", threads, 1),
             isa=None if isa is None else isa.encode(),
-            draft=None if draft is None else draft.encode(),
+            draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
             draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
             tap_scores=bool(scores),
             padded=bool(padded),
+            ngram_min=_number("ngram_min", ngram_min, 1),
+            ngram_max=_number("ngram_max", ngram_max, 1),
         )
+        if callable(draft):
+            options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
@@ -200,6 +207,15 @@ def _mask(mask, vocab_size):
         np.ctypeslib.as_array(allowed, (vocab_size,))[~wanted] = 0
 
     return fill
+
+
+def _draft(draft):
+    def propose(tokens, count, place, most):
+        drafts = ids_array(draft(view(C.addressof(tokens.contents), [count], [1], np.int32), most))[:most]
+        view(C.addressof(place.contents), [most], [1], np.int32)[: drafts.size] = drafts
+        return drafts.size
+
+    return propose
 
 
 def _tap(tap):
