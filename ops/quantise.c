@@ -1,4 +1,5 @@
 #include "quantise.h"
+#include "round.h"
 
 #include "../simd/decode.h"
 
@@ -8,10 +9,12 @@
 #define F16_INFINITE 0x477ff000 /* 65520, halfway from f16's largest to the next: rounds up */
 #define F16_NORMAL 0x38800000   /* 2^-14 */
 
-/* To nearest, ties to even; f is finite. Adding half rounds a subnormal: f32's last bit is then worth 2^-24, as f16's is. */
+/* To nearest, ties to even. Adding half rounds a subnormal: f32's last bit is then worth 2^-24, as f16's is. */
 static uint16_t f32_to_f16(float f)
 {
     uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+    if (magnitude > 0x7f800000) /* NaN */
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
     if (magnitude >= F16_INFINITE)
         return (uint16_t)(sign | 0x7c00);
     if (magnitude < F16_NORMAL)
@@ -101,4 +104,22 @@ int op_quantise_q8_0(void *blocks, const float *w, size_t K)
 int op_quantise_q4_0(void *blocks, const float *w, size_t K)
 {
     return each_block(blocks, QUANTISE_Q4_0_BYTES, w, K, block_q4_0);
+}
+
+void op_store_f16(void *numbers, const float *w, size_t K)
+{
+    for (size_t i = 0; i < K; i++) {
+        uint16_t half = f32_to_f16(w[i]);
+        memcpy((unsigned char *)numbers + i * sizeof half, &half, sizeof half);
+    }
+}
+
+void op_store_bf16(void *numbers, const float *w, size_t K)
+{
+    for (size_t i = 0; i < K; i++) {
+        float rounded;
+        op_round_bf16(&rounded, &w[i], 1);
+        uint16_t half = (uint16_t)(f32_to_bits(rounded) >> 16);
+        memcpy((unsigned char *)numbers + i * sizeof half, &half, sizeof half);
+    }
 }

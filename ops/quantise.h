@@ -23,4 +23,9 @@
 int op_quantise_q8_0(void *blocks, const float *w, size_t K);
 int op_quantise_q4_0(void *blocks, const float *w, size_t K);
 
+/* The same for types without blocks: K numbers of 2 bytes, each the nearest, ties to even; what is not finite stays so, and
+ * what the type cannot hold becomes infinite. */
+void op_store_f16(void *numbers, const float *w, size_t K);
+void op_store_bf16(void *numbers, const float *w, size_t K);
+
 #endif

@@ -156,6 +156,30 @@ TEST(numbers_too_small_for_a_scale_are_zeros)
     }
 }
 
+/* Every f16 and bf16 number comes back as it was, and one between two of them as the nearer, or the even one. */
+TEST(halves_come_back_and_what_lies_between_goes_to_the_nearest)
+{
+    for (uint32_t code = 0; code < 0x10000; code++) {
+        uint16_t got, half = (uint16_t)code;
+        float f16 = f16_to_f32(half), bf16 = bf16_to_f32(half);
+        op_store_f16(&got, &f16, 1);
+        if (got != half && !(isnan(f16) && isnan(f16_to_f32(got))))
+            fail_msg("f16 %04x comes back as %04x", half, got);
+        op_store_bf16(&got, &bf16, 1);
+        if (got != half && !(isnan(bf16) && isnan(bf16_to_f32(got))))
+            fail_msg("bf16 %04x comes back as %04x", half, got);
+        if ((code & 0x7fff) >= 0x7bff) /* the next is not finite */
+            continue;
+        float next = f16_to_f32((uint16_t)(half + 1)), middle = (f16 + next) * 0.5f;
+        float between[3] = {nextafterf(middle, f16), middle, nextafterf(middle, next)};
+        uint16_t want[3] = {half, (uint16_t)(half + (half & 1)), (uint16_t)(half + 1)}, three[3];
+        op_store_f16(three, between, 3);
+        for (int i = 0; i < 3; i++)
+            if (three[i] != want[i])
+                fail_msg("%a as f16 is %04x, should be %04x", (double)between[i], three[i], want[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +187,7 @@ int main(void)
         cmocka_unit_test_teardown(a_row_is_its_blocks_one_after_the_other_and_ends_where_it_should, release_all),
         cmocka_unit_test_teardown(what_is_not_finite_is_told, release_all),
         cmocka_unit_test_teardown(numbers_too_small_for_a_scale_are_zeros, release_all),
+        cmocka_unit_test_teardown(halves_come_back_and_what_lies_between_goes_to_the_nearest, release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
