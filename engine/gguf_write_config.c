@@ -107,7 +107,7 @@ static int say_real(const struct saying *s, const char *key, const char *json, d
     double back = 0;
     struct gguf_value v = {.type = GGUF_F32, .count = 1, .data = (const unsigned char *)&f};
     if (!gguf_real(&v, shift, &back) || back != x)
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s is %.17g, of which the 32-bit float of a GGUF file makes %.17g",
+        return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s is %.15g, of which the 32-bit float of a GGUF file makes %.15g",
                        checkpoint_dir(s->m->checkpoint), json, x, back);
     memcpy(&bits, &f, sizeof bits);
     gguf_put_key(s->b, key, GGUF_F32);

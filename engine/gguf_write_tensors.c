@@ -181,7 +181,7 @@ int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o
     add_head(&p, &plan->tensors[0]);
     for (int i = 0; i < 2; i++)
         if (p.copies[i])
-            gguf_note(plan, "the %s of MTP modules (%d) is, byte for byte, the main one, and left out",
-                      i ? "shared_head.head" : "embed_tokens", p.copies[i]);
+            gguf_note(plan, "left out: %s of %d of %d MTP modules, byte for byte the main one",
+                      i ? "shared_head.head" : "embed_tokens", p.copies[i], m->num_mtp);
     return VB_OK;
 }

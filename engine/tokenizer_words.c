@@ -12,7 +12,7 @@
 #define MOST_OF_ONE 128 /* of one character's text */
 
 static const char everything[] =
-    "It's what HE'LL say: \"don't\"; we've 1 12 123 1234 12345678 3.14 1,000,000 0x1fA and a2b3c  two   blanks\t\ttabs \t \n\n"
+    "It's what HE'LL say: \"don't\"; we've you're I'm I'd he'll IT'S DON'T WE'VE YOU'RE I'M I'D x's'd'll'm 1 12 123 1234 12345678 3.14 1,000,000 0x1fA and a2b3c  two   blanks\t\ttabs \t \n\n"
     " \n  \r\n\r\nlines \n x\n\n\ny   \n    if (a[i++] != b->c) { return ~f(x, &y) | z^2; } /* #%$@`'' */ <tag attr=\"1\">...</tag>"
     " snake_case camelCase UPPER!!!Word ?why (paren)[bracket]{brace} e-mail@host.org http://a.b/c?d=e&f=g 50% \302\24399 "
     "\342\202\254100 na\303\257ve \303\211COLE stra\303\237e \316\221\316\262\316\263 \320\237\321\200\320\270\320\262\320\265\321\202 "

@@ -42,7 +42,7 @@ static int check_paths(const struct cli *c)
 {
     struct stat st;
     if (gguf_is_path(c->model_dir))
-        return cli_fail(c, EXIT_OTHER, "%s is a GGUF file: what is quantised is a directory in the Hugging Face layout", c->model_dir);
+        return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantised is a directory in the Hugging Face layout", c->model_dir);
     if (stat(c->out, &st))
         return EXIT_DONE;
     if (S_ISDIR(st.st_mode))
@@ -180,7 +180,8 @@ static void print_line(const struct gguf_plan *p, const struct gguf_planned *lik
             count++;
             bytes += p->tensors[i].bytes;
         }
-    printf("  %-16s%-6s%10.3f MB in %zu tensors", roles[like->role], like->type->name, (double)bytes / 1e6, count);
+    printf("  %-16s%-6s%10.3f MB in %zu tensor%s", roles[like->role], like->type->name, (double)bytes / 1e6, count,
+           count == 1 ? "" : "s");
     if (like->kept) {
         printf(", as stored, because their rows are no multiple of 32 numbers:");
         print_kept(p, like);
@@ -191,12 +192,13 @@ static void print_line(const struct gguf_plan *p, const struct gguf_planned *lik
 static void print_report(const struct cli *c, const struct gguf_plan *p)
 {
     printf("%s: %.3f MB\n", c->out, (double)(p->header_bytes + p->data_bytes) / 1e6);
-    for (size_t i = 0, before; i < p->count; i++) {
-        for (before = 0; !same_kind(&p->tensors[before], &p->tensors[i]); before++)
-            ;
-        if (before == i)
-            print_line(p, &p->tensors[i]);
-    }
+    for (enum gguf_role role = GGUF_LINEAR; role <= GGUF_OTHER; role++)
+        for (size_t i = 0, before; i < p->count; i++) {
+            for (before = 0; !same_kind(&p->tensors[before], &p->tensors[i]); before++)
+                ;
+            if (before == i && p->tensors[i].role == role)
+                print_line(p, &p->tensors[i]);
+        }
     if (p->pre)
         printf("  %-16s%s\n", "tokenizer", p->pre);
     for (int i = 0; i < p->num_notes; i++)
