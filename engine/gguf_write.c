@@ -95,8 +95,8 @@ void gguf_plan_close(struct gguf_plan *p)
 
 /* ---- rows ---- */
 
-#define TASK 65536 /* numbers of a task, about */
-#define REGION 256 /* tasks between two calls of progress */
+#define TASK 32768 /* numbers of a task, about */
+#define REGION 16  /* tasks of each thread between two calls of progress */
 
 struct writing {
     const struct gguf_plan *p;
@@ -290,9 +290,9 @@ static int write_tensor(struct writing *w, const char *path, struct meter *m, vb
     w->rows = rows_of(t);
     w->cols = t->shape[t->ndim - 1];
     w->each = rows_of_task(t);
-    size_t tasks = (w->rows + w->each - 1) / w->each, told = 0;
-    for (w->first_task = 0; w->first_task < tasks; w->first_task += REGION) {
-        size_t some = tasks - w->first_task < REGION ? tasks - w->first_task : REGION;
+    size_t tasks = (w->rows + w->each - 1) / w->each, region = REGION * (size_t)w->cx.threads, told = 0;
+    for (w->first_task = 0; w->first_task < tasks; w->first_task += region) {
+        size_t some = tasks - w->first_task < region ? tasks - w->first_task : region;
         op_parallel(&w->cx, some, 4.0 * (double)(some * w->each * w->cols), write_rows, w);
         if (w->error)
             return cannot_write(path, w->error, err);

@@ -187,11 +187,13 @@ TEST(a_file_that_cannot_be_finished_leaves_nothing)
     remove_dir(dir);
 }
 
-/* Sends SIGINT when a file is made in DIR. Returns the exit code; *err: what it said. */
-static int interrupted(const char *dir, char err[4096])
+/* Starts quantising golden/tale to DIR/q.gguf, and when the file beside it is made, does `then`. Returns the exit code; err:
+ * what was said. */
+static int disturbed(const char *dir, void (*then)(pid_t child, const char *out), char err[4096])
 {
     int watch = inotify_init1(IN_CLOEXEC), pipes[2], status;
     char event[4096];
+    const char *out = in(dir, "q.gguf");
     assert_true(watch >= 0 && inotify_add_watch(watch, dir, IN_CREATE) >= 0 && !pipe(pipes));
     pid_t child = fork();
     assert_true(child >= 0);
@@ -199,14 +201,14 @@ static int interrupted(const char *dir, char err[4096])
         dup2(pipes[1], 2);
         close(1);
         open("/dev/null", O_WRONLY);
-        execl(verbatim, verbatim, "quantize", "golden/tale", "-o", in(dir, "q.gguf"), "--type", "f32", "--threads", "1", NULL);
+        execl(verbatim, verbatim, "quantize", "golden/tale", "-o", out, "--type", "f32", "--threads", "1", NULL);
         _exit(127);
     }
     close(pipes[1]);
     struct pollfd p = {watch, POLLIN, 0};
     assert_int_equal(poll(&p, 1, 30000), 1);
     assert_true(read(watch, event, sizeof event) > 0);
-    kill(child, SIGINT);
+    then(child, out);
     ssize_t n, used = 0;
     while ((n = read(pipes[0], err + used, (size_t)(4095 - used))) > 0)
         used += n;
@@ -218,20 +220,45 @@ static int interrupted(const char *dir, char err[4096])
     return WEXITSTATUS(status);
 }
 
-/* The signal may come too late: then the file is whole. */
-TEST(an_interrupted_run_leaves_nothing)
+static void interrupt(pid_t child, const char *out)
 {
-    int stopped = 0;
-    for (int i = 0; i < 20 && !stopped; i++) {
+    (void)out;
+    kill(child, SIGINT);
+}
+
+static void take_its_place(pid_t child, const char *out)
+{
+    (void)child;
+    int fd = open(out, O_CREAT | O_EXCL | O_WRONLY, 0600); /* or it is there already */
+    if (fd >= 0)
+        close(fd);
+}
+
+/* A signal, or another file, may come too late: then the file is whole. */
+static void check_disturbed(void (*then)(pid_t child, const char *out), const char *sentence, size_t left)
+{
+    int code = 0;
+    for (int i = 0; i < 20 && !code; i++) {
         char dir[64], err[4096];
         make_dir(dir);
-        stopped = interrupted(dir, err);
-        if (stopped && (stopped != WRONG || !strstr(err, "q.gguf: stopped by a signal (Interrupt); nothing was left behind\n")))
-            fail_msg("exit code %d, %s", stopped, err);
-        assert_int_equal(files_in(dir), stopped ? 0 : 1);
+        code = disturbed(dir, then, err);
+        if (code && (code != WRONG || !strstr(err, sentence)))
+            fail_msg("exit code %d, %s", code, err);
+        assert_int_equal(files_in(dir), code ? left : 1);
+        assert_true(!code || !left || size_of(in(dir, "q.gguf")) == 0);
         remove_dir(dir);
     }
-    assert_true(stopped);
+    assert_int_equal(code, WRONG);
+}
+
+TEST(an_interrupted_run_leaves_nothing)
+{
+    check_disturbed(interrupt, "q.gguf: stopped by a signal (Interrupt); nothing was left behind\n", 0);
+}
+
+TEST(a_file_that_came_meanwhile_is_not_replaced)
+{
+    check_disturbed(take_its_place, "q.gguf: File exists\n", 1);
 }
 
 TEST(the_tokenizer_comes_along)
@@ -266,6 +293,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_file_that_exists_is_replaced_only_by_force),
         cmocka_unit_test(a_file_that_cannot_be_finished_leaves_nothing),
         cmocka_unit_test(an_interrupted_run_leaves_nothing),
+        cmocka_unit_test(a_file_that_came_meanwhile_is_not_replaced),
         cmocka_unit_test(the_tokenizer_comes_along),
     };
     find_verbatim(argc, argv);
