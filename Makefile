@@ -34,6 +34,7 @@ FLAGS_OF_scalar := -mfma
 FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
 FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_OF_avx512_bf16 := -mavx512bf16
+FLAGS_OF_avx512_vnni := -mavx512vnni
 endif
 # The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks; gcc 12 has to be asked.
 VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
@@ -75,7 +76,7 @@ help:
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
 flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
-        $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) \
+        $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni.c,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
         $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn))
 

@@ -12,14 +12,22 @@
 #include "../ops/rmsnorm.h"
 #include "../ops/round.h"
 #include "../ops/router.h"
+#include "../ops/weights.h"
 #include "tap.h"
 
 static struct attention attention_of(const struct workspace *w, const struct mla *a)
 {
     const struct config *c = &w->model->config;
-    return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
-                              .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &a->kv_b_proj, .scale = w->scale};
+    struct attention attention = {.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
+                                  .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
+                                  .latent = (size_t)c->kv_lora_rank, .w_uk = a->w_uk, .w_uv = a->w_uv,
+                                  .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
+                                  .scale = w->scale};
+    if (MISTAKE(values_before_keys)) {
+        attention.w_uk = weight_rows(&a->w_uk, attention.value, a->w_uk.rows - attention.value);
+        attention.w_uv = a->w_uk;
+    }
+    return attention;
 }
 
 static struct router router_of(const struct config *c, const struct moe *moe)

@@ -3,6 +3,7 @@
 #include "model.h"
 #include "../ops/mistake.h"
 #include "../ops/round.h"
+#include "../ops/weights.h"
 #include "../simd/decode.h"
 
 #include <stdio.h>
@@ -168,6 +169,21 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     return VB_OK;
 }
 
+/* kv_b_proj [H(n+v), c]: per head n rows of W_uk, then v rows of W_uv */
+static int bind_kv_b(struct binder *b, struct mla *a)
+{
+    const struct config *c = b->c;
+    size_t n = (size_t)c->qk_nope_head_dim, v = (size_t)c->v_head_dim, rows = (size_t)c->num_attention_heads * (n + v);
+    struct weight_view kv_b = {0};
+    int rc = bind_linear(b, &kv_b, "self_attn.kv_b_proj", rows, (size_t)c->kv_lora_rank);
+    a->w_uk = a->w_uv = kv_b;
+    a->w_uv.rows = rows - n;
+    if (kv_b.data) /* not in a list without weights */
+        a->w_uv = weight_rows(&kv_b, n, rows - n);
+    a->uk_stride = a->uv_stride = n + v;
+    return rc;
+}
+
 static int bind_mla(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
@@ -183,7 +199,7 @@ static int bind_mla(struct binder *b, struct mla *a)
         return rc;
     if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
-        (rc = bind_linear(b, &a->kv_b_proj, "self_attn.kv_b_proj", H * (n + v), latent)))
+        (rc = bind_kv_b(b, a)))
         return rc;
     return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * v);
 }

@@ -15,7 +15,10 @@ struct mla {                                  /* multi-head latent attention, SE
     const float *q_a_layernorm;               /* [q] */
     struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: latent first, rope part last */
     const float *kv_a_layernorm;              /* [c] */
-    struct weight_view kv_b_proj;             /* [H(n+v), c]: per head n rows of K (W_uk), then v rows of V (W_uv) */
+    struct weight_view w_uk, w_uv;            /* of kv_b_proj [H(n+v), c]: each begins with the first row of head 0, and */
+    size_t uk_stride, uv_stride;              /* of a head's rows to the next head's: n + v when both lie in kv_b_proj, which
+                                                 w_uk then is, else n and v. n rows of w_uk: the keys; v of w_uv: the values */
+    int uk_transposed;                        /* w_uk is quantised, and summed over n: [H c, n], c rows of a head, uk_stride c */
     struct weight_view o_proj;                /* [d, Hv] */
 };
 

@@ -34,8 +34,8 @@ static int check_mlp(const struct check *k, const struct mlp *m)
 static int check_layer(const struct check *k, const struct layer *l, const struct config *c)
 {
     const struct mla *a = &l->self_attn;
-    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->kv_b_proj, &a->o_proj};
-    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->w_uk, &a->w_uv, &a->o_proj};
+    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "kv_b_proj", "o_proj"};
     int code = VB_OK;
     for (size_t i = 0; i < sizeof w / sizeof *w && !code; i++)
         code = check_matrix(k, w[i], names[i]);

@@ -48,8 +48,9 @@ struct pass {
     float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
     float *L;                     /* [S*H] */
     float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
-    uint16_t *latent_narrow;      /* the same in precision bf16, as is this: */
-    float *q_nope;                /* [S, H, n] rounded */
+    struct op_packed o;           /* the same as w_uv wants it, if not as f32: row s*H + h */
+    float *q_nope;                /* [S, H, n] rounded, in precision bf16; or */
+    struct quantised_group *q_groups; /* quantised */
     float *rows;                  /* [threads, 256, row]: rows that do not stand side by side */
 };
 
@@ -61,12 +62,40 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
     return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) + op_scratch_bytes(pairs * score_stride(context)) +
            2 * op_scratch_bytes(pairs * blocks_of(context)) + op_scratch_bytes(pairs) +
-           2 * op_scratch_bytes(pairs * packed_latent(a)) + op_scratch_bytes(pairs * a->nope) +
+           op_scratch_bytes(pairs * packed_latent(a)) + op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
            op_scratch_bytes(pairs * sizeof(struct group) / sizeof(float)) +
            op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row);
 }
 
 /* ---- queries ---- */
+
+/* q_abs of one head for every query */
+static void absorb(struct pass *p, size_t h, float *query, size_t ldy)
+{
+    const struct attention *a = p->a;
+    size_t first = h * a->uk_stride, ldq = a->heads * (a->nope + a->rope), ldr = a->heads * a->nope;
+    const float *q = p->q + h * (a->nope + a->rope);
+    if (a->uk_transposed) {
+        size_t groups = a->nope / QUANTISED_GROUP;
+        struct weight_view w_uk = weight_rows(&a->w_uk, first, a->latent);
+        struct quantised_group *rows = p->q_groups + h * groups;
+        for (size_t s = 0; s < p->S; s++) {
+            struct op_packed row = {.K = a->nope, .rows[OP_GROUPS] = (char *)(rows + s * a->heads * groups)};
+            op_pack_part(p->cx, &row, 0, q + s * ldq, 0, a->nope);
+        }
+        op_multiply(p->cx, query, ldy, &w_uk, 0, a->latent, rows, ldr, p->S);
+        return;
+    }
+    struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
+    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
+        float *rounded = p->q_nope + h * a->nope;
+        for (size_t s = 0; s < p->S; s++)
+            op_round_x(rounded + s * ldr, q + s * ldq, a->nope);
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, ldr, p->S);
+    } else {
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S);
+    }
+}
 
 /* q_abs of one head for every query, and q_rope beside it */
 static void absorb_head(void *arg, size_t h, int thread)
@@ -74,21 +103,12 @@ static void absorb_head(void *arg, size_t h, int thread)
     struct pass *p = arg;
     const struct attention *a = p->a;
     size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
-    size_t keys = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? a->value : 0);
-    struct weight_view w_uk = weight_rows(a->kv_b_proj, keys, a->nope);
-    const float *q = p->q + h * (a->nope + a->rope);
+    const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
     float *query = p->query + h * width;
     (void)thread;
-    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
-        float *rounded = p->q_nope + h * a->nope;
-        for (size_t s = 0; s < p->S; s++)
-            op_round_x(rounded + s * a->heads * a->nope, q + s * ldq, a->nope);
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, a->heads * a->nope, p->S);
-    } else {
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S);
-    }
+    absorb(p, h, query, ldy);
     for (size_t s = 0; s < p->S; s++) {
-        memcpy(query + s * ldy + a->latent, q + s * ldq + a->nope, a->rope * sizeof *q);
+        memcpy(query + s * ldy + a->latent, q_rope + s * ldq, a->rope * sizeof *q_rope);
         p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
     }
 }
@@ -240,8 +260,10 @@ static void value_columns(void *arg, size_t task, int thread)
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
         p->cx->k->divide(o, p->L[pair + i], columns);
-        if (p->cx->bf16) /* the order of a packed x already */
-            p->cx->k->narrow(p->latent_narrow + (pair + i) * packed_latent(p->a) + c0, o, at_most(columns, p->a->latent - c0));
+        if (p->o.rows[OP_BF16]) /* the order of a packed x already */
+            p->cx->k->narrow((uint16_t *)op_packed_row(&p->o, OP_BF16, pair + i) + c0, o, at_most(columns, p->a->latent - c0));
+        if (p->o.rows[OP_GROUPS])
+            p->cx->k->quantise((struct quantised_group *)op_packed_row(&p->o, OP_GROUPS, pair + i) + c0 / QUANTISED_GROUP, o, columns);
     }
 }
 
@@ -249,9 +271,9 @@ static void value_head(void *arg, size_t h, int thread)
 {
     struct pass *p = arg;
     const struct attention *a = p->a;
-    size_t values = h * (a->nope + a->value) + (MISTAKE(values_before_keys) ? 0 : a->nope), at = h * packed_latent(a);
-    struct weight_view w_uv = weight_rows(a->kv_b_proj, values, a->value);
-    const void *o = p->cx->bf16 ? (const void *)(p->latent_narrow + at) : p->latent + at;
+    struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, a->value);
+    enum op_form form = op_form(p->cx, &w_uv);
+    const void *o = form == OP_F32 ? (const void *)(p->latent + h * packed_latent(a)) : op_packed_row(&p->o, form, h);
     (void)thread;
     op_multiply(p->cx, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
 }
@@ -304,8 +326,11 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.l = op_take(cx, pairs * blocks_of(context));
     p.L = op_take(cx, pairs);
     p.latent = op_take(cx, pairs * packed_latent(a));
-    p.latent_narrow = (uint16_t *)(void *)op_take(cx, pairs * packed_latent(a));
-    p.q_nope = op_take(cx, pairs * a->nope);
+    p.o = op_take_packed(cx, (1u << op_form(cx, &a->w_uv)) & ~(1u << OP_F32), pairs, a->latent);
+    if (a->uk_transposed)
+        p.q_groups = (struct quantised_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope).rows[OP_GROUPS];
+    else
+        p.q_nope = op_take(cx, pairs * a->nope);
     p.groups = (struct group *)(void *)op_take(cx, pairs * sizeof(struct group) / sizeof(float));
     p.rows = op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row);
     for (size_t s = 0; s < S; s += most) {
@@ -315,6 +340,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.y = y + s * a->heads * a->value;
         some_queries(&p, s);
     }
-    op_all_multiplied(cx, a->kv_b_proj); /* its rows of W_uv; those of W_uk go through fma_rows and nothing else */
+    op_all_multiplied(cx, &a->w_uv); /* its rows of W_uv; those of W_uk go through fma_rows and nothing else */
     op_give(cx, mark);
 }

@@ -9,7 +9,7 @@
  * product. j is the token's index in its own timeline, whatever slot holds its row. Blocks of 256 at absolute j: m_b,
  * p_j = exp(s_j - m_b), l_b by kernel softmax_block; o_b[c] by fma_rows, j ascending. Over blocks ascending, with
  * M = max m_b and e_b = exp(m_b - M): L = fma(e_b, l_b, L), o[c] = fma(e_b, o_b[c], o[c]), both from +0; then o / L.
- * W_uv by rule 1. Tokens that a query does not see are not computed at all. */
+ * W_uv by rule 1; a quantised one by rule 2 of o. Tokens that a query does not see are not computed at all. */
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
 
@@ -27,7 +27,9 @@ struct timeline {
 
 struct attention {
     size_t heads, nope, rope, value, latent; /* H, n, r, v, c */
-    const struct weight_view *kv_b_proj;     /* [H(n+v), c]: per head n rows of W_uk, then v rows of W_uv */
+    struct weight_view w_uk, w_uv; /* W_uk of head h: n rows [.., c] from row h * uk_stride on; with uk_transposed, which */
+    size_t uk_stride, uv_stride;   /* a quantised one is, c rows [.., n]: q_abs is then rule 2 over n. W_uv: v rows [.., c] */
+    int uk_transposed;
     float scale;
 };
 

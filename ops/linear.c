@@ -5,52 +5,91 @@
 #include "mistake.h"
 #include "onednn.h"
 
-size_t op_linear_scratch(size_t S, size_t K) { return op_scratch_bytes(S * packed_length(K)); }
-
-void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n)
+size_t op_packed_bytes(int form, size_t K)
 {
-    float packed[DOT_BLOCK];
-    if (!cx->bf16) {
-        if (cx->onednn)
-            memcpy((float *)packed_row + k0, x, n * sizeof *x);
-        else
-            cx->k->pack((float *)packed_row + k0, x, n);
-        return;
+    switch (form) {
+    case OP_F32: return packed_length(K) * sizeof(float);
+    case OP_BF16: return packed_length(K) * sizeof(uint16_t);
+    default: return K / QUANTISED_GROUP * sizeof(struct quantised_group);
     }
+}
+
+/* one of F32 and BF16, and groups */
+size_t op_packed_scratch(size_t S, size_t K)
+{
+    return op_scratch_bytes(S * packed_length(K)) +
+           op_scratch_bytes(S * (packed_length(K) / QUANTISED_GROUP) * sizeof(struct quantised_group) / sizeof(float));
+}
+
+struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K)
+{
+    struct op_packed p = {.K = K};
+    for (int form = 0; form < OP_FORMS; form++)
+        if (forms >> form & 1)
+            p.rows[form] = (char *)op_take(cx, (S * op_packed_bytes(form, K) + sizeof(float) - 1) / sizeof(float));
+    return p;
+}
+
+struct op_packed op_packed_from(const struct op_packed *p, size_t s)
+{
+    struct op_packed from = *p;
+    for (int form = 0; form < OP_FORMS; form++)
+        if (p->rows[form])
+            from.rows[form] = op_packed_row(p, form, s);
+    return from;
+}
+
+size_t op_linear_scratch(size_t S, size_t K) { return op_packed_scratch(S, K); }
+
+void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n)
+{
+    float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
+    uint16_t *narrow = p->rows[OP_BF16] ? op_packed_row(p, OP_BF16, s) : NULL;
+    struct quantised_group *groups = p->rows[OP_GROUPS] ? op_packed_row(p, OP_GROUPS, s) : NULL;
+    if (wide && cx->onednn)
+        memcpy(wide + k0, x, n * sizeof *x);
+    else if (wide)
+        cx->k->pack(wide + k0, x, n);
+    if (!narrow && !groups)
+        return;
     for (size_t k = 0, some; k < n; k += some) {
         some = n - k < DOT_BLOCK ? n - k : DOT_BLOCK;
         cx->k->pack(packed, x + k, some);
-        cx->k->narrow((uint16_t *)packed_row + k0 + k, packed, some);
+        if (narrow)
+            cx->k->narrow(narrow + k0 + k, packed, some);
+        if (groups)
+            cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
     }
 }
 
 struct packing {
     const struct op_ctx *cx;
-    void *packed;
+    const struct op_packed *packed;
     const float *x;
-    size_t ldx, K;
+    size_t ldx;
 };
 
 static void pack_rows(void *arg, size_t first, size_t count)
 {
     struct packing *p = arg;
     for (size_t s = first; s < first + count; s++)
-        op_pack_part(p->cx, op_packed_row(p->cx, p->packed, s, p->K), p->x + s * p->ldx, 0, p->K);
+        op_pack_part(p->cx, p->packed, s, p->x + s * p->ldx, 0, p->packed->K);
 }
 
-void op_pack(const struct op_ctx *cx, void *packed, const float *x, size_t ldx, size_t S, size_t K)
+void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, size_t S)
 {
-    struct packing p = {cx, packed, x, ldx, K};
-    op_each_row(cx, S, (double)K, pack_rows, &p);
+    struct packing packing = {cx, p, x, ldx};
+    op_each_row(cx, S, (double)p->K, pack_rows, &packing);
 }
 
 void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S)
 {
-    if (cx->bf16)
-        cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S);
-    else
-        cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S);
+    switch (op_form(cx, w)) {
+    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S); break;
+    case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S); break;
+    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S);
+    }
 }
 
 /* What went wrong oneDNN keeps, for whoever began the pass. */
@@ -63,12 +102,13 @@ static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t 
 }
 
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                        size_t n1, const void *packed, size_t ldp, size_t S)
+                        size_t n1, const struct op_packed *x, size_t S)
 {
+    const void *rows = x->rows[op_form(cx, w)];
     if (cx->onednn)
-        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, packed, ldp, S);
+        by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
     else
-        op_multiply(cx, y, ldy, w, n0, n1, packed, ldp, S);
+        op_multiply(cx, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
 }
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
@@ -82,7 +122,7 @@ struct pass {
     const struct op_ctx *cx;
     const struct linear *layers;
     size_t count, S;
-    const void *packed;
+    const struct op_packed *x;
     size_t first[OP_LINEAR_MOST + 1]; /* tasks, by layer */
 };
 
@@ -102,12 +142,12 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     while (task >= p->first[l + 1 - p->layers])
         l++;
     op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
-    op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->packed, packed_length(l->w->cols), p->S);
+    op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->x, p->S);
 }
 
-static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const void *packed, size_t S)
+static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const struct op_packed *x, size_t S)
 {
-    struct pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .packed = packed};
+    struct pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .x = x};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
         p.first[i + 1] = p.first[i] + op_row_tasks(cx, layers[i].w->rows, rows_after(&p, &layers[i]));
@@ -118,17 +158,20 @@ static void multiply_all(const struct op_ctx *cx, const struct linear *layers, s
         op_all_multiplied(cx, layers[i].w);
 }
 
-void op_linear_packed(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S)
+void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S)
 {
-    multiply_all(cx, &(struct linear){y, w}, 1, packed, S);
+    multiply_all(cx, &(struct linear){y, w}, 1, x, S);
 }
 
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
 {
     size_t mark = op_mark(cx), K = layers->w->cols;
-    void *packed = op_take(cx, S * packed_length(K));
-    op_pack(cx, packed, x, K, S, K);
-    multiply_all(cx, layers, count, packed, S);
+    unsigned forms = 0;
+    for (size_t i = 0; i < count; i++)
+        forms |= 1u << op_form(cx, layers[i].w);
+    struct op_packed packed = op_take_packed(cx, forms, S, K);
+    op_pack(cx, &packed, x, K, S);
+    multiply_all(cx, layers, count, &packed, S);
     op_give(cx, mark);
 }
 

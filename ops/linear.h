@@ -4,8 +4,9 @@
  *
  *   W [N,K] as stored   x [S,K]   y [S,N], not x                                        (x, y f32)
  *
- * x is packed once for all the layers that read it: [S, packed_length(K)] of f32, or in precision bf16 (op_ctx.bf16; every W
- * is BF16 then) of bf16, rounded, by kernels pack and narrow. op_linear_exact never rounds: the router's gate.
+ * x is packed once for all the layers that read it, in each form that one of them wants (struct op_packed): f32 by kernel pack;
+ * in precision bf16 (op_ctx.bf16; every W that is not quantised is BF16 then) bf16, rounded, by pack and narrow; for
+ * a quantised W groups of 32, by pack and quantise (rule 2). op_linear_exact never rounds: the router's gate.
  *
  * With op_ctx.onednn the sums are oneDNN's, in its own order, one task's rows of W to a call; x is then packed in natural
  * order, and rounded with op_ctx.bf16. op_linear_exact and op_multiply stay the contract's. */
@@ -26,21 +27,41 @@ struct linear {
 #define OP_LINEAR_MOST 4 /* layers */
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
-/* The two halves of it. Rows of a packed x, whatever they hold, begin at op_packed_row(packed, s, K). `narrow` kernels
- * hold half of it. ldx: floats from one row of x to the next. */
-static inline void *op_packed_row(const struct op_ctx *cx, void *packed, size_t s, size_t K)
-{
-    return (char *)packed + s * packed_length(K) * (cx->bf16 ? sizeof(uint16_t) : sizeof(float));
-}
-void op_pack(const struct op_ctx *cx, void *packed, const float *x, size_t ldx, size_t S, size_t K);
-/* Numbers [k0, k0 + n) of one row; k0 is a multiple of 32, and so is n but in the row's last part. */
-void op_pack_part(const struct op_ctx *cx, void *packed_row, const float *x, size_t k0, size_t n);
-void op_linear_packed(const struct op_ctx *cx, float *y, const void *packed, const struct weight_view *w, size_t S);
+/* --- the two halves of it --- */
 
-/* Rows [n0, n1) of W times packed rows: what a task calls. ldp: numbers from one packed row to the next. op_multiply_packed
- * is for rows that op_pack packed, on thread `thread`: the kernels', or oneDNN's. */
+enum op_form { OP_F32, OP_BF16, OP_GROUPS, OP_FORMS };
+static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
+{
+    return weight_is_quantised(w->type) ? OP_GROUPS : cx->bf16 ? OP_BF16 : OP_F32;
+}
+
+/* Rows of x, [.., K], in some forms; K is a multiple of 32 where one is OP_GROUPS. */
+struct op_packed {
+    size_t K;
+    char *rows[OP_FORMS]; /* by enum op_form; NULL: not in this one */
+};
+size_t op_packed_bytes(int form, size_t K); /* of a row */
+static inline void *op_packed_row(const struct op_packed *p, int form, size_t s)
+{
+    return p->rows[form] + s * op_packed_bytes(form, p->K);
+}
+/* Memory for S rows in the forms whose bits are set in `forms`: 1 << op_form(). It is no more than op_packed_scratch,
+ * whatever the forms that one op_ctx has. */
+size_t op_packed_scratch(size_t S, size_t K);
+struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K);
+/* The same rows from row s on. */
+struct op_packed op_packed_from(const struct op_packed *p, size_t s);
+
+/* x [S, K], ldx floats from one row to the next, in all forms that p has. */
+void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, size_t S);
+/* Numbers [k0, k0 + n) of row s; k0 is a multiple of 32, and so is n but in the row's last part. */
+void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n);
+void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S);
+
+/* Rows [n0, n1) of W times packed rows: what a task calls, on thread `thread`: the kernels', or oneDNN's. */
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                        size_t n1, const void *packed, size_t ldp, size_t S);
+                        size_t n1, const struct op_packed *x, size_t S);
+/* The same by the kernels, of rows in the form that W wants. ldp: numbers from one packed row to the next. */
 void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S);
 

@@ -11,9 +11,9 @@
 struct bundle {
     struct mlp_weights w;
     size_t count;        /* rows */
-    const void *x;       /* packed [count, d] */
+    struct op_packed x;  /* [count, d] */
     float *h, *u;        /* [count, i] */
-    void *h_packed;      /* [count, packed(i)] */
+    struct op_packed h_packed; /* [count, i] */
     float *y;            /* [count, d] */
     size_t after;        /* rows of gate_proj in the bundles behind this one; of down_proj there are d in each */
 };
@@ -52,14 +52,14 @@ static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
-    size_t n0, n1, i = intermediate_of(b), ldx = packed_length(p->d);
+    size_t n0, n1, i = intermediate_of(b);
     op_row_range(p->cx, i, b->after, task, &n0, &n1);
-    op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, b->x, ldx, b->count);
-    op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, b->x, ldx, b->count);
+    op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, &b->x, b->count);
+    op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, &b->x, b->count);
     for (size_t s = 0; s < b->count; s++) {
         float *h = b->h + s * i + n0;
         p->cx->k->silu_mul(h, h, b->u + s * i + n0, n1 - n0);
-        op_pack_part(p->cx, op_packed_row(p->cx, b->h_packed, s, i), h, n0, n1 - n0);
+        op_pack_part(p->cx, &b->h_packed, s, h, n0, n1 - n0);
     }
 }
 
@@ -69,7 +69,7 @@ static void down(void *arg, size_t task, int thread)
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
     op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
-    op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, b->h_packed, packed_length(intermediate_of(b)), b->count);
+    op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, &b->h_packed, b->count);
 }
 
 static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_t) / sizeof(float); }
@@ -77,18 +77,27 @@ static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_
 /* rows: of all bundles */
 static size_t bundle_scratch(size_t rows, size_t intermediate)
 {
-    return 2 * op_scratch_bytes(rows * intermediate) + op_scratch_bytes(rows * packed_length(intermediate));
+    return 2 * op_scratch_bytes(rows * intermediate) + op_packed_scratch(rows, intermediate);
+}
+
+/* the forms of x that gate and up want */
+static unsigned forms_of_x(const struct op_ctx *cx, const struct bundle *b)
+{
+    return 1u << op_form(cx, b->w.gate) | 1u << op_form(cx, b->w.up);
 }
 
 static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t rows)
 {
     size_t i = intermediate_of(bundles), first = 0;
     float *h = op_take(cx, rows * i), *u = op_take(cx, rows * i);
-    void *h_packed = op_take(cx, rows * packed_length(i));
+    unsigned forms = 0;
+    for (size_t b = 0; b < count; b++)
+        forms |= 1u << op_form(cx, bundles[b].w.down);
+    struct op_packed h_packed = op_take_packed(cx, forms, rows, i);
     for (size_t b = 0; b < count; first += bundles[b++].count) {
         bundles[b].h = h + first * i;
         bundles[b].u = u + first * i;
-        bundles[b].h_packed = op_packed_row(cx, h_packed, first, i);
+        bundles[b].h_packed = op_packed_from(&h_packed, first);
     }
 }
 
@@ -119,15 +128,15 @@ static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count,
 
 size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
 {
-    return op_scratch_bytes(S * packed_length(d)) + bundle_scratch(S, intermediate) + op_scratch_bytes(first_floats(1));
+    return op_packed_scratch(S, d) + bundle_scratch(S, intermediate) + op_scratch_bytes(first_floats(1));
 }
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), d = w->down->rows;
-    void *x_packed = op_take(cx, S * packed_length(d));
-    struct bundle all = {.w = *w, .count = S, .x = x_packed, .y = y};
-    op_pack(cx, x_packed, x, d, S, d);
+    struct bundle all = {.w = *w, .count = S, .y = y};
+    all.x = op_take_packed(cx, forms_of_x(cx, &all), S, d);
+    op_pack(cx, &all.x, x, d, S);
     take_hidden(cx, &all, 1, S);
     run_bundles(cx, &all, 1, d);
     op_give(cx, mark);
@@ -137,7 +146,7 @@ size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_int
 {
     return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
            op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float) + experts) +
-           op_scratch_bytes(S * packed_length(d)) + op_scratch_bytes(S * chosen * packed_length(d)) +
+           op_packed_scratch(S, d) + op_packed_scratch(S * chosen, d) +
            bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate) +
            op_scratch_bytes(first_floats(experts + 1));
 }
@@ -148,7 +157,7 @@ struct moe_pass {
     const float *weight;  /* [S, chosen] */
     const int32_t *place; /* [S, chosen]: where the pair stands among all pairs, sorted by expert, then token */
     size_t d;
-    void *x_packed, *pairs_packed; /* [S, packed(d)], [S*chosen, packed(d)] */
+    struct op_packed x_packed, pairs_packed; /* [S, d], [S*chosen, d] */
     float *shared, *out, *y;       /* [S, d], [S*chosen, d], [S, d] */
 };
 
@@ -173,10 +182,10 @@ static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int3
 static void gather(void *arg, size_t first, size_t count)
 {
     struct moe_pass *p = arg;
-    size_t bytes = (size_t)((char *)op_packed_row(p->cx, p->x_packed, 1, p->d) - (char *)p->x_packed);
-    for (size_t i = first * p->w->chosen; i < (first + count) * p->w->chosen; i++)
-        memcpy((char *)p->pairs_packed + (size_t)p->place[i] * bytes,
-               (const char *)p->x_packed + i / p->w->chosen * bytes, bytes);
+    for (int form = 0; form < OP_FORMS; form++)
+        for (size_t i = first * p->w->chosen; p->pairs_packed.rows[form] && i < (first + count) * p->w->chosen; i++)
+            memcpy(op_packed_row(&p->pairs_packed, form, (size_t)p->place[i]),
+                   op_packed_row(&p->x_packed, form, i / p->w->chosen), op_packed_bytes(form, p->d));
 }
 
 /* y = sum over chosen experts, ascending, of weight * output, then + shared */
@@ -214,18 +223,25 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
     struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .y = y};
     p.shared = op_take(cx, S * d);
     p.out = op_take(cx, pairs * d);
-    p.x_packed = op_take(cx, S * packed_length(d));
-    p.pairs_packed = op_take(cx, pairs * packed_length(d));
+    unsigned of_pairs = 0, of_shared = 0;
+    for (size_t b = 0; b < count; b++)
+        of_pairs |= forms_of_x(cx, &bundles[b]);
+    if (w->shared) {
+        bundles[count] = (struct bundle){.w = *w->shared, .count = S, .y = p.shared};
+        of_shared = forms_of_x(cx, &bundles[count]);
+    }
+    p.x_packed = op_take_packed(cx, of_pairs | of_shared, S, d);
+    p.pairs_packed = op_take_packed(cx, of_pairs, pairs, d);
 
-    op_pack(cx, p.x_packed, x, d, S, d);
+    op_pack(cx, &p.x_packed, x, d, S);
     op_each_row(cx, S, (double)(w->chosen * d), gather, &p);
     take_hidden(cx, bundles, count, pairs);
     for (size_t b = 0; b < count; first += bundles[b++].count) {
-        bundles[b].x = op_packed_row(cx, p.pairs_packed, first, d);
+        bundles[b].x = op_packed_from(&p.pairs_packed, first);
         bundles[b].y = p.out + first * d;
     }
     if (w->shared) {
-        bundles[count] = (struct bundle){.w = *w->shared, .count = S, .x = p.x_packed, .y = p.shared};
+        bundles[count].x = p.x_packed;
         take_hidden(cx, &bundles[count], 1, S);
     }
     run_bundles(cx, bundles, count + (w->shared != NULL), d);

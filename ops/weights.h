@@ -1,15 +1,41 @@
-/* ops/weights.h -- a part of a weight matrix, seen as a matrix: rows [first, first + count). Nothing is copied. */
+/* ops/weights.h -- a part of a weight matrix, seen as a matrix; and the bytes of one. */
 #ifndef VB_WEIGHTS_H
 #define VB_WEIGHTS_H
 
-#include "../simd/kernels.h"
+#include "../simd/quantised.h"
 
-static inline struct weight_view weight_rows(const struct weight_view *w, size_t first, size_t count)
+/* Bytes of a number. */
+static inline size_t weight_type_bytes(enum weight_type type)
 {
     static const unsigned char bytes[WEIGHT_TYPES] = {4, 2, 2, 1};
+    return bytes[type];
+}
+
+/* All rows, without the scales of F8_E4M3; of panels with what pads them. */
+static inline size_t weight_bytes(const struct weight_view *w)
+{
+    if (w->panels)
+        return panels_bytes(w->type, w->rows, w->cols);
+    if (weight_is_quantised(w->type))
+        return w->rows * (w->cols / quantised_format(w->type)->numbers) * quantised_format(w->type)->bytes;
+    return w->rows * w->cols * weight_type_bytes(w->type);
+}
+
+/* Rows [first, first + count). Nothing is copied. */
+static inline struct weight_view weight_rows(const struct weight_view *w, size_t first, size_t count)
+{
     struct weight_view part = *w;
     part.rows = count;
-    part.data = (const char *)w->data + first * w->stride * bytes[w->type];
+    if (w->panels) {
+        part.panel_row += first;
+        return part;
+    }
+    if (weight_is_quantised(w->type)) {
+        const struct quantised_format *f = quantised_format(w->type);
+        part.data = (const char *)w->data + first * (w->stride / f->numbers) * f->bytes;
+        return part;
+    }
+    part.data = (const char *)w->data + first * w->stride * weight_type_bytes(w->type);
     part.scale_row = w->scale_row + first;
     return part;
 }

@@ -25,6 +25,7 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 
 static void pack(float *packed, const float *x, size_t K) { loops_avx512.pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
+static void quantise(struct quantised_group *y, const float *packed, size_t K) { quantise_groups(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -87,14 +88,16 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-#define TABLE(product_of_bf16, that_variant)                                                                           \
+#define TABLE(product_of_bf16, product_of_quantised, that_variant)                                                     \
     {                                                                                                                  \
         .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul},                         \
         .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = product_of_bf16,                          \
-        .learns_magnitudes = product_of_bf16 != matmul_bf16, .dot = dot, .pack = pack, .narrow = narrow,               \
+        .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .dot = dot,     \
+        .pack = pack, .narrow = narrow, .quantise = quantise,                                                          \
         .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block, .exp = exp_f32,                \
         .silu_mul = silu_mul,                                                                                          \
     }
 
-const struct kernels kernels_avx512 = TABLE(matmul_bf16, NULL);
-const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, "bf16");
+const struct kernels kernels_avx512 = TABLE(matmul_bf16, avx2_matmul_quantised, NULL);
+const struct kernels kernels_avx512_vnni = TABLE(matmul_bf16, avx512_matmul_quantised, "vnni");
+const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, avx512_matmul_quantised, "bf16");

@@ -59,6 +59,9 @@ static inline uint16_t f32_to_bf16_x(float f)
     return (rounded & 0x7fffffff) < (127u - 56) << 23 ? 0 : (uint16_t)(rounded >> 16);
 }
 
+/* quantised weights (i, j..j+count) as f32: fl32(fl32(sw * q) - mw) (quantised.h) */
+void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count);
+
 /* weights (i, j..j+count) as f32 */
 static inline void decode_weights(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
 {
@@ -80,9 +83,12 @@ static inline void decode_weights(float *out, const struct weight_view *w, size_
             out[k] = bf16_to_f32(half);
         }
         break;
-    default:
+    case WEIGHT_F8_E4M3:
         for (size_t k = 0; k < count; k++)
             out[k] = e4m3_to_f32(((const uint8_t *)w->data)[at + k]) * weight_scale(w, i, j + k);
+        break;
+    default:
+        decode_quantised(out, w, i, j, count);
     }
 }
 

@@ -3,6 +3,8 @@
 #ifndef VB_ELEMENTWISE_H
 #define VB_ELEMENTWISE_H
 
+#include "decode.h"
+
 #include <math.h>
 #include <stddef.h>
 
@@ -22,6 +24,41 @@ static void divide(float *y, float a, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = y[i] / a;
+}
+
+/* Kernel quantise. Numbers of up to 127 plus 1.5 * 2^23 leave their rounded selves in the last bits. */
+static inline void quantise_groups(struct quantised_group *y, const float *packed, size_t K)
+{
+    for (size_t k = 0; k < K; k += 32, packed += 32, y++) {
+        uint32_t bits[32], most = 0;
+        int32_t q[32], sum = 0;
+        memcpy(bits, packed, sizeof bits);
+        for (int l = 0; l < 32; l++) {
+            uint32_t magnitude = bits[l] & 0x7fffffff;
+            most = magnitude > most ? magnitude : most;
+        }
+        memset(y, 0, sizeof *y);
+        if (most >= 0x7f800000)
+            y->d = NAN;
+        if (most >= 0x7f800000 || most < (127u - 100) << 23)
+            continue;
+        float m = bits_to_f32(most), inverse = 127.0f / m;
+        y->d = m / 127.0f;
+        for (int l = 0; l < 32; l++) {
+            float high = packed[l] * inverse + 0x1.8p23f;
+            memcpy(&q[l], &high, sizeof high);
+            q[l] -= 0x4b400000;
+        }
+        for (int l = 0; l < 32; l++)
+            sum += q[l];
+        for (int l = 0; l < 16; l++) { /* an odd element is the upper byte of a pair */
+            uint16_t pair = (uint16_t)((q[l] & 255) << 8 | (q[l + 16] & 255));
+            memcpy(y->q + 2 * l, &pair, sizeof pair);
+        }
+        y->sum = sum;
+        y->offset8 = -8 * sum;
+        y->offset128 = -128 * sum;
+    }
 }
 
 #endif

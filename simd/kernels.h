@@ -20,6 +20,16 @@
  *
  * Weights are decoded exactly: F32 as is, F16 and BF16 widened, F8_E4M3 as fl32(e4m3(code) * scale), one rounding.
  *
+ * Rule 2, the same of quantised weights and of x in groups of 32 (struct quantised_group). A weight is an integer q in a group of
+ * 32 that has a scale sw and perhaps a minimum mw (simd/quantised.h). K is a multiple of 32, cut at multiples of 1024 as above; in a
+ * block, from +0, for each group, ascending:
+ *
+ *     acc = fma((float)sum of q_w * q_x, sw * sx, acc)         the sum exact, sw * sx rounded once;
+ *                                                              types with a scale for each 16 weights: two fmas, the lower half first
+ *     acc = fma(-(float)sum of q_x, mw * sx, acc)              types with minimums only
+ *
+ * and block sums are added as above.
+ *
  * Precision bf16: x is rounded to bf16 first, and what is then below 2^-56 becomes +0 (narrow); the sum is rule 1's. With
  * weights as large, no product or sum of a dot is subnormal, so that instructions on pairs of bf16 that take the odd
  * product first and flush subnormals give the same bits as two fmas; other weights take the fmas. */
@@ -31,13 +41,22 @@
 
 #define DOT_BLOCK 1024 /* numbers in a block of a sum */
 #define DOT_CHUNK 32   /* numbers in a chunk: 16 lanes of an odd and an even one */
+#define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
-enum weight_type { WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_TYPES };
+enum weight_type {
+    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3,
+    WEIGHT_TYPES, /* of rule 1; the others are quantised, of rule 2: */
+    WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
+    WEIGHT_ALL_TYPES
+};
+
+static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
 /* A matrix [rows, cols] as the checkpoint stores it, row-major, at any address (a mapped file promises no alignment:
  * kernels load unaligned). For F8_E4M3 the weight at (i, j) is
  * data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]: scale_row and
- * scale_col are where this view begins inside the stored tensor. block_cols and scale_col are multiples of 32. */
+ * scale_col are where this view begins inside the stored tensor. block_cols and scale_col are multiples of 32.
+ * Quantised rows are blocks as a GGUF file has them (quantised.h), cols and stride whole blocks; or, of Q8_0 and Q4_0, panels. */
 struct weight_view {
     enum weight_type type;
     const void *data;
@@ -45,6 +64,8 @@ struct weight_view {
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
     int packed;                /* F32 only: rows are packed like x, padded with +0 (rows of the cache) */
+    int panels;                /* Q8_0, Q4_0 only: data is panels (quantised.h), 64-byte aligned; */
+    size_t panel_row;          /* row 0 of this view is that row of them */
     unsigned char *magnitudes; /* BF16: what matmul_bf16 has learnt of all rows, an enum; NULL: nothing is kept */
 };
 
@@ -54,9 +75,18 @@ enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* >= 2^-56 */, MAGNIT
 /* x [K] in natural order -> [16 odd][16 even] per chunk of 32, padded with +0 to packed_length(K) numbers. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
 
+/* 32 numbers of x, quantised (rule 2). m is the largest |x|. Not finite, one of them: d = NaN, q = 0, so that every sum is NaN.
+ * m < 2^-100: all 0. Else d = m / 127 and q = x * (127 / m), rounded to nearest, ties to even. */
+struct quantised_group {
+    float d;
+    int32_t sum;       /* of q; and the same times -8 and -128, for weights whose codes stand that much too high */
+    int32_t offset8, offset128;
+    int8_t q[32];
+};
+
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
-    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16; else NULL */
+    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; else NULL */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n). */
@@ -70,6 +100,10 @@ struct kernels {
                         size_t ldx, size_t T);
 
     int learns_magnitudes;
+
+    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   of quantised weights (rule 2). x: T rows of groups, ldx groups apart. */
+    void (*matmul_quantised)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantised_group *x, size_t ldx, size_t T);
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
      * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
@@ -85,6 +119,9 @@ struct kernels {
     /* A packed x to bf16 in natural order, padded with +0 to packed_length(K): to nearest, ties to even, a NaN stays one,
      * magnitudes below 2^-56 become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
+
+    /* A packed x to groups of 32; K is a multiple of 32. */
+    void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
 
     /* y[i] = fma(a, x[i], y[i]);  y[i] = y[i] * a;  y[i] = y[i] / a. x and y do not overlap. */
     void (*axpy)(float *y, float a, const float *x, size_t n);

@@ -24,6 +24,7 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 
 static void pack(float *packed, const float *x, size_t K) { loops_neon.pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
+static void quantise(struct quantised_group *y, const float *packed, size_t K) { quantise_groups(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -116,9 +117,11 @@ const struct kernels kernels_neon = {
     .matmul = {matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
     .matmul_bf16 = matmul_bf16,
+    .matmul_quantised = neon_matmul_quantised,
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
+    .quantise = quantise,
     .axpy = axpy,
     .scale = scale,
     .divide = divide,

@@ -58,4 +58,8 @@ ALWAYS_INLINE float fold16(const float32x4_t a[4])
 
 extern const struct vector_loops loops_neon;
 
+/* neon_quantised.c */
+void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                           const struct quantised_group *x, size_t ldx, size_t T);
+
 #endif

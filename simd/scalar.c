@@ -1,6 +1,7 @@
 /* simd/scalar.c -- the kernels in plain C: the bits that every vector file must return. Clear, not fast. */
 #include "decode.h"
 #include "elementwise.h"
+#include "quantised.h"
 
 #include <math.h>
 
@@ -116,6 +117,62 @@ static void narrow(uint16_t *y, const float *packed, size_t K)
         }
 }
 
+/* Rule 2 for one row and one row of x. */
+static float dot_quantised(const struct weight_view *w, size_t n, const struct quantised_group *x)
+{
+    const struct quantised_format *f = quantised_format(w->type);
+    size_t groups = w->cols / QUANTISED_GROUP;
+    float total = 0.0f, acc = 0.0f;
+    for (size_t g = 0; g < groups; g++) {
+        struct quantised_codes c;
+        int32_t sum[2] = {0, 0};
+        quantised_codes(&c, w, n, g);
+        for (size_t l = 0; l < QUANTISED_GROUP; l++)
+            sum[f->halves ? l / 16 : 0] += c.q[l] * x[g].q[l];
+        acc = fmaf((float)sum[0], c.scale[0] * x[g].d, acc);
+        if (f->halves)
+            acc = fmaf((float)sum[1], c.scale[1] * x[g].d, acc);
+        if (f->minimums)
+            acc = fmaf(-(float)x[g].sum, c.minimum * x[g].d, acc);
+        if ((g + 1) * QUANTISED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
+            total = g * QUANTISED_GROUP < DOT_BLOCK ? acc : total + acc;
+            acc = 0.0f;
+        }
+    }
+    return total;
+}
+
+static void matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantised_group *x, size_t ldx, size_t T)
+{
+    for (size_t t = 0; t < T; t++)
+        for (size_t n = n0; n < n1; n++)
+            y[t * ldy + n] = dot_quantised(w, n, x + t * ldx);
+}
+
+static void quantise(struct quantised_group *y, const float *packed, size_t K)
+{
+    for (size_t g = 0; g < K / QUANTISED_GROUP; g++, y++) {
+        float x[QUANTISED_GROUP], m = 0.0f;
+        int finite = 1;
+        unpack_chunk(x, packed + g * QUANTISED_GROUP);
+        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+            finite = finite && isfinite(x[l]);
+            m = fabsf(x[l]) > m ? fabsf(x[l]) : m;
+        }
+        *y = (struct quantised_group){.d = finite ? 0.0f : NAN};
+        if (!finite || m < 0x1p-100f)
+            continue;
+        y->d = m / 127.0f;
+        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+            y->q[l] = (int8_t)rintf(x[l] * (127.0f / m));
+            y->sum += y->q[l];
+        }
+        y->offset8 = -8 * y->sum;
+        y->offset128 = -128 * y->sum;
+    }
+}
+
 static float dot(const float *a, const float *b, size_t K)
 {
     float total = 0.0f;
@@ -165,9 +222,11 @@ const struct kernels kernels_scalar = {
     .matmul = {matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
     .matmul_bf16 = matmul_bf16,
+    .matmul_quantised = matmul_quantised,
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
+    .quantise = quantise,
     .axpy = axpy,
     .scale = scale,
     .divide = divide,

@@ -5,8 +5,9 @@
 
 extern const struct kernels kernels_scalar;
 #if defined(__x86_64__)
-extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_bf16;
-const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512, &kernels_avx2, &kernels_scalar, NULL};
+extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_vnni, kernels_avx512_bf16;
+const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512_vnni, &kernels_avx512, &kernels_avx2,
+                                               &kernels_scalar, NULL};
 #elif defined(__aarch64__)
 extern const struct kernels kernels_neon;
 const struct kernels *const kernel_tables[] = {&kernels_neon, &kernels_scalar, NULL};
@@ -29,6 +30,12 @@ static int cpu_has_avx512_bf16(void)
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 5);
 }
+
+static int cpu_has_avx512_vnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & 1 << 11);
+}
 #endif
 
 /* SLEEF's functions want hardware fma on x86, so the scalar table does too. */
@@ -42,7 +49,7 @@ int kernels_runs_here(const struct kernels *k)
     if (!strcmp(k->name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               (!k->variant || cpu_has_avx512_bf16());
+               (!k->variant || cpu_has_avx512_vnni()) && (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
 #endif
     (void)k;
     return 1;

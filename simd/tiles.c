@@ -9,7 +9,7 @@
 
 #define FEW_TOKENS 12    /* up to here a tile's weights stay in L1 while all tokens pass */
 #define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
-#define PANEL_ROWS 32    /* rows of decoded weights: 128 KB of stack */
+#define DECODED_ROWS 32    /* rows of decoded weights: 128 KB of stack */
 #define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
 #define PREFETCH 512     /* bytes ahead in a stream of weights */
 #define WIDE_FLOATS 32768 /* of narrow vectors, widened: 128 KB of stack */
@@ -213,8 +213,8 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
         for (size_t i = 0; i < streams && n0 + i < n1; i++)
             multiply_rows(p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);
     } else {
-        float panel[PANEL_ROWS][DOT_BLOCK];
-        size_t rows = p->decoded ? PANEL_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
+        float panel[DECODED_ROWS][DOT_BLOCK];
+        size_t rows = p->decoded ? DECODED_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
         for (size_t t = 0; t < T; t += tokens)
             for (size_t n = n0; n < n1; n += rows)
                 multiply_rows(p, n, min_size(rows, n1 - n), 1, t, min_size(T, t + tokens), panel);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "../ops/attention.h"
+#include "../ops/weights.h"
 
 #define LONGEST 520
 
@@ -47,7 +48,7 @@ static const int32_t *slots_of(enum slots how, uint64_t *seed)
 static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
                                      size_t count, uint64_t *seed)
 {
-    struct problem p = {.a = {d.heads, d.nope, d.rope, d.value, d.latent, NULL, 1.0f}, .S = S};
+    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f}, .S = S};
     float *cache[3];
     size_t width = d.latent + d.rope;
     p.kv_b = random_matrix(type, d.heads * (d.nope + d.value), d.latent, seed);
@@ -93,7 +94,9 @@ static float *run(const struct kernels *k, int threads, struct problem *p)
 {
     const struct attention *a = &p->a;
     struct timeline *seen = with_packed_rows(p);
-    p->a.kv_b_proj = &p->kv_b.view;
+    p->a.w_uk = p->kv_b.view;
+    p->a.w_uv = weight_rows(&p->kv_b.view, a->nope, p->kv_b.view.rows - a->nope);
+    p->a.uk_stride = p->a.uv_stride = a->nope + a->value;
     struct op_ctx cx = context_of(k, threads, op_attention_scratch(a, p->S, p->context, threads));
     float *y = guarded_floats(p->S * a->heads * a->value);
     CASE("attention %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", type_names[p->kv_b.view.type],

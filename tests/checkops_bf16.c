@@ -174,12 +174,14 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
             for (size_t i = 0; i < OP_LINEAR_MOST; i++)
                 check_same_bits(layers[i].y, N[i], run_linear(scalar_table(), 1, x, &w[i], S), N[i], S, N[i]);
             for (size_t s = 0; s < S; s++) { /* 32 numbers, then 64, then what is left */
-                void *row = guarded(packed_length(K) * sizeof(float));
+                enum op_form form = op_form(&cx, &w[0].view);
+                struct op_packed row = {.K = K};
                 float *y = guarded_floats(N[0]);
-                op_pack_part(&cx, row, x + s * K, 0, 32);
-                op_pack_part(&cx, row, x + s * K + 32, 32, 64);
-                op_pack_part(&cx, row, x + s * K + 96, 96, K - 96);
-                op_linear_packed(&cx, y, row, &w[0].view, 1);
+                row.rows[form] = guarded(op_packed_bytes(form, K));
+                op_pack_part(&cx, &row, 0, x + s * K, 0, 32);
+                op_pack_part(&cx, &row, 0, x + s * K + 32, 32, 64);
+                op_pack_part(&cx, &row, 0, x + s * K + 96, 96, K - 96);
+                op_linear_packed(&cx, y, &row, &w[0].view, 1);
                 check_same_bits(y, N[0], layers[0].y + s * N[0], N[0], 1, N[0]);
             }
             release_all(NULL);

@@ -143,12 +143,13 @@ TEST(linear_does_not_trust_the_padding_of_a_packed_x)
             FOR_EACH_TABLE(k) {
                 float *want = run_linear(k, 1, x, &w, S), *y = guarded_floats(S * N);
                 struct op_ctx cx = {.k = k, .threads = 1};
-                op_pack(&cx, packed, x, K, S, K);
+                struct op_packed rows = {.K = K, .rows[OP_F32] = (char *)packed};
+                op_pack(&cx, &rows, x, K, S);
                 for (size_t s = 0; s < S; s++)
                     for (size_t j = K; j < ld; j++) /* in a packed chunk odd numbers come first, then even ones */
                         packed[s * ld + j / 32 * 32 + (j % 2 ? 0 : 16) + j % 32 / 2] = NAN;
                 CASE("linear_packed %s K=%zu, padding NaN, %s", type_names[type], K, k->name);
-                op_linear_packed(&cx, y, packed, &w.view, S);
+                op_linear_packed(&cx, y, &rows, &w.view, S);
                 check_same_bits(y, N, want, N, S, N);
             }
             release_to(mark);

@@ -82,7 +82,7 @@ TEST(parts_beside_the_whole_are_explained)
     for (int i = 0; i < m->config.num_hidden_layers; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "blk.%d.", i);
-        put_matrix(&w, prefix, "attn_kv_b", &m->layers[i].self_attn.kv_b_proj, whole.all_f32);
+        put_matrix(&w, prefix, "attn_kv_b", &m->layers[i].self_attn.w_uk, whole.all_f32);
     }
     gguf_write(&w, dir, "m.gguf");
     vb_model *g = open_file(dir, "m.gguf");

@@ -82,7 +82,10 @@ TEST(views_point_at_the_tensors_of_their_names)
     check_view(m, &a->q_a_proj, 40, 64, "model.layers.2.self_attn.q_a_proj.weight");
     check_view(m, &a->q_b_proj, 144, 40, "model.layers.2.self_attn.q_b_proj.weight");
     check_view(m, &a->kv_a_proj_with_mqa, 64, 64, "model.layers.2.self_attn.kv_a_proj_with_mqa.weight");
-    check_view(m, &a->kv_b_proj, 168, 48, "model.layers.2.self_attn.kv_b_proj.weight");
+    check_view(m, &a->w_uk, 168, 48, "model.layers.2.self_attn.kv_b_proj.weight");
+    assert_true(a->uk_stride == 56 && a->uv_stride == 56 && !a->uk_transposed);
+    assert_true(a->w_uv.rows == 168 - 32 && a->w_uv.scale_row == 32 && a->w_uv.scale == a->w_uk.scale);
+    assert_ptr_equal(a->w_uv.data, (const char *)a->w_uk.data + 32 * 48); /* FP8 */
     check_view(m, &a->o_proj, 64, 72, "model.layers.2.self_attn.o_proj.weight");
     check_view(m, &m->layers[0].mlp.gate_proj, 192, 64, "model.layers.0.mlp.gate_proj.weight");
     check_view(m, &m->layers[0].mlp.down_proj, 64, 192, "model.layers.0.mlp.down_proj.weight");

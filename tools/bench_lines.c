@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../simd/machine.h"
+#include "../simd/quantised.h"
 #include "bench.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -98,7 +99,9 @@ static void add_passes(struct bench *b)
 static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum weight_type type, int onednn)
 {
     const char *who = onednn ? type == WEIGHT_F32 ? ", oneDNN f32" : ", oneDNN bf16" : "";
-    struct bench_item *i = add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu, %zu rows%s" : "%zux%zu, %zu row%s", N, K, rows, who);
+    const char *weights = weight_is_quantised(type) ? quantised_format(type)->name : "";
+    struct bench_item *i = add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
+                               *weights ? " " : "", weights, rows, who);
     i->rows = rows;
     i->outputs = N;
     i->inputs = K;
@@ -108,7 +111,7 @@ static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum we
 }
 
 /* BF16 weights as checkpoints have them. Ours has f32 on the other side; oneDNN has BF16 on both, and f32 on both where
- * it is arithmetic that counts. */
+ * it is arithmetic that counts. Then quantised ones, in panels. */
 static void add_matrix(struct bench *b, size_t N, size_t K)
 {
     static const size_t rows[] = {1, 2, 4, 8, BENCH_MOST_ROWS};
@@ -119,6 +122,8 @@ static void add_matrix(struct bench *b, size_t N, size_t K)
         if (b->onednn)
             add_linear(b, N, K, rows[k], WEIGHT_BF16, 1);
     }
+    for (size_t k = 0; k < 2 * COUNT(rows) && K % QUANTISED_GROUP == 0; k++)
+        add_linear(b, N, K, rows[k % COUNT(rows)], k < COUNT(rows) ? WEIGHT_Q8_0 : WEIGHT_Q4_0, 0);
 }
 
 static void add_linears(struct bench *b)

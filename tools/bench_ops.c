@@ -8,13 +8,25 @@
 #include "../ops/attention.h"
 #include "../ops/linear.h"
 #include "../ops/onednn.h"
+#include "../ops/weights.h"
 #include "bench.h"
 
 #define READ_AT_LEAST 256e6 /* bytes of weights in a run of few rows: beyond any cache */
 #define MOST_CALLS 256.0    /* where a matrix is so small that caches hold them all */
 #define DONE_AT_LEAST 8e9   /* operations in a run of many rows */
 
-static size_t size_of(enum weight_type type) { return type == WEIGHT_F32 ? 4 : 2; }
+/* The matrix of a line, without its weights. */
+static struct weight_view shape_of(const struct bench_item *i)
+{
+    return (struct weight_view){.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs,
+                                .panels = weight_is_quantised(i->type)};
+}
+
+static size_t matrix_bytes(const struct bench_item *i)
+{
+    struct weight_view w = shape_of(i);
+    return weight_bytes(&w);
+}
 
 static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -41,7 +53,7 @@ static size_t cache_width(const struct config *c) { return packed_length((size_t
 static void plan_linear(struct bench_item *i)
 {
     double numbers = (double)i->outputs * (double)i->inputs, rows = (double)i->rows;
-    double bytes = numbers * (double)size_of(i->type), flops = 2 * numbers * rows;
+    double bytes = (double)matrix_bytes(i), flops = 2 * numbers * rows;
     double calls = i->rows < BENCH_MOST_ROWS ? READ_AT_LEAST / bytes : DONE_AT_LEAST / flops;
     i->calls = (size_t)(calls < MOST_CALLS ? calls : MOST_CALLS - 1) + 1;
     i->work = (struct bench_work){bytes * (double)i->calls, flops * (double)i->calls};
@@ -72,9 +84,11 @@ void bench_ops_plan(const struct bench *b, struct bench_item *i)
 static struct attention attention_of(const struct model *m, size_t layer)
 {
     const struct config *c = &m->config;
+    const struct mla *mla = &m->layers[layer].self_attn;
     return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
                               .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .kv_b_proj = &m->layers[layer].self_attn.kv_b_proj,
+                              .latent = (size_t)c->kv_lora_rank, .w_uk = mla->w_uk, .w_uv = mla->w_uv,
+                              .uk_stride = mla->uk_stride, .uv_stride = mla->uv_stride, .uk_transposed = mla->uk_transposed,
                               .scale = config_attention_scale(c)};
 }
 
@@ -93,7 +107,7 @@ static struct sizes sizes_of(const struct bench *b)
             z.scratch = at_least(z.scratch, op_linear_scratch(i->rows, i->inputs));
             z.x = at_least(z.x, i->rows * i->inputs);
             z.y = at_least(z.y, i->rows * i->outputs);
-            z.block = at_least(z.block, i->outputs * i->inputs * size_of(i->type));
+            z.block = at_least(z.block, matrix_bytes(i));
         } else if (i->kind == BENCH_ATTENTION) {
             z.scratch = at_least(z.scratch, op_attention_scratch(&a, i->rows, i->depth, b->threads));
             z.x = at_least(z.x, i->rows * a.heads * (a.nope + a.rope));
@@ -143,8 +157,9 @@ static const char *piece(const struct bench *b, size_t n, size_t size)
 
 static struct weight_view matrix(const struct bench *b, const struct bench_item *i, size_t call)
 {
-    const char *data = piece(b, call, i->outputs * i->inputs * size_of(i->type));
-    return (struct weight_view){.type = i->type, .data = data, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs};
+    struct weight_view w = shape_of(i);
+    w.data = piece(b, call, matrix_bytes(i));
+    return w;
 }
 
 struct run {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../ops/onednn.h"
+#include "../simd/quantised.h"
 #include "bench.h"
 
 static int compare_doubles(const void *a, const void *b)
@@ -87,6 +88,7 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
 
 struct shares { /* of a line's time: what its bytes would take at the read bandwidth, its operations at the peak of fma */
     double read, fma, ceiling; /* ceiling: the larger */
+    double int8;               /* those of a quantised matrix at the peak of bytes; 0 where there is none */
 };
 
 /* Median over the rounds of a line's speed over the machine's right before. */
@@ -98,10 +100,21 @@ static double share(const struct bench *b, const struct bench_item *i, double wo
     return quantile(of_round, b->rounds, 0.5);
 }
 
+/* How many times as fast as the peak of fma that of bytes is; 0 where the machine has none. */
+static double int8_over_fma(const struct bench *b)
+{
+    double rate[BENCH_KINDS] = {0};
+    for (size_t k = 0; k < b->count && b->item[k].kind < BENCH_PREFILL; k++)
+        rate[b->item[k].kind] = b->item[k].work.bytes / bench_median(&b->item[k], b->rounds);
+    return rate[BENCH_INT8] / rate[BENCH_FMA];
+}
+
 static struct shares shares_of(const struct bench *b, const struct bench_item *i)
 {
-    struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0};
-    s.ceiling = fmax(s.read, s.fma);
+    struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0, 0};
+    if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && int8_over_fma(b) > 0)
+        s.int8 = s.fma / int8_over_fma(b);
+    s.ceiling = fmax(s.read, s.int8 > 0 ? s.int8 : s.fma);
     return s;
 }
 
@@ -122,10 +135,11 @@ static void print_machine(const struct bench_item *i, double seconds)
 
 static void print_op(const struct bench *b, const struct bench_item *i, double seconds, struct shares s)
 {
-    int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS;
+    int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS, bytes = !reads && s.int8 > 0;
     double one = of_one_row(b, i), theirs = of_onednn(b, i);
-    printf("%10.1f %-7s %8.1f %8.0f %% of %s", (reads ? i->work.bytes : i->work.flops) / seconds / 1e9, reads ? "GB/s" : "GFLOP/s",
-           i->work.bytes / (double)i->calls / 1e6, 100 * (reads ? s.read : s.fma), reads ? "read" : "fma");
+    printf("%10.1f %-7s %8.1f %8.0f %% of %s", (reads ? i->work.bytes : i->work.flops) / seconds / 1e9,
+           reads ? "GB/s" : bytes ? "Gop/s" : "GFLOP/s", i->work.bytes / (double)i->calls / 1e6,
+           100 * (reads ? s.read : bytes ? s.int8 : s.fma), reads ? "read" : bytes ? "int8" : "fma");
     if (one > 0)
         printf(", %.2f times 1 row", one);
     if (theirs > 0)
@@ -179,8 +193,9 @@ static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
     json_object_set_new(j, "outputs", json_integer((json_int_t)i->outputs));
     json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
     json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
-    json_object_set_new(j, "weights", json_string(i->type == WEIGHT_F32 ? "f32" : "bf16"));
-    json_object_set_new(j, "activations", json_string((i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16) ? "bf16" : "f32"));
+    int quantised = weight_is_quantised(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
+    json_object_set_new(j, "weights", json_string(quantised ? quantised_format(i->type)->name : i->type == WEIGHT_F32 ? "f32" : "bf16"));
+    json_object_set_new(j, "activations", json_string(quantised ? "int8" : bf16 ? "bf16" : "f32"));
     set(j, "of_onednn", of_onednn(b, i));
 }
 
@@ -211,6 +226,7 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
     set(j, "flops", i->work.flops);
     set(j, "of_read", s.read);
     set(j, "of_fma", s.fma);
+    set(j, "of_int8", s.int8);
     set(j, "of_ceiling", s.ceiling);
     if (i->kind == BENCH_LINEAR || i->kind == BENCH_ATTENTION)
         add_op(b, j, i);

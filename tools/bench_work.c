@@ -2,13 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ops/weights.h"
 #include "bench.h"
 
-static double bytes_of(const struct weight_view *w)
-{
-    static const double size[WEIGHT_TYPES] = {4, 2, 2, 1};
-    return (double)w->rows * (double)w->cols * size[w->type];
-}
+static double bytes_of(const struct weight_view *w) { return (double)weight_bytes(w); }
 
 static double numbers_of(const struct weight_view *w) { return (double)w->rows * (double)w->cols; }
 
@@ -26,12 +23,16 @@ static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
     add(work, &m->down_proj, rows);
 }
 
-/* kv_b_proj is read once: W_uk for the query, W_uv for the heads; then every row looks at `depth` rows of the cache, each
+/* W_uk is read once for the query, W_uv for the heads; then every row looks at `depth` rows of the cache, each
  * c + r numbers for the score and c for the sum, which are read too. */
 static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
-    add(work, &a->kv_b_proj, rows);
+    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* both views of a kv_b_proj have the other's rows too */
+    w_uk.rows = (size_t)c->num_attention_heads * (size_t)(a->uk_transposed ? c->kv_lora_rank : c->qk_nope_head_dim);
+    w_uv.rows = (size_t)c->num_attention_heads * (size_t)c->v_head_dim;
+    add(work, &w_uk, rows);
+    add(work, &w_uv, rows);
     work->flops += 2 * rows * depth * H * (2 * latent + rope);
     work->bytes += 4 * depth * (latent + rope);
 }

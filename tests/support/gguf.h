@@ -272,9 +272,9 @@ static inline void put_layer(struct gguf_writer *w, const struct config *c, cons
     put_matrix(w, p, "attn_kv_a_mqa", &a->kv_a_proj_with_mqa, o->all_f32);
     put_vector(w, p, "attn_kv_a_norm.weight", a->kv_a_layernorm, (size_t)c->kv_lora_rank);
     if (o->unsplit)
-        put_matrix(w, p, "attn_kv_b", &a->kv_b_proj, o->all_f32);
+        put_matrix(w, p, "attn_kv_b", &a->w_uk, o->all_f32);
     else
-        put_kv_b(w, p, c, &a->kv_b_proj, o);
+        put_kv_b(w, p, c, &a->w_uk, o);
     put_matrix(w, p, "attn_output", &a->o_proj, o->all_f32);
     if (!l->is_moe) {
         put_mlp(w, p, "", &l->mlp, o->all_f32);

@@ -1,0 +1,155 @@
+/* simd/quantised.c -- the blocks of quantised weights taken apart, clear rather than fast; and panels made of them. */
+#include "quantised.h"
+
+#include <assert.h>
+
+/* f16 of a file, at any address */
+static float half_at(const unsigned char *at)
+{
+    uint16_t half;
+    memcpy(&half, at, sizeof half);
+    return f16_to_f32(half);
+}
+
+const struct quantised_format *quantised_format(enum weight_type type)
+{
+    static const struct quantised_format formats[] = {
+        [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},   [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
+        [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
+        [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
+        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0},
+    };
+    assert(weight_is_quantised(type));
+    return &formats[type - WEIGHT_TYPES];
+}
+
+/* --- one group of each type --- */
+
+/* 32 codes of four bits, low nibbles first, each minus `above` */
+static void nibbles(int8_t q[32], const unsigned char *bytes, int above)
+{
+    for (int l = 0; l < 16; l++) {
+        q[l] = (int8_t)((bytes[l] & 15) - above);
+        q[l + 16] = (int8_t)((bytes[l] >> 4) - above);
+    }
+}
+
+/* the same with a fifth bit each */
+static void five_bits(int8_t q[32], const unsigned char *high, const unsigned char *bytes, int above)
+{
+    uint32_t bits;
+    memcpy(&bits, high, sizeof bits);
+    nibbles(q, bytes, 0);
+    for (int l = 0; l < 32; l++)
+        q[l] = (int8_t)(q[l] + (int)(bits >> l & 1) * 16 - above);
+}
+
+/* sc and m of group g of eight: six bits each; those of the last four in two pieces */
+static void six_bits(int *sc, int *m, const unsigned char s[12], size_t g)
+{
+    if (g < 4) {
+        *sc = s[g] & 63;
+        *m = s[g + 4] & 63;
+    } else {
+        *sc = (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+        *m = s[g + 4] >> 4 | (s[g] >> 6) << 4;
+    }
+}
+
+/* Q4_K; Q5_K when there are high bits, 32 bytes with a bit for each group */
+static void codes_of_k(struct quantised_codes *out, const unsigned char *block, const unsigned char *high,
+                       const unsigned char *bytes, size_t g)
+{
+    int sc, m;
+    six_bits(&sc, &m, block + 4, g);
+    out->scale[0] = out->scale[1] = half_at(block) * (float)sc;
+    out->minimum = half_at(block + 2) * (float)m;
+    for (size_t l = 0; l < 32; l++) {
+        unsigned byte = bytes[g / 2 * 32 + l], q = g % 2 ? byte >> 4 : byte & 15;
+        out->q[l] = (int8_t)(high ? q | (high[l] >> g & 1u) << 4 : q);
+    }
+}
+
+static void codes_of_q6_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    const unsigned char *low = block + g / 4 * 64 + g % 2 * 32, *high = block + 128 + g / 4 * 32;
+    const unsigned char *sc = block + 192 + 2 * g;
+    float d = half_at(block + 208);
+    for (size_t l = 0; l < 32; l++) {
+        unsigned q = g % 4 < 2 ? low[l] & 15u : low[l] >> 4;
+        out->q[l] = (int8_t)((int)(q | (high[l] >> 2 * (g % 4) & 3u) << 4) - 32);
+    }
+    for (int half = 0; half < 2; half++)
+        out->scale[half] = d * (float)(int8_t)sc[half];
+}
+
+static void codes_of_panel(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
+{
+    row += w->panel_row;
+    const unsigned char *panel = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
+    const unsigned char *codes = panel_codes(panel, w->type, group) + row % PANEL_ROWS * 4;
+    out->scale[0] = out->scale[1] = half_at(panel_scales(panel, w->type, group) + row % PANEL_ROWS * 2);
+    out->minimum = 0.0f;
+    for (size_t l = 0; l < 32; l++)
+        if (w->type == WEIGHT_Q8_0)
+            out->q[l] = (int8_t)(codes[l / 4 * 64 + l % 4] - 128);
+        else
+            out->q[l] = (int8_t)((codes[l % 16 / 4 * 64 + l % 4] >> l / 16 * 4 & 15) - 8);
+}
+
+void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
+{
+    const struct quantised_format *f = quantised_format(w->type);
+    if (w->panels) {
+        codes_of_panel(out, w, row, group);
+        return;
+    }
+    size_t at = row * w->stride + group * QUANTISED_GROUP, g = at % f->numbers / QUANTISED_GROUP;
+    const unsigned char *block = (const unsigned char *)w->data + at / f->numbers * f->bytes;
+    if (f->numbers == 32)
+        out->scale[0] = out->scale[1] = half_at(block);
+    out->minimum = 0.0f;
+    switch (w->type) {
+    case WEIGHT_Q8_0: memcpy(out->q, block + 2, 32); break;
+    case WEIGHT_Q4_0: nibbles(out->q, block + 2, 8); break;
+    case WEIGHT_Q5_0: five_bits(out->q, block + 2, block + 6, 16); break;
+    case WEIGHT_Q5_1:
+        five_bits(out->q, block + 4, block + 8, 0);
+        out->minimum = -half_at(block + 2);
+        break;
+    case WEIGHT_Q4_K: codes_of_k(out, block, NULL, block + 16, g); break;
+    case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
+    default: codes_of_q6_k(out, block, g);
+    }
+}
+
+void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
+{
+    struct quantised_codes c;
+    for (size_t k = j; k < j + count; k++) {
+        if (k == j || k % QUANTISED_GROUP == 0)
+            quantised_codes(&c, w, i, k / QUANTISED_GROUP);
+        size_t l = k % QUANTISED_GROUP;
+        out[k - j] = c.scale[l / 16] * (float)c.q[l] - c.minimum;
+    }
+}
+
+void panel_from_blocks(unsigned char *panel, const struct weight_view *w, size_t row)
+{
+    size_t rows = w->rows - row < PANEL_ROWS ? w->rows - row : PANEL_ROWS, size = quantised_format(w->type)->bytes;
+    memset(panel, 0, panel_bytes(w->type, w->cols));
+    for (size_t r = 0; r < rows; r++) {
+        const unsigned char *block = (const unsigned char *)w->data + (row + r) * (w->stride / QUANTISED_GROUP) * size;
+        for (size_t g = 0; g < w->cols / QUANTISED_GROUP; g++, block += size) {
+            unsigned char *codes = panel + (panel_codes(panel, w->type, g) - panel) + r * 4;
+            memcpy(panel + (panel_scales(panel, w->type, g) - panel) + r * 2, block, 2);
+            for (size_t j = 0; j < size / 4; j++) { /* four codes or, of Q4_0, eight */
+                uint32_t four;
+                memcpy(&four, block + 2 + 4 * j, sizeof four);
+                if (w->type == WEIGHT_Q8_0)
+                    four ^= 0x80808080u;
+                memcpy(codes + 64 * j, &four, sizeof four);
+            }
+        }
+    }
+}

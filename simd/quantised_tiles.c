@@ -1,0 +1,127 @@
+/* simd/quantised_tiles.c -- how a quantised matrix is cut into tiles, once for all vector instruction sets. As in tiles.c no
+ * choice made here can reach the bits: few rows of x want panels that are streams, each read front to back; many want
+ * panels that stay in L2 while tiles of x pass over them. */
+#include "quantised_tiles.h"
+
+#define FEW 12            /* rows of x */
+#define MANY_PANELS 8     /* x BLOCK_GROUPS that stay in L2 while many rows of x pass */
+#define PREFETCH 512      /* bytes ahead in a panel */
+
+static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+struct product {
+    const struct quantised_loops *v;
+    const struct weight_view *w;
+    float *y;
+    size_t ldy, n0, n1, ldx, T; /* rows [n0, n1) of the panels, those that w begins with counted */
+    const struct quantised_group *x;
+    enum panel_kind kind;
+};
+
+void open_panel_of(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
+{
+    struct quantised_codes c;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t g = 0; g < groups; g++) {
+            quantised_codes(&c, w, row + r, group + g);
+            for (size_t l = 0; l < QUANTISED_GROUP; l++)
+                panel->codes[g][l / 4 * 64 + r * 4 + l % 4] = (unsigned char)(c.q[l] + 128);
+            panel->scale[g][0][r] = c.scale[0];
+            panel->scale[g][1][r] = c.scale[1];
+            panel->minimum[g][r] = c.minimum;
+        }
+}
+
+/* the rows of panel i that are asked for: y[t][n..n + count) */
+static size_t rows_of_panel(const struct product *p, size_t i, size_t *n)
+{
+    size_t first = i * PANEL_ROWS, end = min_size(first + PANEL_ROWS, p->n1);
+    *n = first > p->n0 ? first : p->n0;
+    return end - *n;
+}
+
+/* += the sums of a block; of the first block: = */
+static inline void add_sums(float *restrict y, const float *restrict sums, size_t count, int first)
+{
+    if (first)
+        memcpy(y, sums, count * sizeof *y);
+    else if (count == PANEL_ROWS)
+        for (size_t r = 0; r < PANEL_ROWS; r++)
+            y[r] = y[r] + sums[r];
+    else
+        for (size_t r = 0; r < count; r++)
+            y[r] = y[r] + sums[r];
+}
+
+/* Rows t0..t1 of x times `count` panels from `first` on, `step` apart, in the block of groups [g, g + groups). */
+static void multiply_block(const struct product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
+                           const struct open_panel *opened)
+{
+    const size_t bytes = panel_bytes(p->w->type, p->w->cols);
+    struct quantised_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
+    tile.prefetch = opened ? 0 : step > 1 || count <= TILE_PANELS ? PREFETCH : TILE_PANELS * bytes;
+    for (size_t t = 0, T; t < p->T; t += T) {
+        size_t left = (p->T - t + TILE_GROUPS_OF_X - 1) / TILE_GROUPS_OF_X, P;
+        T = (p->T - t + left - 1) / left;
+        tile.x = p->x + t * p->ldx + g;
+        for (size_t at = 0; at < count; at += P) {
+            float sums[TILE_SUMS][PANEL_ROWS] __attribute__((aligned(64)));
+            P = count - at == 1 ? 1 : T <= 3 && count - at > 2 ? 4 : 2;
+            for (size_t i = 0; i < P; i++) {
+                size_t there = at + (at + i < count ? i : 0);
+                tile.w[i] = opened ? (const void *)&opened[there]
+                                   : panel_scales((const unsigned char *)p->w->data + (first + there * step) * bytes,
+                                                  p->w->type, g);
+            }
+            p->v->tile(sums, P, T, &tile);
+            for (size_t i = 0; i < P && at + i < count; i++) {
+                size_t n, panel = first + (at + i) * step, rows = rows_of_panel(p, panel, &n);
+                for (size_t s = 0; s < T; s++)
+                    add_sums(p->y + (t + s) * p->ldy + n - p->w->panel_row, sums[i * T + s] + n % PANEL_ROWS, rows, g == 0);
+            }
+        }
+    }
+}
+
+/* `count` panels, over the whole of K */
+static void multiply_panels(const struct product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
+{
+    size_t G = p->w->cols / QUANTISED_GROUP;
+    for (size_t g = 0, groups; g < G; g += groups) {
+        groups = min_size(G - g, BLOCK_GROUPS);
+        for (size_t i = 0; opened && i < count; i++) {
+            size_t row = (first + i * step) * PANEL_ROWS;
+            p->v->open(&opened[i], p->w, row, min_size(p->n1 - row, PANEL_ROWS), g, groups);
+        }
+        multiply_block(p, first, count, step, g, groups, opened);
+    }
+}
+
+static enum panel_kind kind_of(const struct weight_view *w)
+{
+    const struct quantised_format *f = quantised_format(w->type);
+    if (w->panels)
+        return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : PANEL_Q4_0;
+    return f->halves ? PANEL_OPEN_HALVES : f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
+}
+
+void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T)
+{
+    struct product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w)};
+    size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
+    struct open_panel opened[MANY_PANELS];
+    if (w->cols == 0) {
+        for (size_t t = 0; t < T; t++)
+            for (size_t n = n0; n < n1; n++)
+                y[t * ldy + n] = 0.0f;
+    } else if (T > FEW || !w->panels) {
+        size_t at_once = T > FEW ? MANY_PANELS : TILE_PANELS;
+        for (size_t i = first; i < end; i += at_once)
+            multiply_panels(&p, i, min_size(at_once, end - i), 1, w->panels ? NULL : opened);
+    } else {
+        size_t streams = (end - first + TILE_PANELS - 1) / TILE_PANELS; /* panels in each of four streams */
+        for (size_t i = 0; i < streams && first + i < end; i++)
+            multiply_panels(&p, first + i, (end - first - i + streams - 1) / streams, streams, NULL);
+    }
+}
