@@ -125,28 +125,25 @@ static size_t rows_of_task(const struct gguf_planned *t)
     return cols < TASK ? TASK / cols : 1;
 }
 
-/* Where row `row` of a tensor is from: a row of a matrix, or of attn_k_b a column of some. */
+/* Where row `row` of a tensor is from: row *i of a matrix. (Not of attn_k_b.) */
 static const struct weight_view *source_of(const struct gguf_planned *t, size_t row, size_t *i)
 {
-    size_t rows = t->ndim == 3 ? t->shape[1] : 0, heads = t->shape[0];
+    size_t rows = t->ndim == 3 ? t->shape[1] : 0;
     *i = row;
-    if (t->layout == GGUF_EXPERTS) {
-        *i = row % rows;
-        return gguf_expert_matrix(t->experts, row / rows, t->which);
-    }
-    if (t->layout == GGUF_VALUES) {
-        size_t both = t->matrix.rows / heads; /* n + v of a head */
-        *i = row / rows * both + (both - rows) + row % rows;
-    }
-    return &t->matrix;
+    if (t->layout == GGUF_VALUES)
+        *i = row / rows * t->head_stride + row % rows;
+    if (t->layout != GGUF_EXPERTS)
+        return &t->matrix;
+    *i = row % rows;
+    return gguf_expert_matrix(t->experts, row / rows, t->which);
 }
 
 /* Rows of attn_k_b, all of one head h: c of the head's n rows of keys from number `from` on, transposed. */
 static void decode_keys(float *out, float *column, const struct gguf_planned *t, size_t h, size_t from, size_t count)
 {
-    size_t n = t->shape[2], both = t->matrix.rows / t->shape[0];
+    size_t n = t->shape[2];
     for (size_t i = 0; i < n; i++) {
-        decode_weights(column, &t->matrix, h * both + i, from, count);
+        decode_weights(column, &t->matrix, h * t->head_stride + i, from, count);
         for (size_t c = 0; c < count; c++)
             out[c * n + i] = column[c];
     }
@@ -215,12 +212,17 @@ static void write_rows(void *arg, size_t task, int thread)
 
 /* ---- what goes wrong ---- */
 
-/* The tensor of the checkpoint that holds a matrix. */
-static const struct tensor *tensor_of(const struct model *m, const struct weight_view *w)
+/* The tensor of the checkpoint that holds a matrix; row *i of the one becomes that of the other. */
+static const struct tensor *tensor_of(const struct model *m, const struct weight_view *w, size_t *i)
 {
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++)
-        if (checkpoint_at(m->checkpoint, i)->data == w->data)
-            return checkpoint_at(m->checkpoint, i);
+    for (size_t k = 0; k < checkpoint_count(m->checkpoint); k++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, k);
+        size_t at = (size_t)((uintptr_t)w->data - (uintptr_t)t->data);
+        if (at >= t->bytes)
+            continue;
+        *i += at / (t->bytes / (size_t)t->shape[0]);
+        return t;
+    }
     return NULL;
 }
 
@@ -248,14 +250,14 @@ static int tell_not_finite(const struct writing *w, vb_error *err)
         for (size_t k = 0; k < w->cols; k += QUANTISE_BLOCK) {
             if (!encode(bytes, x + k, t->type->as, QUANTISE_BLOCK))
                 continue;
-            size_t j = k + worst_of(x + k), i, both = t->matrix.rows / t->shape[0];
+            size_t j = k + worst_of(x + k), i;
             float value = x[j];
             const struct weight_view *from = source_of(t, row, &i);
             if (t->layout == GGUF_KEYS) { /* transposed */
-                i = row / t->shape[1] * both + j;
+                i = row / t->shape[1] * t->head_stride + j;
                 j = row % t->shape[1];
             }
-            const struct tensor *source = tensor_of(w->p->model, from);
+            const struct tensor *source = tensor_of(w->p->model, from, &i);
             return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", source ? source->file : "",
                            source ? source->name : t->name, i, j, (double)value, t->type->name);
         }

@@ -38,7 +38,8 @@ struct gguf_planned {
     size_t shape[3];           /* outermost first */
     size_t offset, bytes;      /* in the data */
     enum gguf_layout layout;
-    struct weight_view matrix; /* its source; of experts the first one's */
+    struct weight_view matrix; /* its source; of experts the first one's; of KEYS and VALUES it begins with head 0's */
+    size_t head_stride;        /* rows of it from a head's first to the next head's: KEYS, VALUES */
     const struct mlp *experts; /* their matrices, `which` of each */
     int which;
 };

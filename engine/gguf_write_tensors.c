@@ -65,11 +65,20 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
     add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
 }
 
+/* W_uk and W_uv, rows of each head: [H, rows, cols]. */
+static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
+                      int rows, int cols)
+{
+    size_t shape[3] = {(size_t)p->c->num_attention_heads, (size_t)rows, (size_t)cols};
+    struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, w, 3, shape);
+    t->layout = layout;
+    t->head_stride = stride;
+}
+
 static void add_attention(struct planner *p, const struct mla *a)
 {
     const struct config *c = p->c;
-    size_t H = (size_t)c->num_attention_heads, n = (size_t)c->qk_nope_head_dim, v = (size_t)c->v_head_dim;
-    size_t latent = (size_t)c->kv_lora_rank;
+    int n = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
     if (c->q_lora_rank) {
         add_linear(p, "attn_q_a.weight", &a->q_a_proj);
         add_vector(p, "attn_q_a_norm.weight", a->q_a_layernorm, c->q_lora_rank);
@@ -79,8 +88,8 @@ static void add_attention(struct planner *p, const struct mla *a)
     }
     add_linear(p, "attn_kv_a_mqa.weight", &a->kv_a_proj_with_mqa);
     add_vector(p, "attn_kv_a_norm.weight", a->kv_a_layernorm, c->kv_lora_rank);
-    add(p, "attn_k_b.weight", GGUF_LINEAR, p->o->linear, &a->kv_b_proj, 3, (size_t[3]){H, latent, n})->layout = GGUF_KEYS;
-    add(p, "attn_v_b.weight", GGUF_LINEAR, p->o->linear, &a->kv_b_proj, 3, (size_t[3]){H, v, latent})->layout = GGUF_VALUES;
+    add_heads(p, "attn_k_b.weight", &a->w_uk, a->uk_stride, GGUF_KEYS, latent, n);
+    add_heads(p, "attn_v_b.weight", &a->w_uv, a->uv_stride, GGUF_VALUES, v, latent);
     add_linear(p, "attn_output.weight", &a->o_proj);
 }
 

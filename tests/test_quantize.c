@@ -94,17 +94,37 @@ static void check_bits(const char *from, const char *path, const char *precision
 /* In F32 whatever is stored; in BF16 what --precision bf16 rounds. */
 TEST(f32_and_bf16_give_the_bits_of_the_directory)
 {
-    char dir[64], noisy[64];
-    size_t was, is;
+    char dir[64];
     make_dir(dir);
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
         check_bits(models[i], quantized(dir, models[i], &as_f32), "f32");
         check_bits(models[i], quantized(dir, models[i], &as_bf16), "bf16");
     }
-    retype(noisy, &(struct retype){.from = "golden/tiny/moonlight", .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8}, &was, &is);
-    check_bits(noisy, quantized(dir, noisy, &as_f32), "f32");
-    check_bits(noisy, quantized(dir, noisy, &as_bf16), "bf16"); /* the head is tied, and no longer is */
-    remove_dir(noisy);
+    remove_dir(dir);
+}
+
+/* F32 with numbers that bf16 does not hold: Moonlight's head is tied, and in BF16 no longer is; those of V3's MTP modules,
+ * copies in the original, are moved by other amounts. */
+TEST(noisy_checkpoints_give_the_bits_of_the_directory)
+{
+    static const char *const from[] = {"golden/tiny/moonlight", "golden/tiny/v3"};
+    char dir[64], noisy[64];
+    size_t was, is;
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(from); i++) {
+        retype(noisy, &(struct retype){.from = from[i], .linear = DTYPE_F32, .others = DTYPE_F32, .noise = 0x1p-8}, &was, &is);
+        check_bits(noisy, quantized(dir, noisy, &as_f32), "f32");
+        check_bits(noisy, quantized(dir, noisy, &as_bf16), "bf16");
+        vb_model *m = open_model(noisy), *g = open_model(quantized(dir, noisy, &as_bf16));
+        if (m->num_mtp) {
+            assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_DIFFERENT);
+            assert_int_equal(model_mtp_copy(m, 0, 1), MTP_COPY_DIFFERENT);
+            assert_int_equal(model_mtp_copy(g, 0, 1), MTP_COPY_DIFFERENT);
+        }
+        vb_model_close(g);
+        vb_model_close(m);
+        remove_dir(noisy);
+    }
     remove_dir(dir);
 }
 
@@ -270,7 +290,7 @@ static void check_types(const vb_model *m, const char *from, struct gguf_write_o
 
 TEST(embedding_and_head_have_types_of_their_own)
 {
-    vb_model *m = open_tiny("v3-mtp3"); /* its modules have heads and embeddings that are their own */
+    vb_model *m = open_tiny("v3-mtp3");
     const char *from = "golden/tiny/v3-mtp3";
     check_types(m, from, as_q8_0, "BF16", "Q8_0");
     check_types(m, from, (struct gguf_write_options){GGUF_AS_Q4_0, GGUF_AS_Q8_0, GGUF_AS_STORED}, "Q8_0", "BF16");
@@ -316,20 +336,14 @@ TEST(a_tied_head_gets_a_tensor_of_its_own_when_its_numbers_change)
 
 TEST(copies_in_modules_are_left_out_and_noted)
 {
-    vb_model *m = open_tiny("v3"), *other = open_tiny("v3-mtp3");
-    struct gguf_plan *p = plan_of(m, "golden/tiny/v3", &as_q8_0), *q = plan_of(other, "golden/tiny/v3-mtp3", &as_q8_0);
+    vb_model *m = open_tiny("v3");
+    struct gguf_plan *p = plan_of(m, "golden/tiny/v3", &as_q8_0);
     assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_EQUAL);
     assert_null(find(p, "blk.3.nextn.embed_tokens.weight"));
     assert_null(find(p, "blk.3.nextn.shared_head_head.weight"));
+    assert_non_null(find(p, "blk.3.nextn.eh_proj.weight"));
     assert_true(noted(p, "left out: embed_tokens of 1 of 1 MTP modules") && noted(p, "left out: shared_head.head of 1 of 1"));
-    for (int k = 0; k < other->num_mtp; k++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.nextn.shared_head_head.weight", 3 + k);
-        assert_int_equal(find(q, name) != NULL, model_mtp_copy(other, k, 1) == MTP_COPY_DIFFERENT);
-    }
-    gguf_plan_close(q);
     gguf_plan_close(p);
-    vb_model_close(other);
     vb_model_close(m);
 }
 
@@ -482,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_and_bf16_give_the_bits_of_the_directory),
+        cmocka_unit_test(noisy_checkpoints_give_the_bits_of_the_directory),
         cmocka_unit_test(the_config_comes_back),
         cmocka_unit_test(every_tensor_holds_the_blocks_of_its_rows),
         cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),
