@@ -396,8 +396,10 @@ static void check_broken(const char *name, size_t cols, size_t row, size_t col, 
 TEST(a_weight_that_no_block_holds_is_named)
 {
     static const char kv_b[] = "model.layers.1.self_attn.kv_b_proj.weight"; /* per head 16 rows of keys, 16 of values */
-    check_broken("model.layers.0.mlp.down_proj.weight", 96, 17, 5, 0, &as_q8_0, "model.layers.0.mlp.down_proj.weight [17,5] is nan, which Q8_0 cannot hold");
-    check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0, "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
+    check_broken("model.layers.0.mlp.down_proj.weight", 96, 17, 5, 0, &as_q8_0,
+                 "model.layers.0.mlp.down_proj.weight [17,5] is nan, which Q8_0 cannot hold");
+    check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0,
+                 "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
     check_broken(kv_b, 32, 32 + 16 + 7, 9, 0, &as_q8_0, "kv_b_proj.weight [55,9] is nan, which Q8_0");
     check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, NULL); /* rows of 16 keys are not quantised */
     check_broken("lm_head.weight", 64, 100, 63, 0, &as_bf16, NULL);
@@ -414,7 +416,8 @@ TEST(a_key_that_no_block_holds_is_named_where_it_is_stored)
     struct gguf_plan *p = plan_of(m, dir, &as_q8_0);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
-    REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT, "model.layers.2.self_attn.kv_b_proj.weight [94,41] is inf");
+    REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT,
+            "model.layers.2.self_attn.kv_b_proj.weight [94,41] is inf");
     close(fd);
     gguf_plan_close(p);
     vb_model_close(m);
