@@ -73,12 +73,13 @@ static vb_model *open_in(const char *path, const char *precision)
     return m;
 }
 
-static void check_bits(const char *from, const char *path, const char *precision)
+/* FROM in one precision and the file at `path` in another: equal tokens, equal rows. */
+static void check_runs(const char *from, const char *precision, const char *path, const char *of_file)
 {
     static struct record x, y;
     int32_t prompt[40];
     char what[128];
-    vb_model *a = open_in(from, precision), *b = open_in(path, precision);
+    vb_model *a = open_in(from, precision), *b = open_in(path, of_file);
     random_tokens(a, 7, prompt, COUNT(prompt));
     vb_session_options o = {.threads = 1, .draft = vb_mtp_modules(a) ? "mtp-eagle" : "none", .draft_tokens = 2,
                             .context = COUNT(prompt) + 12};
@@ -89,6 +90,11 @@ static void check_bits(const char *from, const char *path, const char *precision
     check_same(what, &x, &y);
     vb_model_close(b);
     vb_model_close(a);
+}
+
+static void check_bits(const char *from, const char *path, const char *precision)
+{
+    check_runs(from, precision, path, precision);
 }
 
 /* In F32 whatever is stored; in BF16 what --precision bf16 rounds. */
@@ -124,6 +130,23 @@ TEST(noisy_checkpoints_give_the_bits_of_the_directory)
         vb_model_close(g);
         vb_model_close(m);
         remove_dir(noisy);
+    }
+    remove_dir(dir);
+}
+
+/* What is quantised on disk, and what is quantised when it is opened. */
+TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
+{
+    enum precision known;
+    char dir[64];
+    if (precision_parse(&known, "q8", NULL)) {
+        print_message("skipped: there is no precision q8 yet\n");
+        return;
+    }
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
+        check_runs(models[i], "q8", quantized(dir, models[i], &as_q8_0), "f32");
+        check_runs(models[i], "q4", quantized(dir, models[i], &as_q4_0), "f32");
     }
     remove_dir(dir);
 }
@@ -500,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_and_bf16_give_the_bits_of_the_directory),
         cmocka_unit_test(noisy_checkpoints_give_the_bits_of_the_directory),
+        cmocka_unit_test(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4),
         cmocka_unit_test(the_config_comes_back),
         cmocka_unit_test(every_tensor_holds_the_blocks_of_its_rows),
         cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),
