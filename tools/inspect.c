@@ -58,10 +58,10 @@ static int print_json(const struct model *m)
         if (t->ignored)
             json_array_append_new(ignored, json_pack("{s:s,s:s}", "name", t->name, "why", t->ignored));
     }
-    json_t *out = json_pack("{s:s,s:I,s:I,s:i,s:{s:I,s:o,s:o}}", "architecture", m->config.architecture, "parameters",
+    json_t *out = json_pack("{s:s,s:I,s:I,s:i,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
                             (json_int_t)model_parameters(m), "active_parameters", (json_int_t)model_active_parameters(m),
-                            "mtp_modules", m->num_mtp, "tensors", "used", (json_int_t)count_used(k), "ignored", ignored, "types",
-                            types_json(k));
+                            "mtp_modules", m->num_mtp, "tensors", "used", (json_int_t)count_used(k), "ignored", ignored);
+    json_object_set_new(out, "types", types_json(k));
     json_object_set_new(out, "rounded_bytes", json_integer((json_int_t)m->rounded_bytes));
     json_object_set_new(out, "quantised_bytes", json_integer((json_int_t)m->quantised_bytes));
     json_object_set_new(out, "repacked_bytes", json_integer((json_int_t)m->repacked_bytes));
@@ -213,5 +213,5 @@ const struct command command_inspect = {
     "  --precision MODE       f32, bf16, q8 or q4: what opening the model in it rounds, quantises and copies (f32)\n"
     "  --repack WHETHER       on, off (on): off opens a file of quantised weights at once\n"
     "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, quantised_bytes,\n"
-    "                         repacked_bytes, copy_seconds, tensors\n",
+    "                         repacked_bytes, copy_seconds, tensors, types\n",
     TAKES_CHECK, run};
