@@ -116,10 +116,13 @@ void op_store_f16(void *numbers, const float *w, size_t K)
 
 void op_store_bf16(void *numbers, const float *w, size_t K)
 {
-    for (size_t i = 0; i < K; i++) {
-        float rounded;
-        op_round_bf16(&rounded, &w[i], 1);
-        uint16_t half = (uint16_t)(f32_to_bits(rounded) >> 16);
-        memcpy((unsigned char *)numbers + i * sizeof half, &half, sizeof half);
+    float rounded[64];
+    for (size_t done = 0, n; done < K; done += n) {
+        n = K - done < 64 ? K - done : 64;
+        op_round_bf16(rounded, w + done, n);
+        for (size_t i = 0; i < n; i++) {
+            uint16_t half = (uint16_t)(f32_to_bits(rounded[i]) >> 16);
+            memcpy((unsigned char *)numbers + (done + i) * sizeof half, &half, sizeof half);
+        }
     }
 }

@@ -29,7 +29,7 @@ ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *cons
         FOR_PANELS
         {
             w[p] = _mm512_load_si512(codes[p] + 64 * i);
-            _mm_prefetch((const char *)codes[p] + 64 * i + prefetch, _MM_HINT_T0);
+            _mm_prefetch((const char *)codes[p] + 64 * i + prefetch, _MM_HINT_T1);
         }
         FOR_ROWS
         {
@@ -51,7 +51,7 @@ ALWAYS_INLINE void add_nibbles(integers s, int P, int T, const unsigned char *co
             __m512i w = _mm512_load_si512(codes[p] + 64 * i);
             low[p] = _mm512_and_si512(w, low_nibble);
             high[p] = _mm512_and_si512(_mm512_srli_epi16(w, 4), low_nibble);
-            _mm_prefetch((const char *)codes[p] + 64 * i + prefetch, _MM_HINT_T0);
+            _mm_prefetch((const char *)codes[p] + 64 * i + prefetch, _MM_HINT_T1);
         }
         FOR_ROWS
         {
@@ -96,7 +96,7 @@ ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*su
     FOR_PANELS FOR_ROWS acc[p][t] = _mm512_setzero_ps();
     for (size_t g = 0; g < tile->groups; g += 2) {
         FOR_PANELS codes[p] = w[p] + 64;
-        FOR_PANELS _mm_prefetch((const char *)w[p] + prefetch, _MM_HINT_T0);
+        FOR_PANELS _mm_prefetch((const char *)w[p] + prefetch, _MM_HINT_T1);
         group_of_panels(kind, acc, P, T, w, codes, x, prefetch);
         FOR_ROWS x[t]++;
         if (g + 1 == tile->groups)

@@ -5,7 +5,7 @@
 
 #define FEW 12            /* rows of x */
 #define MANY_PANELS 8     /* x BLOCK_GROUPS that stay in L2 while many rows of x pass */
-#define PREFETCH 1024     /* bytes ahead in a panel */
+#define PREFETCH 512      /* bytes ahead in a panel */
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 

@@ -38,6 +38,7 @@ enum option_group {
     TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
+    TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
@@ -46,7 +47,9 @@ struct cli {
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    int force;  /* quantize --force */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
@@ -74,7 +77,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench;
+    command_trace, command_bench, command_quantize;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);

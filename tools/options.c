@@ -23,7 +23,7 @@ struct option {
 #define AT(field) offsetof(struct cli, field)
 static const struct option options[] = {
     {"--json", 0, FLAG, AT(json), 0, 0},
-    {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
+    {"--threads", TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
     {"--repack", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0},
@@ -54,6 +54,10 @@ static const struct option options[] = {
     {"--only", TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0},
     {"--long", TAKES_BENCH, FLAG, AT(longer), 0, 0},
     {"--svg", TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0},
+    {"--type", TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0},
+    {"--embedding-type", TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0},
+    {"--head-type", TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0},
+    {"--force", TAKES_QUANTIZE, FLAG, AT(force), 0, 0},
     {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
