@@ -18,7 +18,7 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
@@ -26,7 +26,7 @@ enum option_group {
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
     TAKES_ALL = 128,     /* --all */
-    TAKES_CHECK = 256,   /* --check --precision */
+    TAKES_CHECK = 256,   /* --check --precision --repack */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
     TAKES_TAPS = 2048,   /* --taps */
@@ -44,7 +44,7 @@ enum option_group {
 
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *type, *embedding_type, *head_type; /* of quantize */

@@ -128,5 +128,5 @@ const struct command command_demo = {
     "  -n N                   new tokens (160)\n"
     "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats}]}, without the text\n"
     "  --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --temperature, --top-k, --top-p, --seed, --threads, --isa,\n"
-    "  --precision, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
+    "  --precision, --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL, run};

@@ -26,6 +26,7 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
+    {"--repack", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0},
     {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
     {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
