@@ -132,7 +132,7 @@ typedef struct vb_sampling {
     uint64_t seed;
     float repetition_penalty; /* over prompt and output: z > 0 ? z/r : z*r; 0 or 1: off */
     float presence_penalty, frequency_penalty; /* over the output */
-    const int32_t *bias_tokens;                /* logit bias, bias_count pairs, copied */
+    const int32_t *bias_tokens;                /* logit bias, bias_count pairs, each token once; copied */
     const float *bias_values;
     int32_t bias_count;
     /* Sets mask[t] to 0 for tokens that may not be chosen at this index; NULL: none. Must depend on its arguments alone. */

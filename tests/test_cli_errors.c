@@ -453,7 +453,8 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
-#define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --seed"
+#define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
+               " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
     static const char *const takes[][2] = {
         {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill" COMPUTE PROMPT},
         {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill" COMPUTE PROMPT},

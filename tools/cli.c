@@ -145,6 +145,7 @@ void cli_close(struct cli *c)
     tokenizer_close(c->tokenizer);
     if (c->model)
         vb_model_close(c->model);
+    cli_sampling_close(c);
 }
 
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)

@@ -20,7 +20,7 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
-    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
+    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
@@ -42,6 +42,13 @@ enum option_group {
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
+/* What the command line says of sampling and session.sampling does not hold as it stands; see tools/sampling.c. */
+struct cli_sampling {
+    const char *logit_bias;
+    int32_t *bias_tokens;
+    float *bias_values;
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
@@ -60,6 +67,7 @@ struct cli {
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
+    struct cli_sampling sampling;
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
@@ -85,6 +93,10 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
 int cli_parse(struct cli *c, int argc, char **argv);
+
+/* The sampling options that were given, checked and read into session.sampling. Reports errors. */
+int cli_sampling(struct cli *c);
+void cli_sampling_close(struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);

@@ -46,6 +46,7 @@ const struct command command_draft = {
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep\n"
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules)\n"
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
-    "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
     "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};

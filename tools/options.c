@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
 struct option {
     const char *name;
@@ -42,7 +42,12 @@ static const struct option options[] = {
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
     {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
     {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
+    {"--min-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.min_p), 0, 0},
     {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
+    {"--repetition-penalty", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.repetition_penalty), 0, 0},
+    {"--presence-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.presence_penalty), 0, 0},
+    {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
+    {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
@@ -91,10 +96,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
         if (end == value || *end || !isfinite(f) || f < 0.0)
             return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
         *(double *)(void *)field = f;
-    } else if (o->kind == FLOAT_VALUE) {
+    } else if (o->kind == FLOAT_VALUE || o->kind == SIGNED_VALUE) {
         float f = strtof(value, &end);
-        if (end == value || *end || !isfinite(f) || f < 0.0f)
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
+        if (end == value || *end || !isfinite(f) || (f < 0.0f && o->kind == FLOAT_VALUE))
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number%s", o->name, value,
+                            o->kind == FLOAT_VALUE ? " of 0 or more" : "");
         *(float *)(void *)field = f;
     } else if (o->kind == SEED_VALUE) {
         unsigned long long u = strtoull(value, &end, 10);
@@ -230,14 +236,10 @@ static int check(struct cli *c)
         return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
-    if (c->session.sampling.temperature != 0.0f && c->session.sampling.temperature < 1e-5f)
-        return cli_fail(c, EXIT_USAGE, "--temperature is %g, wanted 0 or at least 1e-5",
-                        (double)c->session.sampling.temperature);
-    if (c->session.sampling.top_p > 1.0f)
-        return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
-    return check_draft(c, draft);
+    int code = cli_sampling(c);
+    return code == EXIT_DONE ? check_draft(c, draft) : code;
 }
 
 int cli_parse(struct cli *c, int argc, char **argv)
