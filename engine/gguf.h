@@ -98,5 +98,8 @@ int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_alloc
 /* tokenizer_gguf.c: the tokenizer as a tokenizer.json and a tokenizer_config.json say it; the caller owns both objects. */
 struct json_t;
 int tokenizer_from_gguf(struct json_t **json, struct json_t **config, const struct gguf *g, vb_error *err);
+/* The tokenizer.ggml.pre of how a tokenizer cuts words, by trial (tokenizer_words.c); NULL: none that is known here. */
+struct tokenizer;
+int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
 #endif

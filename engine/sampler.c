@@ -107,10 +107,17 @@ int sampler_open(struct sampler **out, const vb_sampling *options, size_t V, con
         sampler_close(s, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a sampler over %zu tokens", V);
     }
-    for (int32_t i = 0; i < options->bias_count; i++)
-        s->bias[options->bias_tokens[i]] = options->bias_values[i];
-    *out = s;
-    return VB_OK;
+    for (int32_t i = 0; i < options->bias_count && !code; i++) {
+        int32_t token = options->bias_tokens[i];
+        if (s->mask[token]++)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "logit bias: token %d is given twice", token);
+        s->bias[token] = options->bias_values[i];
+    }
+    if (code)
+        sampler_close(s, a);
+    else
+        *out = s;
+    return code;
 }
 
 void sampler_close(struct sampler *s, const vb_allocator *a)

@@ -319,8 +319,8 @@ static int encode_stretch(struct encoding *e, const char *text, size_t size, int
     return rc;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
-                     size_t *count, vb_error *err)
+static int encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
+                  size_t *count, vb_error *err)
 {
     *ids = NULL;
     *count = 0;
@@ -331,7 +331,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, i
         return vb_fail(err, VB_BAD_ARGUMENT, "a text of %zu bytes is too long", size);
     const vb_allocator *a = tokenizer_allocator(t);
     struct pcre_memory memory = {*a, 0};
-    struct encoding e = {.t = t, .err = err, .ids_capacity = size / 3 + 16};
+    struct encoding e = {.t = t, .err = err, .words = words, .ids_capacity = size / 3 + 16};
     pcre2_general_context *pcre = pcre2_general_context_create(pcre_alloc, pcre_free, &memory);
     int rc = VB_OK;
     if (!pcre || !(e.match = pcre2_match_data_create(1, pcre)) || !(e.limits = pcre2_match_context_create(pcre)) ||
@@ -339,7 +339,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, i
         rc = vb_fail(err, VB_NO_MEMORY, "no memory to encode %zu bytes", size);
     } else {
         pcre2_set_heap_limit(e.limits, HEAP_LIMIT_KIB);
-        rc = encode_stretch(&e, text, size, 0, parse_special);
+        rc = !words ? encode_stretch(&e, text, size, 0, parse_special) : size ? split_and_encode(&e, 0, text, size) : VB_OK;
     }
     pcre2_match_data_free(e.match);
     pcre2_match_context_free(e.limits);
@@ -354,4 +354,15 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, i
     *ids = e.ids;
     *count = e.n_ids;
     return VB_OK;
+}
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
+                     size_t *count, vb_error *err)
+{
+    return encode(t, text, size, parse_special, 0, ids, count, err);
+}
+
+int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err)
+{
+    return encode(t, text, size, 0, 1, sizes, count, err);
 }

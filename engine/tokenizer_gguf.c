@@ -192,10 +192,10 @@ static int check_model(const struct saying *s)
     static const char key[] = "tokenizer.ggml.model";
     const struct gguf_value *v = gguf_find(s->g, key);
     struct gguf_text name;
-    if (!v)
-        return vb_fail(s->err, VB_IO, "%s: it has no tokenizer", gguf_name(s->g));
-    if (!gguf_string(v, &name))
+    if (v && !gguf_string(v, &name))
         return wrong(s, key, v, "STRING");
+    if (!v || is(name, "none") || is(name, "no_vocab")) /* llama.cpp wants to be told */
+        return vb_fail(s->err, VB_IO, "%s: it has no tokenizer", gguf_name(s->g));
     return is(name, "gpt2") ? VB_OK
                             : vb_fail(s->err, VB_UNSUPPORTED, "%s: %s is not gpt2 (byte-level BPE), and no other is supported",
                                       gguf_name(s->g), key);
@@ -264,5 +264,36 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
     json_decref(s.vocab);
     json_decref(s.added);
     json_decref(s.merges);
+    return rc;
+}
+
+/* A tokenizer without a vocabulary that cuts words as the name says. */
+static int open_pre(struct tokenizer **out, size_t pre, const vb_allocator *a, vb_error *err)
+{
+    static const char rest[] = ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}";
+    size_t room = strlen(known[pre].pre_tokenizer) + sizeof rest + 32;
+    char *json = vb_alloc(a, room, 1);
+    *out = NULL;
+    if (!json)
+        return vb_fail(err, VB_NO_MEMORY, "no memory to compare two tokenizers");
+    int size = snprintf(json, room, "{\"pre_tokenizer\":%s%s", known[pre].pre_tokenizer, rest);
+    int rc = tokenizer_parse(out, json, (size_t)size, NULL, 0, known[pre].name, a, err);
+    vb_free(a, json);
+    return rc;
+}
+
+int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err)
+{
+    const vb_allocator *a = tokenizer_allocator(t);
+    int rc = VB_OK, same = 0;
+    *name = NULL;
+    for (size_t i = 0; !rc && !same && i < sizeof known / sizeof *known; i++) {
+        struct tokenizer *other;
+        if (!known[i].ignore_merges != !t->ignore_merges || (rc = open_pre(&other, i, a, err)))
+            continue;
+        if (!(rc = tokenizer_same_words(t, other, &same, err)) && same)
+            *name = known[i].name;
+        tokenizer_close(other);
+    }
     return rc;
 }

@@ -124,6 +124,7 @@ struct candidate { /* a pair that may be joined, if it is still there when its t
 struct encoding {
     const struct tokenizer *t;
     vb_error *err;
+    int words; /* what is pushed are the sizes of the words, not ids */
     int32_t *ids;
     size_t n_ids, ids_capacity;
     struct symbol *symbols;
@@ -180,6 +181,12 @@ int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *
 int split_load(struct loading *l, const json_t *pre_tokenizer);
 void split_close(struct tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
+
+/* ---- tokenizer_words.c: which name a GGUF file has for how text is cut into words ---- */
+/* As tokenizer_encode, without added tokens: the sizes in bytes of the words that BPE would see. */
+int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
+/* *same: whether both cut every text alike, by trial: all that is common, and every character among others. */
+int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
 /* ---- tokenizer_pattern.c ---- */
 /* The PCRE2 pattern that matches what `onig` matches in Oniguruma, in memory of the allocator; a construct whose

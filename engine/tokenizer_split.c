@@ -195,7 +195,7 @@ int split_and_encode(struct encoding *e, int stage, const char *text, size_t siz
 {
     const struct tokenizer *t = e->t;
     if (stage == t->n_stages)
-        return bpe_encode(e, text, size);
+        return e->words ? encoding_push(e, (int32_t)size) : bpe_encode(e, text, size);
     if (t->stages[stage].code)
         return cut_text(e, stage, text, size);
     if (*text == ' ')

@@ -59,7 +59,8 @@ enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
 
 struct reference;
 
-/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 are VB_BAD_CHECKPOINT. */
+/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 are VB_BAD_CHECKPOINT,
+ * a quantised one VB_UNSUPPORTED. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);

@@ -228,6 +228,18 @@ static void bind_mtp(struct binder *b, struct mtp_module *w, int l)
     bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
 }
 
+/* Of a GGUF file. W_uk and W_uv may be tensors that have no place here, so it is said before one is missed. */
+static int refuse_quantised(const struct checkpoint *c, vb_error *err)
+{
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct tensor *t = checkpoint_at(c, i);
+        if (dtype_is_quantised(t->dtype))
+            return vb_fail(err, VB_UNSUPPORTED, "%s: %s is %s; the reference reads F32, F16, BF16 and F8_E4M3", t->file, t->name,
+                           t->dtype_name);
+    }
+    return VB_OK;
+}
+
 /* -- open and close ----------------------------------------------------------------------------------------------- */
 
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err)
@@ -242,7 +254,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
 
     struct config *c = &r->config;
     if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
-        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
+        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)) || (b.rc = refuse_quantised(r->checkpoint, err)))
         goto fail;
     r->layers = vb_alloc(&r->allocator, (size_t)c->num_hidden_layers, sizeof *r->layers);
     r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);

@@ -25,7 +25,9 @@ const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
 const char *const kernel_names[] = {"matmul_f32",   "matmul_f16",   "matmul_bf16",   "matmul_f8_e4m3",
                                     "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
-                                    "narrow_matmul", "dot",         "pack",          "narrow",
+                                    "narrow_matmul", "matmul_q8_0", "matmul_q4_0",   "matmul_q5_0",
+                                    "matmul_q5_1",   "matmul_q4_k", "matmul_q5_k",   "matmul_q6_k",
+                                    "dot",           "pack",        "narrow",        "quantise",
                                     "axpy",          "scale",       "divide",
                                     "softmax_block", "exp",         "silu_mul"};
 
@@ -419,17 +421,16 @@ static int report(void)
 {
     int bad = 0;
     for (const struct kernels *const *k = kernel_tables; *k; k++) {
-        if (*k == &kernels_scalar)
-            continue;
+        int scalar = *k == &kernels_scalar; /* held against definitions, where there are some */
         if (!kernels_runs_here(*k)) {
-            printf("skipped: %s (this CPU lacks it)\n", (*k)->name);
+            printf("skipped: %s%s%s (this CPU lacks it)\n", (*k)->name, (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "");
             continue;
         }
         for (int kernel = 0; kernel < KERNELS; kernel++) {
             int count = failures[kernel][k - kernel_tables];
-            if (!wanted((enum kernel)kernel))
+            if (!wanted((enum kernel)kernel) || (scalar && !count))
                 continue;
-            printf("%-8s%-5s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
+            printf("%-8s%-8s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
             if (count)
                 printf(" (%d cases)\n", count);
             bad |= count != 0;
@@ -467,6 +468,7 @@ int main(int argc, char **argv)
     check_matrix_kernels();
     check_every_code();
     check_bf16_kernels();
+    check_quantised_kernels();
     if (fp_control() != FP_DEFAULT) {
         printf("environment: FAILED, a kernel left the floating-point control word at 0x%x\n", fp_control());
         bad = 1;

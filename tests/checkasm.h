@@ -44,9 +44,11 @@ enum kernel {
     MATMUL, /* + type */
     FMA_ROWS = MATMUL + WEIGHT_TYPES,
     MATMUL_NARROW = FMA_ROWS + WEIGHT_TYPES,
-    DOT,
+    MATMUL_QUANTISED, /* + type - WEIGHT_TYPES */
+    DOT = MATMUL_QUANTISED + WEIGHT_ALL_TYPES - WEIGHT_TYPES,
     PACK,
     NARROW,
+    QUANTISE,
     AXPY,
     SCALE,
     DIVIDE,
@@ -74,6 +76,7 @@ extern const struct kernels kernels_scalar;
 void check_matrix_kernels(void);
 void check_every_code(void);
 void check_bf16_kernels(void);
+void check_quantised_kernels(void);
 int bench(void);
 
 #endif

@@ -3,6 +3,7 @@
  * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
  * WEIGHT_BYTES in turn, more than the caches hold. */
 #include "../simd/machine.h"
+#include "../simd/quantised.h"
 #include "checkasm.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { ROUNDS = 7, LINES = 160 };
+enum { ROUNDS = 7, LINES = 600 };
 #define WEIGHT_BYTES ((size_t)768 << 20)
 #define STREAM_BYTES ((size_t)64 << 20) /* of them in one measurement */
 
@@ -58,6 +59,7 @@ struct line {
     const struct kernels *k;
     size_t K, rows, T;  /* K or n; rows and T of matrix kernels */
     int streaming;      /* walks through WEIGHT_BYTES of weights, as a decode step does */
+    int panels;         /* quantised weights, packed */
     double time[ROUNDS]; /* seconds per call */
     double read[ROUNDS]; /* bytes per second that plain reading reaches just before, if streaming */
 };
@@ -71,10 +73,29 @@ static void add(enum kernel kernel, size_t K, size_t rows, size_t T, int streami
         return;
     for (const struct kernels *const *k = kernel_tables; *k && n_lines < LINES; k++)
         if (kernels_runs_here(*k) && !(*k == &kernels_scalar && rows * K * T > 5000000))
-            lines[n_lines++] = (struct line){kernel, *k, K, rows, T, streaming && *k != &kernels_scalar, {0}, {0}};
+            lines[n_lines++] = (struct line){kernel, *k, K, rows, T, streaming && *k != &kernels_scalar, 0, {0}, {0}};
+}
+
+static enum weight_type type_of(enum kernel kernel)
+{
+    return kernel >= MATMUL_QUANTISED ? (enum weight_type)(kernel - MATMUL_QUANTISED + WEIGHT_TYPES)
+           : kernel == MATMUL_NARROW  ? WEIGHT_BF16
+                                      : (enum weight_type)(kernel % WEIGHT_TYPES);
+}
+
+/* The same of quantised weights, as blocks and, of types that have them, as panels. */
+static void add_quantised(enum weight_type type, size_t K, size_t rows, size_t T, int streaming)
+{
+    for (int panels = 0; panels <= weight_has_panels(type); panels++) {
+        size_t from = n_lines;
+        add((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES), K, rows, T, streaming);
+        for (; from < n_lines; from++)
+            lines[from].panels = panels;
+    }
 }
 
 static unsigned char *weights;
+static struct quantised_group *groups;
 static float *x, *y, *scale;
 
 static void call(const struct line *l, const unsigned char *data)
@@ -94,6 +115,10 @@ static void call(const struct line *l, const unsigned char *data)
         w.type = WEIGHT_BF16;
         w.magnitudes = &ordinary;
         l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T);
+    } else if (kernel >= MATMUL_QUANTISED && kernel < DOT) {
+        w.type = type_of(kernel);
+        w.panels = l->panels;
+        l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T);
     } else if (kernel < MATMUL_NARROW) {
         w.type = (enum weight_type)(kernel - FMA_ROWS);
         l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T);
@@ -103,6 +128,8 @@ static void call(const struct line *l, const unsigned char *data)
         l->k->pack(y, x, l->K);
     } else if (kernel == NARROW) {
         l->k->narrow((uint16_t *)(void *)y, x, l->K);
+    } else if (kernel == QUANTISE) {
+        l->k->quantise((struct quantised_group *)(void *)y, x, l->K);
     } else if (kernel == SOFTMAX) {
         l->k->softmax_block(y, x, l->K, &sum);
     } else if (kernel == EXP) {
@@ -114,8 +141,13 @@ static void call(const struct line *l, const unsigned char *data)
 
 static size_t weight_bytes(const struct line *l)
 {
-    enum weight_type type = l->kernel == MATMUL_NARROW ? WEIGHT_BF16 : (enum weight_type)(l->kernel % WEIGHT_TYPES);
-    return l->kernel < DOT ? l->rows * l->K * type_size(type) : 0;
+    if (l->kernel >= DOT)
+        return 0;
+    enum weight_type type = type_of(l->kernel);
+    if (!weight_is_quantised(type))
+        return l->rows * l->K * type_size(type);
+    const struct quantised_format *f = quantised_format(type);
+    return l->panels ? panels_bytes(type, l->rows, l->K) : l->rows * l->K / f->numbers * f->bytes;
 }
 
 /* the next STREAM_BYTES of the weights: every measurement finds them cold */
@@ -178,6 +210,11 @@ int bench(void)
         add((enum kernel)(MATMUL + type), 2048, 512, 64, 0);
         add((enum kernel)(MATMUL + type), 7168, 512, 512, 0);
     }
+    for (int type = WEIGHT_TYPES; type < WEIGHT_ALL_TYPES; type++) {
+        for (size_t T = 1; T <= 4; T += 3)
+            add_quantised((enum weight_type)type, 7168, 2048, T, 1);
+        add_quantised((enum weight_type)type, 2048, 512, 512, 0);
+    }
     add(MATMUL, 576, 256, 16, 0); /* attention scores: 256 cached rows, 16 heads */
     for (int type = 0; type < WEIGHT_TYPES; type++)
         for (size_t T = 1; T <= 4; T += 3)
@@ -186,6 +223,7 @@ int bench(void)
     add(DOT, 7168, 1, 1, 0);
     add(PACK, 7168, 1, 1, 0);
     add(NARROW, 7168, 1, 1, 0);
+    add(QUANTISE, 7168, 1, 1, 0);
     add(SOFTMAX, 256, 1, 1, 0);
     add(EXP, 4096, 1, 1, 0);
     add(SILU_MUL, 4096, 1, 1, 0);
@@ -195,9 +233,11 @@ int bench(void)
     x = huge_pages(floats * sizeof *x);
     y = huge_pages(floats * sizeof *y);
     scale = huge_pages(1 << 20);
+    groups = huge_pages(floats / QUANTISED_GROUP * sizeof *groups);
     rng_state = 1;
     random_numbers(x, WEIGHT_F32, UNIFORM, floats);
     random_numbers(y, WEIGHT_F32, UNIFORM, floats);
+    kernels_scalar.quantise(groups, x, floats);
     random_numbers(scale, WEIGHT_F32, UNIFORM, (1 << 20) / 4);
     /* ordinary numbers for every type: bytes 0x38..0x3f are exponents near 0 in all of them */
     for (size_t i = 0; i < WEIGHT_BYTES; i += 8)
@@ -224,7 +264,9 @@ int bench(void)
         size_t table = 0;
         while (kernel_tables[table] != l->k)
             table++;
-        printf("%-8s%-5s%-18s", l->k->name, l->k->variant ? l->k->variant : "", kernel_names[l->kernel]);
+        char name[40];
+        snprintf(name, sizeof name, "%s%s", kernel_names[l->kernel], l->panels ? " panels" : "");
+        printf("%-8s%-8s%-20s", l->k->name, l->k->variant ? l->k->variant : "", name);
         if (l->kernel < DOT)
             printf("%5zu x %4zu T=%-4zu%12.0f ns%8.1f GFLOP/s %3.0f%% of fma%s", l->rows, l->K, l->T, t * 1e9,
                    flops / t / 1e9, 100 * flops / t / peak[table][ROUNDS / 2], l->streaming ? "" : "\n");

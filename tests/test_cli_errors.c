@@ -80,7 +80,7 @@ TEST(unknown_names_are_refused)
     REFUSE(USAGE, "sse9", "generate", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "sse9", "verify", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "f64", "generate", V3, "--tokens", "5", "--precision", "f64");
-    REFUSE(USAGE, "known are f32 and bf16", "inspect", V3, "--precision", "fp16");
+    REFUSE(USAGE, "known are f32, bf16, q8 and q4", "inspect", V3, "--precision", "fp16");
     REFUSE(USAGE, "surplus", "generate", V3, "surplus", "--tokens", "5");
     REFUSE(USAGE, "surplus", "tokenize", TOKENIZER, "text", "surplus");
 }
@@ -456,7 +456,8 @@ TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
 #define DRAFT " --draft --draft-tokens --ngram-min --ngram-max"
-#define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --seed"
+#define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
+               " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
     static const char *const takes[][2] = {
         {"generate", "-n --ignore-eos --stats --prefill" COMPUTE PROMPT DRAFT},
         {"verify", "-n --ignore-eos --all --prefill" COMPUTE PROMPT DRAFT},
@@ -464,6 +465,7 @@ TEST(help_names_every_option)
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
+        {"quantize", "-o --type --embedding-type --head-type --force --threads --json"},
         {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {

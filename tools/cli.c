@@ -92,6 +92,12 @@ void cli_progress(const char *label, size_t done, size_t total)
         fprintf(stderr, "\r\033[K");
 }
 
+static void show_copies(void *label, size_t done, size_t total)
+{
+    if (total >= (size_t)64 << 20) /* the others are there at once */
+        cli_progress(label, done, total);
+}
+
 /* What became of --numa: asked for with --stats, and unasked when it was refused. */
 static void tell_placement(const struct cli *c)
 {
@@ -115,7 +121,8 @@ static void tell_groups(const struct cli *c)
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa};
+    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
+                                .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
@@ -142,6 +149,7 @@ void cli_close(struct cli *c)
     tokenizer_close(c->tokenizer);
     if (c->model)
         vb_model_close(c->model);
+    cli_sampling_close(c);
 }
 
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)

@@ -25,15 +25,15 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
-    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
+    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --ngram-min --ngram-max */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
     TAKES_ALL = 128,     /* --all */
-    TAKES_CHECK = 256,   /* --check --precision */
+    TAKES_CHECK = 256,   /* --check --precision --repack */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
     TAKES_TAPS = 2048,   /* --taps */
@@ -45,15 +45,25 @@ enum option_group {
     TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
+    TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
+};
+
+/* What the command line says of sampling and session.sampling does not hold as it stands; see tools/sampling.c. */
+struct cli_sampling {
+    const char *logit_bias;
+    int32_t *bias_tokens;
+    float *bias_values;
 };
 
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    int force;  /* quantize --force */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
@@ -64,6 +74,7 @@ struct cli {
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
+    struct cli_sampling sampling;
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
@@ -81,7 +92,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench;
+    command_trace, command_bench, command_quantize;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);
@@ -89,6 +100,10 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
 int cli_parse(struct cli *c, int argc, char **argv);
+
+/* The sampling options that were given, checked and read into session.sampling. Reports errors. */
+int cli_sampling(struct cli *c);
+void cli_sampling_close(struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);

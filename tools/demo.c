@@ -127,6 +127,7 @@ const struct command command_demo = {
     "Exits with 3 when the fingerprints differ.\n\n"
     "  -n N                   new tokens (160)\n"
     "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats}]}, without the text\n"
-    "  --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --temperature, --top-k, --top-p, --seed, --threads, --isa,\n"
-    "  --precision, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias, --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --threads, --isa,\n"
+    "  --precision, --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL, run};

@@ -45,6 +45,7 @@ const struct command command_draft = {
     "Prints the target's next token and the drafts that would follow it.\n\n"
     CLI_DRAFT_HELP
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
-    "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --threads, --isa, --precision, --prefill-chunk,\n"
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
     "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};

@@ -62,7 +62,7 @@ const struct command command_dump = {
     "  --prefill onednn       with -n: oneDNN reads the prompt\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
     TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
         TAKES_REFERENCE | TAKES_NAMES | TAKES_PREFILL,
     run};

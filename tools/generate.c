@@ -76,6 +76,8 @@ static json_t *all_stats(const struct cli *c, const vb_result *r, double first_t
 {
     json_t *stats = cli_stats(r, cli_draft_tokens(c));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
+    json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
+    json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
     json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "numa", placement(c));
@@ -117,6 +119,9 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
     if (!c->stats)
         return;
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
+    if (c->model->copied_bytes)
+        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were copied; ", 1e3 * c->model->copy_seconds,
+                1e-6 * (double)c->model->copied_bytes);
     if (first_token > 0.0)
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
@@ -189,10 +194,16 @@ const struct command command_generate = {
     "  --as SYSTEM            all conventions of vllm-2025, sglang, mindie, llama.cpp, ...\n"
     "  --temperature T        0 takes the most likely token (0)\n"
     "  --top-k N, --top-p P   0 and 1 are off (0, 1)\n"
+    "  --min-p P              leaves out tokens less likely than P times the likeliest; 0 is off (0)\n"
     "  --seed N               of the random numbers (0)\n"
+    "  --repetition-penalty R    of tokens in prompt or output: z > 0 ? z/R : z*R; 0 and 1 are off (1)\n"
+    "  --presence-penalty X, --frequency-penalty X   minus X, minus X times its count, for a token in the output (0, 0)\n"
+    "  --logit-bias ID:VALUE,..  added to logits before all else; -inf forbids a token\n"
     "  --threads N            (the processors this process may use)\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
-    "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
+    "  --precision MODE       f32; bf16: what linear layers take is rounded to bf16, faster prompts; q8, q4: their weights are\n"
+    "                         quantised to 8 or 4 bits, faster tokens (f32)\n"
+    "  --repack WHETHER       on, off (on): quantised weights are put into a faster order when the model is opened; same output\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
     "  --prefill WHO          contract, or onednn: for speed, the prompt goes through oneDNN's linear layers in chunks of 512,\n"
     "                         with BF16 weights rounded as in --precision bf16. Other bits, and others on another kind of\n"
@@ -201,7 +212,8 @@ const struct command command_generate = {
     "  --numa MODE            off, interleave, bind (off): where threads and pages of weights go on a machine with several\n"
     "                         memories; reads all weights first; same output\n"
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
-    "  --stats                more statistics, on stderr: by depth, load time, time to first token, peak memory, --numa\n"
+    "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
+    "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
     "                         draft_tokens, stats\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};

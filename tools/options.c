@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, DOUBLE_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
 struct option {
     const char *name;
@@ -23,9 +23,10 @@ struct option {
 #define AT(field) offsetof(struct cli, field)
 static const struct option options[] = {
     {"--json", 0, FLAG, AT(json), 0, 0},
-    {"--threads", TAKES_COMPUTE, INT_VALUE, AT(session.threads), 1, 4096},
+    {"--threads", TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
+    {"--repack", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0},
     {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
     {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
@@ -41,7 +42,12 @@ static const struct option options[] = {
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
     {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
     {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
+    {"--min-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.min_p), 0, 0},
     {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
+    {"--repetition-penalty", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.repetition_penalty), 0, 0},
+    {"--presence-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.presence_penalty), 0, 0},
+    {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
+    {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
@@ -55,6 +61,10 @@ static const struct option options[] = {
     {"--only", TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0},
     {"--long", TAKES_BENCH, FLAG, AT(longer), 0, 0},
     {"--svg", TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0},
+    {"--type", TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0},
+    {"--embedding-type", TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0},
+    {"--head-type", TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0},
+    {"--force", TAKES_QUANTIZE, FLAG, AT(force), 0, 0},
     {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
@@ -88,10 +98,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
         if (end == value || *end || !isfinite(f) || f < 0.0)
             return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
         *(double *)(void *)field = f;
-    } else if (o->kind == FLOAT_VALUE) {
+    } else if (o->kind == FLOAT_VALUE || o->kind == SIGNED_VALUE) {
         float f = strtof(value, &end);
-        if (end == value || *end || !isfinite(f) || f < 0.0f)
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number of 0 or more", o->name, value);
+        if (end == value || *end || !isfinite(f) || (f < 0.0f && o->kind == FLOAT_VALUE))
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number%s", o->name, value,
+                            o->kind == FLOAT_VALUE ? " of 0 or more" : "");
         *(float *)(void *)field = f;
     } else if (o->kind == SEED_VALUE) {
         unsigned long long u = strtoull(value, &end, 10);
@@ -227,14 +238,10 @@ static int check(struct cli *c)
         return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
-    if (c->session.sampling.temperature != 0.0f && c->session.sampling.temperature < 1e-5f)
-        return cli_fail(c, EXIT_USAGE, "--temperature is %g, wanted 0 or at least 1e-5",
-                        (double)c->session.sampling.temperature);
-    if (c->session.sampling.top_p > 1.0f)
-        return cli_fail(c, EXIT_USAGE, "--top-p is %g, wanted a number from 0 to 1", (double)c->session.sampling.top_p);
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
-    return check_draft(c, draft);
+    int code = cli_sampling(c);
+    return code == EXIT_DONE ? check_draft(c, draft) : code;
 }
 
 int cli_parse(struct cli *c, int argc, char **argv)

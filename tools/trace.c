@@ -234,10 +234,12 @@ const struct command command_trace = {
     "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
     "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
     "(brackets).\n\n"
-    "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos, --temperature, --top-k, --top-p, --seed,\n"
+    "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos,\n"
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias\n"
     "  --draft METHOD (mtp-eagle), --draft-tokens K, --ngram-min, --ngram-max, --convention, --as: as for generate\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
     "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};

@@ -273,6 +273,7 @@ const struct command command_verify = {
     "  --ngram-min N, --ngram-max N    of ngram\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
-    "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --ignore-eos, --precision, --context, --padded,\n"
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL, run};

@@ -1,0 +1,128 @@
+#include "quantise.h"
+#include "round.h"
+
+#include "../simd/decode.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define F16_INFINITE 0x477ff000 /* 65520, halfway from f16's largest to the next: rounds up */
+#define F16_NORMAL 0x38800000   /* 2^-14 */
+
+/* To nearest, ties to even. Adding half rounds a subnormal: f32's last bit is then worth 2^-24, as f16's is. */
+static uint16_t f32_to_f16(float f)
+{
+    uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+    if (magnitude > 0x7f800000) /* NaN */
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= F16_INFINITE)
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < F16_NORMAL)
+        return (uint16_t)(sign | (f32_to_bits(bits_to_f32(magnitude) + 0.5f) - f32_to_bits(0.5f)));
+    return (uint16_t)(sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10)));
+}
+
+static int store_scale(unsigned char *block, float d)
+{
+    uint16_t half = f32_to_f16(d);
+    memcpy(block, &half, sizeof half);
+    return (half & 0x7c00) == 0x7c00 ? -1 : 0;
+}
+
+/* The bits of the largest |w| of a block, whose order is that of the numbers; NaN and infinities come last. */
+static uint32_t largest(const float *w)
+{
+    uint32_t m = 0;
+    for (int i = 0; i < QUANTISE_BLOCK; i++) {
+        uint32_t magnitude = f32_to_bits(w[i]) & 0x7fffffff;
+        m = magnitude > m ? magnitude : m;
+    }
+    return m;
+}
+
+static int is_finite(uint32_t magnitude) { return magnitude < 0x7f800000; }
+
+static float inverse(float d)
+{
+    float id = d != 0.0f ? 1.0f / d : 0.0f;
+    return isinf(id) ? 0.0f : id;
+}
+
+/* Halves away from 0, of |x| < 2^31: what is cut off is exact, so nothing is rounded twice. */
+static int round_away(float x)
+{
+    int q = (int)x;
+    float rest = x - (float)q;
+    return q + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+static int block_q8_0(unsigned char *block, const float *w)
+{
+    uint32_t m = largest(w);
+    if (!is_finite(m))
+        return -1;
+    float d = bits_to_f32(m) / 127.0f, id = inverse(d);
+    for (int i = 0; i < QUANTISE_BLOCK; i++)
+        block[2 + i] = (unsigned char)round_away(w[i] * id);
+    return store_scale(block, d);
+}
+
+static int nibble(float w, float id)
+{
+    int q = (int)(w * id + 8.5f);
+    return q < 15 ? q : 15;
+}
+
+static int block_q4_0(unsigned char *block, const float *w)
+{
+    uint32_t m = largest(w);
+    size_t first = 0;
+    if (!is_finite(m))
+        return -1;
+    while ((f32_to_bits(w[first]) & 0x7fffffff) != m)
+        first++;
+    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* of zeros, whatever their signs, -0, as in ggml */
+    for (int i = 0; i < QUANTISE_BLOCK / 2; i++)
+        block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTISE_BLOCK / 2 + i], id) << 4);
+    return store_scale(block, d);
+}
+
+static int each_block(void *blocks, size_t bytes, const float *w, size_t K, int (*quantise)(unsigned char *, const float *))
+{
+    int bad = 0;
+    assert(K % QUANTISE_BLOCK == 0);
+    for (size_t i = 0; i < K / QUANTISE_BLOCK; i++)
+        bad |= quantise((unsigned char *)blocks + i * bytes, w + i * QUANTISE_BLOCK);
+    return bad;
+}
+
+int op_quantise_q8_0(void *blocks, const float *w, size_t K)
+{
+    return each_block(blocks, QUANTISE_Q8_0_BYTES, w, K, block_q8_0);
+}
+
+int op_quantise_q4_0(void *blocks, const float *w, size_t K)
+{
+    return each_block(blocks, QUANTISE_Q4_0_BYTES, w, K, block_q4_0);
+}
+
+void op_store_f16(void *numbers, const float *w, size_t K)
+{
+    for (size_t i = 0; i < K; i++) {
+        uint16_t half = f32_to_f16(w[i]);
+        memcpy((unsigned char *)numbers + i * sizeof half, &half, sizeof half);
+    }
+}
+
+void op_store_bf16(void *numbers, const float *w, size_t K)
+{
+    float rounded[64];
+    for (size_t done = 0, n; done < K; done += n) {
+        n = K - done < 64 ? K - done : 64;
+        op_round_bf16(rounded, w + done, n);
+        for (size_t i = 0; i < n; i++) {
+            uint16_t half = (uint16_t)(f32_to_bits(rounded[i]) >> 16);
+            memcpy((unsigned char *)numbers + (done + i) * sizeof half, &half, sizeof half);
+        }
+    }
+}
