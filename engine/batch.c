@@ -73,7 +73,9 @@ static void passes_of_round(void *arg)
         struct op_ctx *own = &run->session->work.cx; /* modules draft in their session's memory */
         if (own != &r->w->cx)
             op_share_crew(own, &r->w->cx);
+        double start = seconds();
         session_plan(run->session, &run->plan, r->chunk, most, &run->result->draft_failures);
+        run->result->draft_seconds += seconds() - start;
         if (own != &r->w->cx)
             own->crew = NULL;
         run->plan.first_row = S;
@@ -104,7 +106,9 @@ static int round_of(struct round *r, vb_error *err)
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
+        double observing = seconds();
         session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
         if (!code) /* the drafter's own passes over a prompt */
             code = prefill_failed(&run->session->work, err);
         trace_round_ends(run->session->tracer);

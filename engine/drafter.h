@@ -11,6 +11,8 @@ struct drafter;
 struct drafter_options {
     const vb_session_options *asked; /* by the session's user: what only one method wants is read there */
     size_t context;          /* the most tokens of the timeline */
+    const struct kernels *kernels;
+    int threads;
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
     int poison;              /* cut cache rows become NaN */
@@ -20,7 +22,7 @@ struct drafter_options {
 };
 
 /* Without which a method is refused. */
-enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_CALLBACK };
+enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_CALLBACK };
 
 struct drafter_type {
     const char *name;
@@ -47,11 +49,12 @@ struct drafter_type {
      * index cut - 1 - rewind on are observed anew. */
     size_t (*rewind)(const struct drafter *d);
 
+    size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
     void (*close)(struct drafter *d);
 };
 
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep, draft_ngram,
-    draft_callback;
+    draft_model, draft_callback;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
 /* By name; NULL and "none" give NULL. Another name is VB_BAD_ARGUMENT, and the known ones are told. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
@@ -59,5 +62,9 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
 /* K where none was given: the number of MTP modules where these draft, else 3. */
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
+
+/* The token that a row of logits [V] drafts: argmax, lowest index. -1 ends the draft: the row is not finite (*failed counts
+ * it), or the token's probability, at temperature 1, is below the session's draft_p_min. */
+int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, size_t *failed);
 
 #endif

@@ -15,6 +15,8 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     const vb_session_options *o = &s->options;
     const struct drafter_type *type;
     int code = drafter_find(&type, o->draft, err);
+    if (!(o->draft_p_min >= 0.0f && o->draft_p_min <= 1.0f))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->draft_p_min);
     if (o->draft_tokens > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
     if (code || !type)
@@ -80,7 +82,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
     if (!code && s->type) {
-        struct drafter_options o = {.asked = &s->options, .context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
+        struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                     .sequence = s->options.sequence, .tracer = s->tracer};
         code = s->type->open(&s->drafter, s->model, &o, err);
@@ -265,3 +267,5 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);
 }
+
+size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }

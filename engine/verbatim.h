@@ -116,6 +116,8 @@ int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int3
 /* The bytes of one token, which may be a part of a character; NULL for an id without a token. */
 const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size);
 int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* -1: none */
+/* Whether two models speak of the same tokens: the bytes of each id, BOS and EOS. VB_BAD_ARGUMENT says where they differ. */
+int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
 int vb_add_bos(const vb_tokenizer *tokenizer);       /* whether a text should have it in front: add_bos_token */
 
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
@@ -209,7 +211,8 @@ typedef struct vb_session_options {
                               F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
-    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "callback" */
+    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
+                              "draft-model", "callback" */
     int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
@@ -225,10 +228,17 @@ typedef struct vb_session_options {
     int32_t ngram_min, ngram_max; /* "ngram": how many last tokens must have stood before, 1..64; 0: 2 and 4 */
     vb_draft_callback draft_callback; /* "callback" */
     void *draft_context;
+    const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
+                                     the session; ids that only one of them has are not drafted */
+    float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
+                              callbacks have no probabilities */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
 void vb_session_close(vb_session *session);
+
+/* Bytes that the session's draft method takes: caches, and of a draft model also the memory of its passes. */
+size_t vb_draft_memory(const vb_session *session);
 
 /* Appends tokens to the timeline; nothing is computed yet. Ids outside the vocabulary and more tokens than the context
  * holds are refused, and nothing is appended. */
@@ -260,6 +270,7 @@ typedef struct vb_result {
     size_t draft_failures;      /* drafts that ended at a row that was not finite, or because a callback said nonsense */
     size_t prefill_tokens;
     double prefill_seconds, decode_seconds;
+    double draft_seconds;       /* of decode_seconds: proposing, and observing what stood */
 } vb_result;
 
 typedef struct vb_generate_options {

@@ -24,7 +24,8 @@ static const int modules[] = {1, 3, 0, 0, 0, 1};
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
     "decode_tokens_per_second:R"
-#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r peak_memory_bytes:i numa:n" /* of generate alone */
+#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
+    "draft_memory_bytes:i peak_memory_bytes:i numa:n" /* of generate alone */
 
 static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 
@@ -86,7 +87,7 @@ TEST(no_tokens_are_an_answer_too)
     assert_string_equal(string(j, "finish_reason"), "length");
     expect_keys(stats, "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
                        "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r copy_seconds:r copied_bytes:i "
-                       "time_to_first_token_seconds:n peak_memory_bytes:i numa:n");
+                       "time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i peak_memory_bytes:i numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
@@ -411,6 +412,30 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     json_decref(plain);
 }
 
+TEST(a_draft_model_drafts_wherever_a_method_does)
+{
+    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos");
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3), *stats;
+    expect_same(plain, j, "fingerprint", "draft-model");
+    expect_draft(j, "draft-model", 3, 3);
+    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3);
+    stats = json_object_get(j, "stats");
+    assert_true(integer(stats, "drafted") > 10 && integer(stats, "accepted") == integer(stats, "drafted"));
+    assert_true(integer(stats, "draft_memory_bytes") > 1000 && real(stats, "draft_seconds") > 0);
+    json_decref(j);
+    j = JSON("draft", V3, "--tokens", "5,6,7", "--draft", "draft-model", "--draft-model", V3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(token_at(json_object_get(j, "drafts"), i), token_at(json_object_get(plain, "tokens"), i + 1));
+    json_decref(j);
+    j = JSON("verify", TINY "moonlight", "--tokens", "5,6,7", "-n", "8", "--draft-model", TINY "moonlight", "--draft-precision", "bf16",
+             "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    assert_int_equal(count_rows(json_object_get(j, "rows"), "draft-model", 15, -1, -1, NULL) > 0, 1);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 5 + 8);
+    json_decref(j);
+    json_decref(plain);
+}
+
 TEST(verify_keeps_to_what_the_command_line_fixes)
 {
     int here = isas_of_this_machine(), sets = 0;
@@ -610,6 +635,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(plain_generate_without_a_tokenizer_prints_ids_alone),
         cmocka_unit_test(draft_proposes_what_the_specification_does),
         cmocka_unit_test(verify_varies_each_setting_alone_and_then_eight_combinations),
+        cmocka_unit_test(a_draft_model_drafts_wherever_a_method_does),
         cmocka_unit_test(verify_keeps_to_what_the_command_line_fixes),
         cmocka_unit_test(verify_says_identical_for_every_checkpoint),
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),

@@ -115,6 +115,14 @@ TEST(numbers_are_checked)
         REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0], options[i][1]);
     REFUSE(USAGE, "--json", "generate", V3, "--tokens", "5", "--json=1");
     REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5", "--ngram-max", "3");
+    REFUSE(USAGE, "p-min is 1.5", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-p-min", "1.5");
+    REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
+    REFUSE(USAGE, "is for --draft draft-model, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
+    REFUSE(USAGE, "not for mtp-eagle", "verify", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-model", V3);
+    REFUSE(USAGE, "--draft-model, which is missing", "verify", V3, "--tokens", "5", "--draft-precision", "q4");
+    REFUSE(USAGE, "vocabulary has 256 tokens, that of " V3 " 160", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model",
+           TINY "moonlight");
+    REFUSE(WRONG, "no such directory", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model", "no such directory");
     REFUSE(USAGE, "callback wants a function", "generate", V3, "--tokens", "5", "--draft", "callback");
 }
 
@@ -455,7 +463,7 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
-#define DRAFT " --draft --draft-tokens --ngram-min --ngram-max"
+#define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
     static const char *const takes[][2] = {

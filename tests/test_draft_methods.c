@@ -2,6 +2,10 @@
  * that nothing they could propose reaches the output. Runs in the repository's root. */
 #include "engine_support.h"
 
+#include "../engine/tokenizer.h"
+
+#include <math.h>
+
 #define PROMPT 30
 #define TOKENS 60
 
@@ -202,20 +206,227 @@ TEST(a_callback_is_asked_by_draft_too_and_must_be_there)
     vb_model_close(m);
 }
 
+/* ---- draft-model -------------------------------------------------------------------------------------------------- */
+
+TEST(a_draft_model_proposes_what_it_would_decode)
+{
+    static const char *const pairs[][2] = {{"v3", "v3"}, {"v3", "v2-lite"}, {"moonlight", "v3-mtp3"}, {"glm", "moonlight"}};
+    static struct record r, of_small;
+    char what[96];
+    int32_t prompt[PROMPT], next, drafts[VB_MAX_DRAFT], n;
+    for (size_t i = 0; i < COUNT(pairs); i++) {
+        vb_model *m = open_tiny(pairs[i][0]), *small = open_tiny(pairs[i][1]);
+        int32_t V = vb_vocab_size(m), of_both = V < vb_vocab_size(small) ? V : vb_vocab_size(small);
+        for (uint64_t seed = 0; seed < 12; seed++) {
+            vb_session_options o = {.context = 100, .threads = 1, .draft = "draft-model", .draft_model = small, .poison_cut_rows = 1,
+                                    .draft_tokens = 1 + (int)seed, .prefill_chunk = (int[]){0, 1, 7, 40}[seed % 4]};
+            size_t count = seed ? 1 + random_below(&(uint64_t){seed}, PROMPT) : PROMPT, all;
+            random_tokens(of_both == V ? m : small, seed, prompt, count);
+            vb_session *s = open_session(m, &o, prompt, count);
+            if (seed % 2) /* a history of rounds, cuts and appended tokens */
+                generate(s, 1 + seed * 2, &r);
+            if (seed % 3 == 1)
+                OK(vb_truncate(s, 1 + count / 2, &err));
+            if (seed % 3)
+                OK(vb_append(s, prompt, 3 < count ? 3 : count, &err));
+            OK(vb_draft(s, &next, drafts, &n, &err));
+            assert_int_equal(n, o.draft_tokens);
+            const int32_t *timeline = vb_tokens(s, &all);
+            int32_t read[100];
+            for (size_t k = 0; k < all; k++) /* tokens that only the large model has */
+                read[k] = timeline[k] < vb_vocab_size(small) ? timeline[k] : 0;
+            run(small, &(vb_session_options){.context = 200, .threads = 1}, read, all, (size_t)n, &of_small);
+            snprintf(what, sizeof what, "%s drafts for %s, seed %d", pairs[i][1], pairs[i][0], (int)seed);
+            for (int k = 0; k < n; k++)
+                assert_in_range(drafts[k], 0, of_both - 1);
+            for (int k = 0; k < n; k++) {
+                if (of_small.token[k] >= of_both)
+                    break; /* only the small model has it: another one was drafted */
+                if (drafts[k] != of_small.token[k])
+                    fail_msg("%s: draft %d of %d is %d, decoding gives %d", what, k + 1, n, (int)drafts[k], (int)of_small.token[k]);
+            }
+            assert_true(vb_draft_memory(s) > 100 * sizeof(float));
+            vb_session_close(s);
+        }
+        vb_model_close(m);
+        vb_model_close(small);
+    }
+}
+
+TEST(beyond_a_draft_models_positions_nothing_is_drafted)
+{
+    static struct record plain, r;
+    vb_model *m = open_tiny("v3"), *small = open_tiny("v2-lite"); /* 1280 and 256 */
+    int32_t prompt[PROMPT];
+    random_tokens(m, 2, prompt, PROMPT);
+    for (size_t i = 0; i < PROMPT; i++)
+        prompt[i] %= vb_vocab_size(small);
+    run_plain(m, NULL, prompt, PROMPT, 300, &plain);
+    vb_session_options o = {.context = 330, .threads = 1, .draft = "draft-model", .draft_model = small, .draft_tokens = 5, .poison_cut_rows = 1};
+    vb_session *s = open_session(m, &o, prompt, PROMPT);
+    generate(s, 300, &r);
+    check_same("a small model of 256 positions", &plain, &r);
+    size_t bytes = vb_draft_memory(s), drafted = r.result.drafted;
+    generate(s, 0, &r);
+    assert_true(drafted > 500 && drafted < 5 * 256);
+    OK(vb_truncate(s, 100, &err)); /* and back again */
+    generate(s, 60, &r);
+    assert_memory_equal(r.token, plain.token + 100 - PROMPT, 60 * sizeof *r.token);
+    assert_true(r.result.drafted > 0);
+    vb_session_close(s);
+
+    o.context = 1280; /* memory is bounded by what the small model can read */
+    s = open_session(m, &o, NULL, 0);
+    assert_true(vb_draft_memory(s) < bytes + bytes / 2);
+    vb_session_close(s);
+    o.draft_model = NULL;
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "draft-model wants a draft model");
+    vb_model_close(m);
+    vb_model_close(small);
+}
+
+TEST(tokenizers_match_when_every_token_does)
+{
+    static const char json[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2%s}, \"merges\": [\"a b\"]}, "
+                               "\"added_tokens\": [{\"id\": 4, \"content\": \"<%s>\", \"special\": true}], "
+                               "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}, "
+                               "\"decoder\": {\"type\": \"ByteLevel\"}}";
+    static const char *const variants[][3] = {{"", "end", "{}"}, {", \"c\": 3", "end", "{}"}, {"", "END", "{}"}, {"", "end", "{\"eos_token\": \"<end>\"}"}};
+    static const char *const says[] = {NULL, "token 3 is no token in one and \"c\" in the other", "token 4 is \"<end>\" in one and \"<END>\" in the other",
+                                       "EOS are -1 and -1 in one and -1 and 4"};
+    struct tokenizer *t[COUNT(variants)];
+    char text[600];
+    for (size_t i = 0; i < COUNT(variants); i++) {
+        snprintf(text, sizeof text, json, variants[i][0], variants[i][1]);
+        OK(tokenizer_parse(&t[i], text, strlen(text), variants[i][2], strlen(variants[i][2]), "test", NULL, &err));
+    }
+    for (size_t i = 0; i < COUNT(variants); i++) {
+        OK(vb_tokenizers_match(t[i], t[i], &err));
+        if (says[i])
+            REFUSED(vb_tokenizers_match(t[0], t[i], &err), VB_BAD_ARGUMENT, says[i]);
+    }
+    for (size_t i = 0; i < COUNT(variants); i++)
+        tokenizer_close(t[i]);
+}
+
+/* ---- p-min -------------------------------------------------------------------------------------------------------- */
+
+/* Each row that a module's head reads, and what was drafted from it. */
+struct watcher {
+    double p, p_min;
+    size_t stood, ended;
+};
+
+static double best_probability(const float *z, size_t V)
+{
+    double best = z[0], sum = 0;
+    for (size_t i = 1; i < V; i++)
+        best = (double)z[i] > best ? (double)z[i] : best;
+    for (size_t i = 0; i < V; i++)
+        sum += exp((double)z[i] - best);
+    return 1 / sum;
+}
+
+static void watch_logits(void *context, const vb_tap *tap)
+{
+    if (strstr(tap->name, "shared_head.head.output"))
+        ((struct watcher *)context)->p = best_probability(tap->data, tap->inner);
+}
+
+static void watch_choice(void *context, const vb_trace *t)
+{
+    struct watcher *w = context;
+    if (t->kind != VB_TRACE_CHOOSE || t->depth < 0)
+        return;
+    if ((t->token < 0) != (w->p < w->p_min) && fabs(w->p - w->p_min) > 1e-5)
+        fail_msg("a token of probability %f %s with p-min %f", w->p, t->token < 0 ? "ended the draft" : "was drafted", w->p_min);
+    w->stood += t->token >= 0;
+    w->ended += t->token < 0;
+}
+
+TEST(a_draft_ends_before_the_first_token_below_p_min)
+{
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+    static struct record plain, r;
+    const char *dir = have_tale() ? "golden/tale" : "golden/tiny/v3-mtp3";
+    int32_t prompt[PROMPT];
+    vb_model *m = open_model(dir);
+    random_tokens(m, 5, prompt, PROMPT);
+    run_plain(m, NULL, prompt, PROMPT, TOKENS, &plain);
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        size_t drafted = SIZE_MAX;
+        for (int tenths = 0; tenths <= 10; tenths += 2) {
+            struct watcher w = {.p_min = (double)((float)tenths / 10)};
+            vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = methods[i], .draft_tokens = 5, .poison_cut_rows = 1,
+                                    .draft_p_min = (float)tenths / 10, .tap = watch_logits, .tap_context = &w,
+                                    .trace = watch_choice, .trace_context = &w};
+            run(m, &o, prompt, PROMPT, TOKENS, &r);
+            check_same(methods[i], &plain, &r);
+            assert_int_equal(r.result.draft_failures, 0);
+            assert_true(r.result.drafted <= drafted && (w.ended > 0) == (tenths > 0));
+            drafted = r.result.drafted;
+        }
+    }
+    vb_session *s;
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft_p_min = 1.5f}, &err), VB_BAD_ARGUMENT, "p-min is 1.5");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft_p_min = NAN}, &err), VB_BAD_ARGUMENT, "p-min");
+    vb_model_close(m);
+}
+
+static int keep_probabilities(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    (void)depth, (void)hidden;
+    ((double *)context)[index] = best_probability(logits, 160);
+    return 0;
+}
+
+TEST(a_draft_model_ends_its_draft_where_it_is_not_sure)
+{
+    vb_model *m = open_tiny("v3");
+    assert_int_equal(vb_vocab_size(m), 160);
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        int32_t text[200] = {0}, next, drafts[VB_MAX_DRAFT], longer[VB_MAX_DRAFT], n, all;
+        double p[200];
+        vb_session_options o = {.context = 100, .threads = 1, .draft = "draft-model", .draft_model = m, .draft_tokens = 9};
+        random_tokens(m, seed, text, 12);
+        vb_session *s = open_session(m, &o, text, 12);
+        OK(vb_draft(s, &next, longer, &all, &err));
+        assert_int_equal(all, 9);
+        text[12] = next;
+        memcpy(text + 13, longer, 9 * sizeof *longer);
+        vb_session *whole = open_session(m, &(vb_session_options){.context = 100, .threads = 1}, text, 22);
+        OK(vb_evaluate(whole, 0, keep_probabilities, p, &err)); /* row 12 + i chooses draft i */
+        vb_session_close(s);
+        o.draft_p_min = (float)(p[12 + seed % 9] + (seed % 2 ? 1e-4 : -1e-4));
+        int wanted = 0;
+        while (wanted < 9 && p[12 + wanted] >= (double)o.draft_p_min)
+            wanted++;
+        s = open_session(m, &o, text, 12);
+        OK(vb_draft(s, &next, drafts, &n, &err));
+        if (n != wanted || memcmp(drafts, longer, (size_t)n * sizeof *drafts))
+            fail_msg("seed %d, p-min %f: %d drafts, wanted the first %d", (int)seed, (double)o.draft_p_min, (int)n, wanted);
+        vb_session_close(s);
+        vb_session_close(whole);
+    }
+    vb_model_close(m);
+}
+
 /* ---- every method ------------------------------------------------------------------------------------------------- */
 
 TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
 {
     static const char *const names[] = {"v3", "moonlight", "tale"};
-    static const char *const methods[] = {"ngram"};
+    static const char *const methods[] = {"ngram", "draft-model"};
     static struct record plain, r;
     char what[128], dir[64];
     int32_t prompt[PROMPT];
+    vb_model *other = open_tiny("v2-lite");
     for (size_t method = 0; method < COUNT(methods); method++) {
         size_t drafted = 0, accepted = 0;
         for (size_t i = 0; i < COUNT(names) - !have_tale(); i++) {
             snprintf(dir, sizeof dir, "golden/%s%s", i < 2 ? "tiny/" : "", names[i]);
-            vb_model *m = open_model(dir);
+            vb_model *m = open_model(dir), *rounded = NULL;
+            OK(vb_model_open(&rounded, dir, &(vb_model_options){.precision = "bf16"}, &err)); /* now and then of another mind */
             repetitive_tokens(m, 8, prompt, PROMPT);
             for (int temperature = 0; temperature < 2; temperature++) {
                 vb_sampling sampling = {.temperature = (float)temperature, .seed = 3};
@@ -223,7 +434,7 @@ TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
                 for (int K = 1; K <= VB_MAX_DRAFT; K++) {
                     vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = methods[method], .draft_tokens = K,
                                             .prefill_chunk = K % 3 * 7, .sampling = sampling, .padded = K % 4 == 0,
-                                            .ngram_min = 1 + K % 2, .poison_cut_rows = 1};
+                                            .ngram_min = 1 + K % 2, .draft_model = K % 2 ? rounded : other, .poison_cut_rows = 1};
                     run(m, &o, prompt, PROMPT, TOKENS, &r);
                     snprintf(what, sizeof what, "%s, %s, K %d, temperature %d", names[i], methods[method], K, temperature);
                     check_same(what, &plain, &r);
@@ -233,10 +444,12 @@ TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
                 }
             }
             vb_model_close(m);
+            vb_model_close(rounded);
         }
         print_message("%s: %zu drafts, %zu accepted\n", methods[method], drafted, accepted);
         assert_true(accepted > 0 && accepted < drafted);
     }
+    vb_model_close(other);
 }
 
 int main(void)
@@ -246,6 +459,11 @@ int main(void)
         cmocka_unit_test(ngram_by_hand),
         cmocka_unit_test(whatever_a_callback_says_the_output_is_the_same),
         cmocka_unit_test(a_callback_is_asked_by_draft_too_and_must_be_there),
+        cmocka_unit_test(a_draft_model_proposes_what_it_would_decode),
+        cmocka_unit_test(beyond_a_draft_models_positions_nothing_is_drafted),
+        cmocka_unit_test(tokenizers_match_when_every_token_does),
+        cmocka_unit_test(a_draft_ends_before_the_first_token_below_p_min),
+        cmocka_unit_test(a_draft_model_ends_its_draft_where_it_is_not_sure),
         cmocka_unit_test(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

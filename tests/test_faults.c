@@ -74,6 +74,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
         assert_null(m);
         return code;
     }
+    so.draft_model = m;
     code = vb_session_open(&s, m, &so, err);
     if (code)
         assert_null(s);
@@ -86,17 +87,17 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     return code;
 }
 
-static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram"};
+static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             const char *precision = k == 1 ? "bf16" : "f32"; /* a copy of each matrix that is not BF16: in v3 */
-            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k < 3 ? k : 5], precision);
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k < 3 ? k : 5], k == 2 ? 15 : 2, precision});
+            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k < 3 ? k : k + 2], precision);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k < 3 ? k : k + 2], k == 2 ? 15 : 2, precision});
         }
 }
 
@@ -216,6 +217,7 @@ TEST(a_step_of_decoding_allocates_nothing)
                                     .draft_tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
+            o.draft_model = m;
             s = open_session(m, &o, prompt, COUNT(prompt));
             struct watched w = {.memory = &c};
             vb_generate_options g = {.max_tokens = 50, .ignore_eos = 1, .fingerprint = 1, .callback = watch, .context = &w};

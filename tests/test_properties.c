@@ -22,7 +22,8 @@ enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODE
 
 static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
                                                    "isa"};
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram"};
+static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
+static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
@@ -201,7 +202,7 @@ static vb_session_options options_of(const struct subject *s, const struct row_o
     const int *v = r->value;
     return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
                                 .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
-                                .draft = methods[v[METHOD]], .ngram_min = 1,
+                                .draft = methods[v[METHOD]], .ngram_min = 1, .draft_model = small,
                                 .draft_tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
 }
@@ -262,6 +263,7 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
     static struct cover c;
     int done = 0;
     cover_pairs(&c, 1);
+    small = open_model(models[0]);
     for (int i = 0; i < c.size[MODEL]; i++)
         subject_open(&subjects[i], models[i]);
     struct row_of_values r;
@@ -280,6 +282,7 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
         assert_true(s->accepted > 0 && s->accepted < s->drafted);
         vb_model_close(s->model);
     }
+    vb_model_close(small);
 }
 
 /* Models without MTP: chunks, threads, sequences and instruction sets alone. */

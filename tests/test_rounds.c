@@ -6,9 +6,22 @@
 #include "../engine/conventions.h"
 
 static const char *const checkpoints[] = {"v3-mtp3", "v3"};
-static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
+static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+static vb_model *small; /* that drafts */
 static const int lengths[] = {1, 2, 3, 5, 15};
 static const int chunks[] = {1, 2, 7, 40, 0};
+
+static int open_small(void **unused __attribute__((unused)))
+{
+    small = open_tiny(checkpoints[0]);
+    return 0;
+}
+
+static int close_small(void **unused __attribute__((unused)))
+{
+    vb_model_close(small);
+    return 0;
+}
 
 static size_t runs(void) { return getenv("ROUNDS") ? (size_t)atol(getenv("ROUNDS")) : 160; }
 
@@ -46,7 +59,7 @@ static vb_sampling random_sampling(uint64_t *seed)
 
 static vb_session_options random_options(uint64_t *seed, int32_t context, const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = context, .threads = 1, .draft = methods[random_below(seed, COUNT(methods))],
+    return (vb_session_options){.context = context, .threads = 1, .draft = methods[random_below(seed, COUNT(methods))], .draft_model = small,
                                 .draft_tokens = lengths[random_below(seed, COUNT(lengths))],
                                 .padded = (int)random_below(seed, 2), .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
                                 .sampling = *sampling, .poison_cut_rows = 1};
@@ -345,5 +358,5 @@ int main(void)
         cmocka_unit_test(padding_that_is_not_finite_changes_nothing),
         cmocka_unit_test(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_small, close_small);
 }

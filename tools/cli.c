@@ -136,12 +136,9 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
+    int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
-    const struct drafter_type *type;
-    int code = c->draft_given ? drafter_find(&type, c->session.draft, &err) : VB_OK;
-    if (!code && c->draft_given && type)
-        code = drafter_check(type, c->model, &c->session, &err);
-    return code ? cli_error(c, &err) : EXIT_DONE;
+    return code;
 }
 
 void cli_close(struct cli *c)
@@ -149,6 +146,7 @@ void cli_close(struct cli *c)
     tokenizer_close(c->tokenizer);
     if (c->model)
         vb_model_close(c->model);
+    cli_drafting_close(c);
     cli_sampling_close(c);
 }
 

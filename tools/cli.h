@@ -19,16 +19,19 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 /* Lines of --help, of whatever takes --draft. */
 #define CLI_DRAFT_HELP                                                                                                    \
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
-    "                         followed the last few tokens before) (none); changes the speed, never the output\n"          \
+    "                         followed the last few tokens before), draft-model (none); changes the speed, never the output\n" \
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none\n" \
-    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"
+    "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
+    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
+    "  --draft-model DIR      of --draft draft-model: a smaller checkpoint with the same tokens, and its own\n"             \
+    "  --draft-precision MODE    (that of --precision)\n"
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --ngram-min --ngram-max */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -56,6 +59,12 @@ struct cli_sampling {
     float *bias_values;
 };
 
+/* The same of drafting; see tools/drafting.c. */
+struct cli_drafting {
+    const char *model_dir, *precision;
+    vb_model *model; /* opened by cli_open; session.draft_model */
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
@@ -75,6 +84,7 @@ struct cli {
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
+    struct cli_drafting drafting;
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
@@ -104,6 +114,11 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+
+/* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
+int cli_drafting(struct cli *c);
+int cli_drafting_open(struct cli *c, const vb_model_options *options);
+void cli_drafting_close(struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);

@@ -72,13 +72,15 @@ static json_t *placement(const struct cli *c)
 }
 
 /* What is about the run and not about the decoding. */
-static json_t *all_stats(const struct cli *c, const vb_result *r, double first_token)
+static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_result *r, double first_token)
 {
     json_t *stats = cli_stats(r, cli_draft_tokens(c));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
     json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
     json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
     json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
+    json_object_set_new(stats, "draft_seconds", json_real(r->draft_seconds));
+    json_object_set_new(stats, "draft_memory_bytes", json_integer((json_int_t)vb_draft_memory(s)));
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "numa", placement(c));
     return stats;
@@ -98,12 +100,12 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
                             fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
-                            all_stats(c, r, first_token));
+                            all_stats(c, s, r, first_token));
     free(text);
     return cli_print_json(out);
 }
 
-static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r, double first_token)
+static void print_statistics(const struct cli *c, const vb_session *s, size_t prompt, const vb_result *r, double first_token)
 {
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
     fprintf(stderr, "%zu prompt tokens", prompt);
@@ -126,6 +128,8 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
             1e-6 * (double)peak_memory());
+    if (cli_draft_tokens(c))
+        fprintf(stderr, "drafting took %.1f ms of them; its caches take %.1f MB\n", 1e3 * r->draft_seconds, 1e-6 * (double)vb_draft_memory(s));
     for (int k = 0; k < cli_draft_tokens(c); k++)
         if (r->drafted_by_depth[k])
             fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
@@ -170,7 +174,7 @@ static int run(struct cli *c)
         else if (c->json)
             code = print_json(c, session, count, &result, printer.first_token);
         else if (!ferror(stdout)) /* else main says so */
-            print_statistics(c, count, &result, printer.first_token);
+            print_statistics(c, session, count, &result, printer.first_token);
     }
     vb_session_close(session);
     free(prompt);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../engine/drafter.h"
 #include "cli.h"
 #include "naming.h"
 
@@ -51,8 +50,11 @@ static const struct option options[] = {
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
-    {"--ngram-min", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.ngram_min), 1, 64},
-    {"--ngram-max", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.ngram_max), 1, 64},
+    {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
+    {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
+    {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(session.ngram_max), 1, 64},
+    {"--draft-model", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0},
+    {"--draft-precision", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
@@ -181,13 +183,6 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     return store(c, o, equals ? equals + 1 : argv[++*i]);
 }
 
-static int check_draft(const struct cli *c, const char *draft)
-{
-    const struct drafter_type *type;
-    vb_error err;
-    return drafter_find(&type, draft, &err) ? cli_error(c, &err) : EXIT_DONE;
-}
-
 /* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
 static int check_output(const struct cli *c, const char *option, const char *path)
 {
@@ -203,11 +198,10 @@ static int check_output(const struct cli *c, const char *option, const char *pat
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
-    const char *draft = c->session.draft;
     int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
-    c->draft_given = draft != NULL;
+    c->draft_given = c->session.draft != NULL;
     if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
         return EXIT_DONE;
     if (c->command->takes & TAKES_DIFF && !c->other)
@@ -241,7 +235,7 @@ static int check(struct cli *c)
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
     int code = cli_sampling(c);
-    return code == EXIT_DONE ? check_draft(c, draft) : code;
+    return code == EXIT_DONE ? cli_drafting(c) : code;
 }
 
 int cli_parse(struct cli *c, int argc, char **argv)

@@ -90,6 +90,23 @@ def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(mode
     assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
 
 
+def test_a_draft_model_drafts_and_lives_as_long_as_its_session(models):
+    plain = models("tale").generate(PROMPT, 40)
+    small = verbatim.Model(path("tale"), precision="bf16")
+    session = models("tale").session(context=100, draft="draft-model", draft_model=small, draft_tokens=5, draft_p_min=0.1)
+    session.append(PROMPT)
+    result = session.generate(40)
+    assert (result.tokens, result.fingerprint) == (plain.tokens, plain.fingerprint)
+    assert result.stats["accepted"] > 10 and result.stats["draft_seconds"] > 0
+    small.close()
+    with pytest.raises(ValueError):
+        session.generate(1)
+    tokenizer = verbatim.Tokenizer(path("tale"))
+    tokenizer.match(tokenizer)
+    with pytest.raises(verbatim.VerbatimError, match="token"):
+        tokenizer.match(verbatim.Tokenizer(path("tokenizer")))
+
+
 @pytest.mark.parametrize("system, conventions, draft, padded", [
     ("vllm-2025", "as=vllm-2025", "mtp-eagle", False),
     ("mindie", "as=mindie,concat=hidden-embedding", "eagle-keep", True),

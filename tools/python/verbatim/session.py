@@ -54,6 +54,8 @@ class Session:
     draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
                    tokens, int32; what is beyond max or not in the vocabulary is left out
+    draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_p_min    a draft ends before a token of a probability below this
     ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
@@ -67,7 +69,7 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                 draft_model=None, draft_p_min=0.0, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                  frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
@@ -82,6 +84,8 @@ class Session:
             padded=bool(padded),
             ngram_min=_number("ngram_min", ngram_min, 1),
             ngram_max=_number("ngram_max", ngram_max, 1),
+            draft_model=None if draft_model is None else draft_model._pointer(),
+            draft_p_min=draft_p_min,
         )
         if callable(draft):
             options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
@@ -102,8 +106,10 @@ class Session:
             options.tap = self._guard.callback(_c.tap_callback, lambda tap: on_tap(_tap(tap.contents)))
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_session_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
-        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, model._handle)
-        model._sessions.add(self)
+        models = [model] + ([] if draft_model is None else [draft_model])
+        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, [m._handle for m in models])
+        for m in models:
+            m._sessions.add(self)
 
     def close(self):
         if self._handle.pointer:
