@@ -10,6 +10,7 @@ struct run {
     const vb_generate_options *options;
     vb_result *result;
     struct plan plan;
+    double drafting; /* seconds of the round that the drafter took */
     int finished;
 };
 

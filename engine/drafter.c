@@ -41,6 +41,11 @@ int drafter_default_tokens(const struct drafter_type *type, const struct model *
     return m->num_mtp < VB_MAX_DRAFT ? m->num_mtp : VB_MAX_DRAFT;
 }
 
+int drafter_longest(const struct drafter_type *type, const struct model *m)
+{
+    return type == &draft_mtp_vanilla ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+}
+
 /* exp(0) over the sum of exp(z - z[best]), ascending: one of V terms is 1, so no sum is 0. */
 static double probability(const struct kernels *k, const float *z, size_t V, int32_t best)
 {

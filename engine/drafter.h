@@ -62,6 +62,8 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
 /* K where none was given: the number of MTP modules where these draft, else 3. */
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
+/* The most that draft_auto asks for where no number was given. mtp-vanilla keeps a cache for each, whatever is asked for. */
+int drafter_longest(const struct drafter_type *type, const struct model *m);
 
 /* The token that a row of logits [V] drafts: argmax, lowest index. -1 ends the draft: the row is not finite (*failed counts
  * it), or the token's probability, at temperature 1, is below the session's draft_p_min. */

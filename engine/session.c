@@ -27,6 +27,11 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
+    if (s->type && o->draft_auto) {
+        int first = drafter_default_tokens(type, s->model);
+        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
+    }
     return VB_OK;
 }
 
@@ -222,8 +227,10 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;
     most = most ? most - 1 : 0;
-    if (most > (size_t)s->max_draft)
-        most = (size_t)s->max_draft;
+    size_t longest = s->options.draft_auto ? (size_t)s->length.K : (size_t)s->max_draft;
+    p->asked = most >= longest;
+    if (most > longest)
+        most = longest;
     if (most)
         p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
     p->padding -= p->padding ? p->drafts : 0;
@@ -266,6 +273,16 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);
+}
+
+void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+{
+    int stood = 0;
+    if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
+        return;
+    while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
+        stood++;
+    draft_length_saw(&s->length, stood, seconds);
 }
 
 size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }

@@ -232,6 +232,8 @@ typedef struct vb_session_options {
                                      the session; ids that only one of them has are not drafted */
     float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
                               callbacks have no probabilities */
+    int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
+                              passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);

@@ -385,7 +385,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s draft_tokens:i auto:b threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
         assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));
@@ -407,7 +407,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     for (int t = 1; t <= 3; t++)
         other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
     assert_true(other_threads >= 2);
-    assert_int_equal(json_array_size(rows), 1 + 25 + other_threads + 3 + other_isas + 8);
+    assert_int_equal(json_array_size(rows), 1 + 30 + other_threads + 3 + other_isas + 8);
     json_decref(j);
     json_decref(plain);
 }
@@ -431,7 +431,7 @@ TEST(a_draft_model_drafts_wherever_a_method_does)
              "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
     assert_true(json_is_true(json_object_get(j, "equal")));
     assert_int_equal(count_rows(json_object_get(j, "rows"), "draft-model", 15, -1, -1, NULL) > 0, 1);
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 5 + 8);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 6 + 8);
     json_decref(j);
     json_decref(plain);
 }

@@ -269,6 +269,8 @@ int cli_draft_tokens(const struct cli *c)
     const struct drafter_type *type;
     if (drafter_find(&type, c->session.draft, NULL) || !type)
         return 0;
+    if (c->draft_tokens == CLI_AUTO)
+        return drafter_longest(type, c->model);
     return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
 }
 
@@ -288,6 +290,7 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     o.context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
     o.draft = cli_draft_name(c);
     o.draft_tokens = cli_draft_tokens(c);
+    o.draft_auto = c->draft_tokens == CLI_AUTO;
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 

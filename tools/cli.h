@@ -16,11 +16,14 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
+#define CLI_AUTO (-2) /* --draft-tokens auto */
+
 /* Lines of --help, of whatever takes --draft. */
 #define CLI_DRAFT_HELP                                                                                                    \
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
     "                         followed the last few tokens before), draft-model (none); changes the speed, never the output\n" \
-    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none\n" \
+    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
+    "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
     "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
     "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
     "  --draft-model DIR      of --draft draft-model: a smaller checkpoint with the same tokens, and its own\n"             \
@@ -79,7 +82,7 @@ struct cli {
     long long rounds;           /* -1: not given */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
-    long long draft_tokens;     /* -1: not given */
+    long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
@@ -148,7 +151,7 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *si
 /* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
 
-/* The draft method in force and its K: none and 0 when no module runs. */
+/* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
 

@@ -9,7 +9,7 @@
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
 
 struct option {
     const char *name;
@@ -48,7 +48,7 @@ static const struct option options[] = {
     {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
     {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
-    {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
+    {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
     {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
@@ -112,10 +112,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
             return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name, value);
         *(uint64_t *)(void *)field = u;
     } else {
-        long long i = strtoll(value, &end, 10);
-        if (end == value || *end || errno || i < o->least || i > o->most)
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from %lld to %lld", o->name, value, o->least,
-                            o->most);
+        int is_auto = o->kind == AUTO_VALUE && !strcmp(value, "auto");
+        long long i = is_auto ? CLI_AUTO : strtoll(value, &end, 10);
+        if (!is_auto && (end == value || *end || errno || i < o->least || i > o->most))
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted %san integer from %lld to %lld", o->name, value,
+                            o->kind == AUTO_VALUE ? "auto or " : "", o->least, o->most);
         if (o->kind == INT_VALUE)
             *(int32_t *)(void *)field = (int32_t)i;
         else

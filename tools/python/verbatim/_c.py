@@ -166,6 +166,7 @@ class vb_session_options(C.Structure):
         ("draft_context", C.c_void_p),
         ("draft_model", C.c_void_p),
         ("draft_p_min", C.c_float),
+        ("draft_auto", C.c_int),
     ]
 
 
