@@ -99,7 +99,6 @@ static void passes_of_round(void *arg)
 static int round_of(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
-    size_t d = (size_t)w->model->config.hidden_size;
     double start = seconds();
     op_with_crew(&w->cx, passes_of_round, r);
     int code = prefill_failed(w, err);
@@ -113,7 +112,7 @@ static int round_of(struct round *r, vb_error *err)
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
         double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        session_commit(run->session, p, chosen, n, session_features(run->session, w, p->first_row));
         run->drafting += seconds() - observing;
         run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
         session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);
@@ -190,6 +189,8 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
                            "wants equal ones", i, s->context, sessions[0]->context);
         else if (!code && !s->work.onednn != !sessions[0]->work.onednn)
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
+        else if (!code && s->type && s->type->takes == TAKES_THREE && !sessions[0]->work.three)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts by %s, which the first must do too", i, s->type->name);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     }

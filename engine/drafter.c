@@ -1,12 +1,12 @@
 /* engine/drafter.c -- the list of drafters, and what they need. */
-#include "drafter.h"
+#include "eagle.h"
 #include "sampler.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const struct drafter_type *const drafter_types[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_eagle_reroll,
-                                                     &draft_eagle_keep, &draft_ngram, &draft_model, &draft_callback, NULL};
+const struct drafter_type *const drafter_types[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_eagle_reroll, &draft_eagle_keep, &draft_ngram,
+                                                     &draft_model, &draft_eagle, &draft_eagle3, &draft_callback, NULL};
 
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err)
 {
@@ -29,10 +29,17 @@ int drafter_check(const struct drafter_type *type, const struct model *m, const 
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
     if (type->needs == NEEDS_DRAFT_MODEL && !o->draft_model)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
+    if (type->needs == NEEDS_HEAD && !o->draft_head)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
+    int version = type->needs == NEEDS_HEAD ? eagle_head_version(o->draft_head, m->allocator) : 0;
+    if (version && version != drafter_head_version(type)) /* one that cannot be read is told of when it is opened */
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, type->name);
     if (type->needs == NEEDS_CALLBACK && !o->draft_callback)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
     return VB_OK;
 }
+
+int drafter_head_version(const struct drafter_type *type) { return type == &draft_eagle ? 1 : type == &draft_eagle3 ? 3 : 0; }
 
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m)
 {

@@ -22,18 +22,22 @@ struct drafter_options {
 };
 
 /* Without which a method is refused. */
-enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_CALLBACK };
+enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_HEAD, NEEDS_CALLBACK };
+
+/* Which rows of the target are handed to observe: workspace.features, .hidden or .three. */
+enum drafter_features { TAKES_FEATURES, TAKES_HIDDEN, TAKES_THREE };
 
 struct drafter_type {
     const char *name;
     enum drafter_needs needs;
+    enum drafter_features takes;
 
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
-    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of workspace.features
-     * of index pos + j - 1; there is none for index -1, and hidden[0] is not read when pos is 0. The drafter first
-     * forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no function of its
-     * own. Rows are copied. w may be used as scratch, but for w->hidden, w->features and w->logits. */
+    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of index
+     * pos + j - 1 (of what the type takes); there is none for index -1, and hidden[0] is not read when pos is 0. The
+     * drafter first forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no
+     * function of its own. Rows are copied. w may be used as scratch, but for w->hidden, w->features and w->logits. */
     void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
@@ -53,8 +57,11 @@ struct drafter_type {
     void (*close)(struct drafter *d);
 };
 
+/* Which kind of head a method takes: 1 or 3; 0: none. */
+int drafter_head_version(const struct drafter_type *type);
+
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep, draft_ngram,
-    draft_model, draft_callback;
+    draft_model, draft_eagle, draft_eagle3, draft_callback;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
 /* By name; NULL and "none" give NULL. Another name is VB_BAD_ARGUMENT, and the known ones are told. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);

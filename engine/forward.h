@@ -37,6 +37,8 @@ struct workspace {
     struct timeline *seen;         /* [rows] */
     float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone, */
     float *features;               /* as is this, [rows, d], which drafters take: hidden, or x before model.norm (MAIN_HIDDEN) */
+    float *three;                  /* NULL, or as is this, [rows, 3d]: x before the layers of three_before, for EAGLE-3 */
+    int three_before[3];
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL: nobody listens */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
@@ -48,6 +50,8 @@ struct workspace {
 /* context: of the session; timelines may be a round longer, by drafts and padding. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
+/* From now on passes write w->three. */
+int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err);
 void workspace_close(struct workspace *w);
 
 /* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */

@@ -8,29 +8,36 @@
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
-static size_t hidden_size(const struct mtp_state *s) { return (size_t)s->model->config.hidden_size; }
+static size_t hidden_size(const struct mtp_state *s)
+{
+    return s->eagle.head ? eagle_width(&s->eagle) : (size_t)s->model->config.hidden_size;
+}
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
-static size_t phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
+static size_t has_phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
+static size_t phantom(const struct mtp_state *s) { return s->eagle.head ? 0 : has_phantom(s->model); }
 
 int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
 {
     const vb_allocator *a = m->allocator;
-    size_t d = (size_t)m->config.hidden_size, width = (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
-    *s = (struct mtp_state){.model = m, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    struct eagle eagle = s->eagle;
+    *s = (struct mtp_state){.model = m, .eagle = eagle, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    size_t d = hidden_size(s), V = (size_t)m->config.vocab_size;
+    size_t width = eagle.head ? eagle_cache_width(&eagle) : (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
+    V = eagle.head && eagle.head->vocab_size > V ? eagle.head->vocab_size : V;
     s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
     s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
     s->h = vb_alloc(a, s->room * d, sizeof *s->h);
     s->g = vb_alloc(a, s->room * d, sizeof *s->g);
     s->next = vb_alloc(a, s->room * d, sizeof *s->next);
-    s->logits = vb_alloc(a, (size_t)m->config.vocab_size, sizeof *s->logits);
+    s->logits = vb_alloc(a, V, sizeof *s->logits);
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths, code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
-        depth->module = &m->mtp[k % m->num_mtp];
+        depth->module = eagle.head ? NULL : &m->mtp[k % m->num_mtp];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
         code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 2, width, a, err);
@@ -38,7 +45,7 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;
         depth->cache.depth = k;
-        depth->cache.first_row = -(int)phantom(m);
+        depth->cache.first_row = -(int)phantom(s);
     }
     if (missing)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
@@ -57,16 +64,17 @@ void mtp_state_close(struct mtp_state *s)
     void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
-    s->num_depths = 0;
+    eagle_close(&s->eagle);
+    *s = (struct mtp_state){.model = s->model}; /* a second time does nothing */
 }
 
 size_t mtp_row_count(const struct mtp_state *s, int k)
 {
     size_t length = s->depths[k].cache.length;
-    return length ? length - phantom(s->model) : 0;
+    return length ? length - phantom(s) : 0;
 }
 
-void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + phantom(s->model) : 0); }
+void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + phantom(s) : 0); }
 
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
@@ -124,7 +132,7 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
 struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token)
 {
     size_t position = m->config.conventions.value[DRAFT_POSITION] ? i + (size_t)k + 1 : i;
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + phantom(m)),
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + has_phantom(m)),
                         .position = (int32_t)position + MISTAKE(draft_position_off_by_one),
                         .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = k - 1};
 }
@@ -132,13 +140,19 @@ struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i
 void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token)
 {
     const struct config *c = &w->model->config;
-    if (!phantom(w->model) || cache->length)
+    if (!has_phantom(w->model) || cache->length)
         return;
     struct row row = {.cache = cache, .token = token, .position = c->conventions.value[DRAFT_POSITION] ? k : -1,
                       .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = k - 1};
     memset(w->delta, 0, (size_t)c->hidden_size * sizeof *w->delta);
     forward_mtp(w, module, k, &row, w->delta, w->delta, w->delta, 1);
     trace_pass(cache->tracer, k, &row, 1);
+}
+
+static struct row eagle_row(struct kvcache *cache, size_t i, int32_t token)
+{
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
+                        .hidden_of = (int32_t)i, .hidden_depth = -1};
 }
 
 static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
@@ -151,11 +165,12 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
 {
     struct mtp_depth *depth = &s->depths[k];
     size_t d = hidden_size(s), first = mtp_row_count(s, k), newest = s->count - 2;
-    if (n && first == 0)
+    if (n && first == 0 && phantom(s))
         mtp_first_row(w, depth->module, k, &depth->cache, token_at(s, (size_t)k, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
-        struct row row = mtp_row(s->model, &depth->cache, k, i, j < n ? token_at(s, token, draft) : 0);
+        int32_t taken = j < n ? token_at(s, token, draft) : 0;
+        struct row row = s->eagle.head ? eagle_row(&depth->cache, i, taken) : mtp_row(s->model, &depth->cache, k, i, taken);
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
         if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
             row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
@@ -165,7 +180,10 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
     }
     for (size_t done = 0; done < n + pad;) {
         size_t S = at_most(n + pad - done, w->max_rows);
-        forward_mtp(w, depth->module, k, s->rows + done, s->h + done * d, s->g + done * d, s->next + done * d, S);
+        if (s->eagle.head)
+            eagle_pass(&s->eagle, w, s->rows + done, s->h + done * d, s->g + done * d, s->next + done * d, S);
+        else
+            forward_mtp(w, depth->module, k, s->rows + done, s->h + done * d, s->g + done * d, s->next + done * d, S);
         trace_pass(s->options.tracer, k, s->rows + done, S);
         s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
         done += S;
@@ -176,10 +194,17 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
 
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
 {
-    size_t V = (size_t)s->model->config.vocab_size;
-    forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
-    forward_tap_logits(w, s->logits, s->head_row, 1);
+    const struct eagle_head *head = s->eagle.head;
+    size_t V = head ? head->vocab_size : (size_t)s->model->config.vocab_size;
+    if (head) {
+        eagle_logits(&s->eagle, w, s->logits, g);
+    } else {
+        forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
+        forward_tap_logits(w, s->logits, s->head_row, 1);
+    }
     int32_t token = drafter_choose(&s->options, s->logits, V, failed);
+    if (head && head->d2t && token >= 0)
+        token = head->d2t[token];
     trace_choose(s->options.tracer, k, s->head_row, token, number);
     return token;
 }
@@ -293,7 +318,7 @@ size_t mtp_drafter_bytes(const struct drafter *d)
     size_t all = 0;
     for (int k = 0; k < d->state.num_depths; k++)
         all += kvcache_bytes(&d->state.depths[k].cache);
-    return all;
+    return all + d->state.eagle.bytes;
 }
 
 void mtp_drafter_close(struct drafter *d)

@@ -8,7 +8,7 @@
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
-#include "drafter.h"
+#include "eagle.h"
 
 struct mtp_depth {
     const struct mtp_module *module;
@@ -18,6 +18,7 @@ struct mtp_depth {
 
 struct mtp_state {
     const struct model *model;
+    struct eagle eagle;   /* its head is not NULL where one takes the place of module 0 */
     struct drafter_options options;
     int32_t *tokens;      /* committed, by index [context + 1] */
     size_t count;         /* N + 1 of them */
@@ -32,7 +33,7 @@ struct mtp_state {
     int num_depths;
 };
 
-/* num_depths caches; depth k has module k mod D. */
+/* num_depths caches; depth k has module k mod D, or all is the head's of s->eagle, which is open then. */
 int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);

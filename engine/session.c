@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "eagle.h"
 #include "numa.h"
 #include "prefill.h"
 #include "tap.h"
@@ -86,6 +87,9 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     s->cache.tracer = s->tracer;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+    int before[3];
+    if (!code && s->type && s->type->takes == TAKES_THREE && eagle_layers(c->num_hidden_layers, before)) /* else open refuses */
+        code = workspace_keep_three(&s->work, before, err);
     if (!code && s->type) {
         struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
@@ -273,6 +277,13 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);
+}
+
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size;
+    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
 }
 
 void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)

@@ -56,6 +56,9 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
  * the drafter observe. hidden: the rows of this plan. */
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden);
 
+/* The rows of a pass in w, from row `first` on, which s's drafter takes. */
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first);
+
 /* How long the round took, as far as it was this session's. */
 void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 

@@ -212,7 +212,7 @@ typedef struct vb_session_options {
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
-                              "draft-model", "callback" */
+                              "draft-model", "eagle", "eagle3", "callback" */
     int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
@@ -230,6 +230,7 @@ typedef struct vb_session_options {
     void *draft_context;
     const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
                                      the session; ids that only one of them has are not drafted */
+    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/eagle.h), opened with the session */
     float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
                               callbacks have no probabilities */
     int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what

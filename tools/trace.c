@@ -75,7 +75,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
         json_object_set_new(pass, "hidden_kept", json_array());
         json_object_set_new(pass, "accepted", json_integer(0));
     } else {
-        json_object_set_new(pass, "module", json_integer(t->depth % vb_mtp_modules(r->c->model)));
+        json_object_set_new(pass, "module", json_integer(t->depth % (vb_mtp_modules(r->c->model) ? vb_mtp_modules(r->c->model) : 1)));
     }
     json_array_append_new(r->passes, pass);
     json_object_set_new(pass, "cut_before", r->early ? r->early : json_array());

@@ -90,6 +90,16 @@ def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(mode
     assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
 
 
+@pytest.mark.parametrize("draft, head", [("eagle", "eagle1-v3"), ("eagle3", "eagle3-v3")])
+def test_a_published_head_drafts(models, draft, head):
+    model = models("tiny/v3")
+    plain = model.generate(PROMPT, 30, ignore_eos=True)
+    result = model.generate(PROMPT, 30, ignore_eos=True, draft=draft, draft_head=path("eagle") / head)
+    assert result.stats["drafted"] > 0 and result.fingerprint == plain.fingerprint
+    with pytest.raises(verbatim.VerbatimError, match="wants the directory of an EAGLE head"):
+        model.generate(PROMPT, 30, draft=draft)
+
+
 def test_a_draft_model_drafts_and_lives_as_long_as_its_session(models):
     plain = models("tale").generate(PROMPT, 40)
     small = verbatim.Model(path("tale"), precision="bf16")

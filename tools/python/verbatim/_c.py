@@ -165,6 +165,7 @@ class vb_session_options(C.Structure):
         ("draft_callback", draft_callback),
         ("draft_context", C.c_void_p),
         ("draft_model", C.c_void_p),
+        ("draft_head", C.c_char_p),
         ("draft_p_min", C.c_float),
         ("draft_auto", C.c_int),
     ]

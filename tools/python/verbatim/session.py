@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import dataclasses
+import os
 import typing
 
 import numpy as np
@@ -55,6 +56,7 @@ class Session:
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
                    tokens, int32; what is beyond max or not in the vocabulary is left out
     draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_head     the directory of a published head, for draft="eagle" and "eagle3"
     draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
     draft_p_min    a draft ends before a token of a probability below this
     ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
@@ -70,7 +72,7 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 draft_model=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                 draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                  frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
@@ -86,6 +88,7 @@ class Session:
             ngram_min=_number("ngram_min", ngram_min, 1),
             ngram_max=_number("ngram_max", ngram_max, 1),
             draft_model=None if draft_model is None else draft_model._pointer(),
+            draft_head=None if draft_head is None else os.fspath(draft_head).encode(),
             draft_p_min=draft_p_min,
             draft_auto=bool(draft_auto),
         )
