@@ -21,7 +21,7 @@ enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -41,6 +41,16 @@ enum option_group {
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
+/* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
+struct foreign_draft {
+    const char *vllm, *mindie;                            /* JSON */
+    const char *trt_algorithm, *trt_length, *llama_type, *llama_length;
+    const char *relaxed_topk, *relaxed_delta;
+    int mtp_vanilla, relaxed;
+    const char *by;    /* the option that chose the method; NULL: none of these */
+    char ignored[128]; /* keys of the JSON that nothing here depends on */
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
@@ -56,6 +66,7 @@ struct cli {
     long long draft_tokens;     /* -1: not given */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
+    struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
@@ -82,6 +93,11 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
 int cli_parse(struct cli *c, int argc, char **argv);
+
+/* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
+ * stderr when the model is open. */
+int cli_foreign_draft(struct cli *c);
+void cli_tell_foreign_draft(const struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);

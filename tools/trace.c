@@ -236,6 +236,7 @@ const struct command command_trace = {
     "(brackets).\n\n"
     "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos, --temperature, --top-k, --top-p, --seed,\n"
     "  --draft METHOD (mtp-eagle), --draft-tokens K, --convention, --as: as for generate\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
     "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
