@@ -137,6 +137,7 @@ int cli_open(struct cli *c)
     c->open_seconds = cli_seconds() - start;
     if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
         return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
+    cli_tell_foreign_draft(c);
     return EXIT_DONE;
 }
 

@@ -21,7 +21,7 @@ enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -49,6 +49,16 @@ struct cli_sampling {
     float *bias_values;
 };
 
+/* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
+struct foreign_draft {
+    const char *vllm, *mindie;                            /* JSON */
+    const char *trt_algorithm, *trt_length, *llama_type, *llama_length;
+    const char *relaxed_topk, *relaxed_delta;
+    int mtp_vanilla, relaxed;
+    const char *by;    /* the option that chose the method; NULL: none of these */
+    char ignored[128]; /* keys of the JSON that nothing here depends on */
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
@@ -66,6 +76,7 @@ struct cli {
     long long draft_tokens;     /* -1: not given */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
+    struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
 
@@ -97,6 +108,11 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+
+/* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
+ * stderr when the model is open. */
+int cli_foreign_draft(struct cli *c);
+void cli_tell_foreign_draft(const struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);
