@@ -239,13 +239,19 @@ static void add_values(const struct pass *p, const struct weight_view *rows, siz
 /* Some columns of o of one group: queries that see a block whole take it together, the others one by one. */
 static void value_columns(void *arg, size_t task, int thread)
 {
+    static const float zeros[COLUMNS];
     struct pass *p = arg;
     size_t tasks = packed_latent(p->a) / COLUMNS + (packed_latent(p->a) % COLUMNS != 0);
     const struct group *g = &p->groups[task / tasks];
     const struct timeline *t = longest_of(p, g);
     size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
-    for (size_t i = 0; i < g->queries * g->heads; i++)
-        memset(p->latent + (pair + i) * packed_latent(p->a) + c0, 0, columns * sizeof *p->latent);
+    for (size_t i = 0; i < g->queries * g->heads; i++) {
+        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
+        if (columns == COLUMNS) /* nearly always: a few vectors */
+            memcpy(o, zeros, sizeof zeros);
+        else
+            memset(o, 0, columns * sizeof *o);
+    }
     for (size_t block = 0, j = 0; j < g->length; block++, j += ATTENTION_BLOCK) {
         struct weight_view rows = cache_rows(p, thread, t, j, at_most(ATTENTION_BLOCK, g->length - j), c0, c0 + columns);
         for (size_t q = 0, same; q < g->queries; q += same) {

@@ -43,7 +43,9 @@ static size_t rows_of_panel(const struct product *p, size_t i, size_t *n)
 /* += the sums of a block; of the first block: = */
 static inline void add_sums(float *restrict y, const float *restrict sums, size_t count, int first)
 {
-    if (first)
+    if (first && count == PANEL_ROWS) /* all of them nearly always: vectors, not calls */
+        memcpy(y, sums, PANEL_ROWS * sizeof *y);
+    else if (first)
         memcpy(y, sums, count * sizeof *y);
     else if (count == PANEL_ROWS)
         for (size_t r = 0; r < PANEL_ROWS; r++)

@@ -39,6 +39,9 @@ struct quantised_loops {
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                             size_t n1, const struct quantised_group *x, size_t ldx, size_t T);
 
+void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
+void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
+void neon_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
 /* `open` for all types, in plain C */
 void open_panel_of(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
 
