@@ -58,7 +58,7 @@ struct reference_options { /* all zero: the specification itself */
      * f32 program may turn lies within some 2^-22 of the group's largest. In a run a number so near is on the other side of its
      * tie with a probability of about 1/2, and then d away, as it is in a program that turned it. */
     uint64_t perturb;
-    int keep_ties; /* perturbed, but nothing is moved before it is rounded: what f32 costs where no rounding is turned */
+    int x_as_is; /* no x is rounded, whatever the weights: perturbed runs tell what f32 costs where no rounding is turned */
     enum precision precision;
     struct conventions conventions; /* rope-angle=f32: pow in outside programs may differ by an ulp */
     int context;                    /* for yarn=max-len; 0: the tokens of the call */

@@ -18,12 +18,16 @@ static int quantises(const struct run *run)
 
 /* -- x ------------------------------------------------------------------------------------------------------------ */
 
+static enum form unquantised(const struct run *run)
+{
+    return run->options.precision == PRECISION_BF16 && !run->options.x_as_is ? TO_BF16 : AS_IS;
+}
+
 /* of a matrix whose sums have so many terms */
 static enum form form_of(const struct run *run, int quantised, int length)
 {
-    if (quantised || (quantises(run) && length % GROUP == 0))
-        return TO_GROUPS;
-    return run->options.precision == PRECISION_BF16 ? TO_BF16 : AS_IS;
+    int groups = (quantised || (quantises(run) && length % GROUP == 0)) && !run->options.x_as_is;
+    return groups ? TO_GROUPS : unquantised(run);
 }
 
 enum form ref_form(const struct run *run, const struct matrix *w) { return form_of(run, ref_is_quantised(w), w->cols); }
@@ -44,14 +48,14 @@ enum form ref_values_form(const struct run *run, const struct attention *w) { re
 enum form ref_keys_form(const struct run *run, const struct attention *w)
 {
     if (ref_is_quantised(keys_matrix(w)) && !w->k_b_transposed.tensor)
-        return run->options.precision == PRECISION_BF16 ? TO_BF16 : AS_IS;
+        return unquantised(run);
     return form_of(run, w->k_b_transposed.tensor != NULL, run->c->qk_nope_head_dim);
 }
 
 /* how far a number may be moved before it is rounded, in perturbed runs */
 static double nudge(struct run *run)
 {
-    return run->options.perturb && !run->options.keep_ties ? ref_uniform(run) * 0x1p-18 : 0;
+    return run->options.perturb ? ref_uniform(run) * 0x1p-18 : 0;
 }
 
 /* rounded to the nearest bf16, and then below 2^-56 to 0 */

@@ -174,7 +174,7 @@ static inline void put_random_layer(struct gguf_writer *w, struct quantised_mode
 static inline struct config quantised_config(const struct quantised_model *q)
 {
     struct config c = {
-        .vocab_size = 64, .hidden_size = q->large ? 256 : 64, .num_hidden_layers = 1, .max_position_embeddings = 128,
+        .vocab_size = 96, .hidden_size = q->large ? 256 : 64, .num_hidden_layers = 1, .max_position_embeddings = 128,
         .rms_norm_eps = 1e-6, .num_attention_heads = 2, .q_lora_rank = q->large ? 0 : 32, .kv_lora_rank = q->large ? 256 : 64,
         .qk_nope_head_dim = q->large ? 256 : 32, .qk_rope_head_dim = 8, .v_head_dim = q->large ? 128 : 16,
         .rope_theta = 10000, .intermediate_size = q->large ? 256 : 96, .moe_intermediate_size = q->large ? 256 : 32,
