@@ -66,6 +66,7 @@ struct cli {
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* quantize --force */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
