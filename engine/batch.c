@@ -179,9 +179,13 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+        else if (!code)
+            code = run_open(&runs[i], err);
     }
     if (!code)
         code = run_all(runs, count, err);
+    for (size_t i = 0; i < count && runs[i].session; i++)
+        run_close(&runs[i]);
     numa_leave(&visit);
     fpenv_leave(env);
     vb_free(a, runs);

@@ -3,6 +3,7 @@
 #define VB_DECODE_LOOP_H
 
 #include "session.h"
+#include "stop.h"
 
 /* One session's run of vb_generate. */
 struct run {
@@ -11,7 +12,13 @@ struct run {
     vb_result *result;
     struct plan plan;
     int finished;
+    struct stop *stop; /* NULL: no stop strings */
+    size_t text;       /* bytes of the run's text */
 };
+
+/* Opens and closes what a run needs of its own. */
+int run_open(struct run *run, vb_error *err);
+void run_close(struct run *run);
 
 /* Strict verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it
  * counts only if drafts 1..i are the tokens chosen before it. Chooses from row to row until a draft differs, the run

@@ -234,6 +234,7 @@ typedef struct vb_event {
     size_t index;        /* in the timeline */
     int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
     const float *logits; /* the row that chose it [V], as the model gave it */
+    size_t text_bytes;   /* with a tokenizer: bytes of the run's text that no stop string can take back any more */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
@@ -241,7 +242,7 @@ enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
     size_t tokens;              /* how many were chosen, the end token included */
-    enum vb_finish finish;      /* length (n or the context), stop (an end token), stopped (the callback) */
+    enum vb_finish finish;      /* length (n or the context), stop (an end token, a stop string), stopped (the callback) */
     uint64_t fingerprint;       /* of the rows that chose the tokens, when asked for; see vb_fingerprint */
     size_t forwards;            /* target passes after prefill */
     size_t drafted, accepted;   /* drafts verified; those emitted */
@@ -249,6 +250,8 @@ typedef struct vb_result {
     size_t draft_failures;      /* drafts that ended at a row that was not finite */
     size_t prefill_tokens;
     double prefill_seconds, decode_seconds;
+    int32_t stop_string; /* the number, from 1, of the stop string that ended the run; 0: none did */
+    size_t text_bytes;   /* with a tokenizer: of the run's text, which ends before the stop string and an end token */
 } vb_result;
 
 typedef struct vb_generate_options {
@@ -257,6 +260,9 @@ typedef struct vb_generate_options {
     int fingerprint;      /* compute it */
     vb_callback callback; /* NULL: none */
     void *context;
+    const vb_tokenizer *tokenizer; /* the model's, whose vb_piece are the run's text; NULL: the run has none */
+    const char *const *stop; /* stop_count strings; the token that completes one of them in the run's text is the last: a */
+    size_t stop_count;       /* finish of VB_FINISH_STOP. The text of the prompt, and of runs before, is not looked at */
 } vb_generate_options;
 
 /* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */

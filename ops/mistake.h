@@ -38,6 +38,7 @@
     _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
     _(random_number_by_round)      /* every row of a round draws the same number */                                    \
     _(penalties_miss_drafts)       /* accepted drafts are not counted as output */                                     \
+    _(stop_misses_drafts)          /* stop strings are not looked for in accepted drafts */                            \
     _(query_not_rounded)           /* precision bf16: W_uk meets the query as it is */                                 \
     _(router_rounded)              /* the router's gate reads what the experts read */                                 \
     _(weights_truncated)           /* F32, F16, FP8 to BF16 by leaving bits out */                                     \

@@ -20,7 +20,7 @@
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 static const int modules[] = {1, 3, 0, 0, 0, 1};
 
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s fingerprint:s draft:s draft_tokens:i stats:o"
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i stats:o"
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
     "decode_tokens_per_second:R"

@@ -456,8 +456,8 @@ TEST(help_names_every_option)
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill" COMPUTE PROMPT},
-        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill" COMPUTE PROMPT},
+        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill --stop" COMPUTE PROMPT},
+        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill --stop" COMPUTE PROMPT},
         {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},

@@ -101,6 +101,59 @@ TEST(verify_and_draft_take_the_options)
     json_decref(j);
 }
 
+/* v3 with a tokenizer, whose ids are the model's. */
+static void model_with_text(char model[64])
+{
+    make_dir(model);
+    copy_files(V3, model);
+    copy_files("golden/tokenizer", model);
+}
+
+TEST(the_text_ends_before_a_stop_string)
+{
+    char model[64], stop[8] = "", other[] = "not in the text";
+    model_with_text(model);
+    json_t *plain = JSON("generate", model, "--tokens", "5,6,7", "-n", "40", "--ignore-eos", "--logit-bias", "5:-9"), *j;
+    const char *text = string(plain, "text");
+    for (size_t at = 4; !*stop; at++) /* two letters that stand together for the first time */
+        if (text[at] > ' ' && text[at + 1] > ' ') {
+            memcpy(stop, text + at, 2);
+            if (strstr(text, stop) != text + at)
+                *stop = 0;
+        }
+    size_t before = (size_t)(strstr(text, stop) - text);
+    for (int drafted = 0; drafted < 2; drafted++) {
+        const char *method = drafted ? "mtp-vanilla" : "none";
+        j = JSON("generate", model, "--tokens", "5,6,7", "-n", "40", "--ignore-eos", "--logit-bias", "5:-9", "--stop", other, "--stop",
+                 stop, "--draft", method);
+        if (strlen(string(j, "text")) != before || strncmp(string(j, "text"), text, before))
+            fail_msg("--stop %s of %s gives %s", stop, text, string(j, "text"));
+        assert_string_equal(string(j, "stop_string"), stop);
+        assert_string_equal(string(j, "finish_reason"), "stop");
+        struct said s = RUN("generate", model, "--tokens", "5,6,7", "-n", "40", "--ignore-eos", "--logit-bias", "5:-9", "--stop", stop,
+                            "--draft", method);
+        assert_true(s.out_size == before + 1 && !memcmp(s.out, text, before));
+        forget(&s);
+        json_decref(j);
+    }
+    struct said s = RUN("generate", model, "--tokens", "5,6,7", "-n", "40", "--ignore-eos", "--logit-bias", "5:-9", "--stop", other);
+    assert_true(s.out_size == json_string_length(json_object_get(plain, "text")) + 1 && !memcmp(s.out, text, s.out_size - 1));
+    forget(&s);
+    j = JSON("verify", model, "--tokens", "5,6,7", "-n", "40", "--ignore-eos", "--logit-bias", "5:-9", "--stop", stop, "--threads", "1");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    json_decref(j);
+    json_decref(plain);
+    expect_failure(RUN("generate", V3, "--tokens", "5", "--stop", "x"), 1, "tokenizer.json");
+    expect_failure(RUN("generate", model, "--tokens", "5", "--stop", ""), USAGE, "--stop is empty");
+    expect_failure(RUN("generate", model, "--tokens", "5", "--stop", "\xff"), USAGE, "--stop is not UTF-8");
+    expect_failure(RUN("draft", model, "--tokens", "5", "--stop", "x"), USAGE, "--stop");
+    const char *many[40] = {verbatim, "generate", model, "--tokens", "5"};
+    for (int i = 0; i < 17; i++)
+        many[5 + 2 * i] = "--stop", many[6 + 2 * i] = "x";
+    expect_failure(run_to(PIPE, many), USAGE, "more than 16 times");
+    remove_dir(model);
+}
+
 TEST(what_makes_no_sense_is_refused)
 {
     static const char *const bad[][2] = {
@@ -123,6 +176,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_bias_elects_and_forbids),
         cmocka_unit_test(a_large_presence_penalty_says_nothing_twice),
         cmocka_unit_test(verify_and_draft_take_the_options),
+        cmocka_unit_test(the_text_ends_before_a_stop_string),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
     find_verbatim(argc, argv);

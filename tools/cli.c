@@ -291,10 +291,10 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *bytes)
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *bytes)
 {
     struct utf8_stream stream = {0};
-    size_t room = 16, used = 0, size;
+    size_t room = 16, used = 0, taken = 0, size;
     if (!c->tokenizer)
         return NULL;
     for (size_t i = 0; i < count; i++)
@@ -305,8 +305,11 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *by
         abort();
     for (size_t i = 0; i < count; i++) {
         const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
-        if (piece && !(i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
-            used += utf8_stream_push(&stream, piece, size, text + used);
+        if (!piece || (i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
+            continue;
+        size = size < most - taken ? size : most - taken;
+        taken += size;
+        used += utf8_stream_push(&stream, piece, size, text + used);
     }
     used += utf8_stream_finish(&stream, text + used);
     text[used] = '\0';

@@ -39,12 +39,17 @@ enum option_group {
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
+    TAKES_STOP = 1 << 28, /* --stop */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
+
+#define MOST_STOPS 16
 
 /* What the command line says of sampling and session.sampling does not hold as it stands; see tools/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
+    const char *stop[MOST_STOPS];
+    int num_stops;
     int32_t *bias_tokens;
     float *bias_values;
 };
@@ -109,6 +114,8 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+/* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
+int cli_stops(const struct cli *c, vb_generate_options *o);
 
 /* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
  * stderr when the model is open. */
@@ -137,8 +144,9 @@ int cli_print_json(json_t *value);
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
 /* The text of ids as it would be shown, *size bytes (a token may be the character U+0000): invalid bytes as U+FFFD, the
- * end token left out, which with --ignore-eos ends nothing and is text. NULL without a tokenizer. */
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *size);
+ * end token left out, which with --ignore-eos ends nothing and is text. Of more than `most` bytes the first so many (before
+ * a stop string). NULL without a tokenizer. */
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
 /* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);

@@ -7,17 +7,59 @@
 
 #include "cli.h"
 
-/* Writes the text as it comes; on a terminal, accepted drafts are green. */
+/* Writes the text as it comes; on a terminal, accepted drafts are green. What may become a stop string is held back. */
 struct printer {
     const struct cli *c;
     struct utf8_stream stream;
     int colour, printed;
     double first_token; /* when it came, by cli_seconds(); 0: none yet */
+    char *held;         /* the text's bytes that are not written yet, and for each whether a draft brought it */
+    char *drafted;
+    size_t count, room, written;
 };
 
-static void write_bytes(const char *bytes, size_t size)
+static void hold(struct printer *p, const char *bytes, size_t size, int draft)
 {
-    fwrite(bytes, 1, size, stdout);
+    if (p->count + size > p->room) {
+        p->room = 2 * (p->count + size);
+        p->held = realloc(p->held, p->room);
+        p->drafted = realloc(p->drafted, p->room);
+        if (!p->held || !p->drafted)
+            abort();
+    }
+    memcpy(p->held + p->count, bytes, size);
+    memset(p->drafted + p->count, draft, size);
+    p->count += size;
+}
+
+/* Writes the text up to that many bytes. */
+static void write_up_to(struct printer *p, size_t text_bytes)
+{
+    char out[4096];
+    size_t n = text_bytes - p->written, end;
+    for (size_t i = 0; i < n; i = end) {
+        int green = p->colour && p->drafted[i];
+        for (end = i + 1; end < n && end < i + 1024 && p->drafted[end] == p->drafted[i];)
+            end++;
+        fputs(green ? "\033[32m" : "", stdout);
+        fwrite(out, 1, utf8_stream_push(&p->stream, p->held + i, end - i, out), stdout);
+        fputs(green ? "\033[0m" : "", stdout);
+    }
+    fflush(stdout);
+    memmove(p->held, p->held + n, n ? p->count - n : 0);
+    memmove(p->drafted, p->drafted + n, n ? p->count - n : 0);
+    p->count -= n;
+    p->written += n;
+}
+
+static void finish_text(struct printer *p, const vb_result *r)
+{
+    char rest[16];
+    if (p->c->tokenizer)
+        write_up_to(p, r->text_bytes);
+    fwrite(rest, 1, utf8_stream_finish(&p->stream, rest), stdout);
+    if (r->tokens)
+        putchar('\n');
     fflush(stdout);
 }
 
@@ -25,7 +67,6 @@ static int print_token(void *context, const vb_event *e)
 {
     struct printer *p = context;
     size_t size;
-    char out[4096];
     if (!p->first_token)
         p->first_token = cli_seconds();
     if (p->c->json)
@@ -36,16 +77,9 @@ static int print_token(void *context, const vb_event *e)
         return ferror(stdout) != 0;
     }
     const char *piece = tokenizer_piece(p->c->tokenizer, e->token, &size);
-    if (!piece || (vb_is_end_token(p->c->model, e->token) && !p->c->ignore_eos))
-        return 0;
-    if (p->colour && e->draft_depth)
-        fputs("\033[32m", stdout);
-    for (size_t done = 0; done < size; done += 1024) {
-        size_t n = size - done < 1024 ? size - done : 1024;
-        write_bytes(out, utf8_stream_push(&p->stream, piece + done, n, out));
-    }
-    if (p->colour && e->draft_depth)
-        fputs("\033[0m", stdout);
+    if (piece && (!vb_is_end_token(p->c->model, e->token) || p->c->ignore_eos))
+        hold(p, piece, size, e->draft_depth > 0);
+    write_up_to(p, e->text_bytes);
     return ferror(stdout) != 0; /* nobody reads: stop */
 }
 
@@ -93,11 +127,11 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     for (size_t i = prompt; i < count; i++)
         json_array_append_new(ids, json_integer(tokens[i]));
     size_t size;
-    char *text = cli_text(c, tokens + prompt, count - prompt, &size);
+    char *text = cli_text(c, tokens + prompt, count - prompt, r->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
-                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
-                            fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
+                            r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
                             all_stats(c, r, first_token));
     free(text);
     return cli_print_json(out);
@@ -136,13 +170,36 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
 
 static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
 
+static int decode(struct cli *c, vb_session *session, size_t prompt, long long n)
+{
+    vb_error err;
+    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
+    struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
+    vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
+                             .callback = print_token, .context = &printer};
+    int code = cli_stops(c, &o);
+    if (code != EXIT_DONE)
+        return code;
+    int failed = vb_generate(session, &o, &result, &err);
+    if (!c->json)
+        finish_text(&printer, &result);
+    free(printer.held);
+    free(printer.drafted);
+    if (failed)
+        cli_error(c, &err), code = EXIT_OTHER;
+    else if (c->json)
+        code = print_json(c, session, prompt, &result, printer.first_token);
+    else if (!ferror(stdout)) /* else main says so */
+        print_statistics(c, prompt, &result, printer.first_token);
+    return code;
+}
+
 static int run(struct cli *c)
 {
     int32_t *prompt = NULL;
     size_t count;
     long long n = c->n < 0 ? 128 : c->n;
     vb_session *session = NULL;
-    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
     vb_error err;
     int code = cli_open(c);
     if (code == EXIT_DONE)
@@ -153,25 +210,8 @@ static int run(struct cli *c)
         code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
         code = cli_error(c, &err);
-    if (code == EXIT_DONE) {
-        struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
-        vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
-                                 .callback = print_token, .context = &printer};
-        int failed = vb_generate(session, &o, &result, &err);
-        if (!c->json) {
-            char rest[16];
-            write_bytes(rest, utf8_stream_finish(&printer.stream, rest));
-            if (result.tokens)
-                putchar('\n');
-            fflush(stdout);
-        }
-        if (failed)
-            cli_error(c, &err), code = EXIT_OTHER;
-        else if (c->json)
-            code = print_json(c, session, count, &result, printer.first_token);
-        else if (!ferror(stdout)) /* else main says so */
-            print_statistics(c, count, &result, printer.first_token);
-    }
+    if (code == EXIT_DONE)
+        code = decode(c, session, count, n);
     vb_session_close(session);
     free(prompt);
     return code;
@@ -205,6 +245,7 @@ const struct command command_generate = {
     "  --repetition-penalty R    of tokens in prompt or output: z > 0 ? z/R : z*R; 0 and 1 are off (1)\n"
     "  --presence-penalty X, --frequency-penalty X   minus X, minus X times its count, for a token in the output (0, 0)\n"
     "  --logit-bias ID:VALUE,..  added to logits before all else; -inf forbids a token\n"
+    "  --stop TEXT            end with the token that completes TEXT in the output, which then ends before it; may be repeated\n"
     "  --threads N            (the processors this process may use)\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
     "  --precision MODE       f32; bf16: what linear layers take is rounded to bf16, faster prompts; q8, q4: their weights are\n"
@@ -220,6 +261,6 @@ const struct command command_generate = {
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
-    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
-    "                         draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};
+    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
+    "                         draft, draft_tokens, stats\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP, run};

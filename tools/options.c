@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
 
 struct option {
     const char *name;
@@ -62,6 +62,7 @@ static const struct option options[] = {
     {"--relaxed_delta", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_delta), 0, 0},
     {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
     {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
+    {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
@@ -102,6 +103,10 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(int *)(void *)field = 1;
     } else if (o->kind == TEXT_VALUE) {
         *(const char **)(void *)field = value;
+    } else if (o->kind == STOP_VALUE) { /* may be given again and again */
+        if (c->sampling.num_stops == (int)o->most)
+            return cli_fail(c, EXIT_USAGE, "%s is given more than %lld times", o->name, o->most);
+        c->sampling.stop[c->sampling.num_stops++] = value;
     } else if (o->kind == DOUBLE_VALUE) {
         double f = strtod(value, &end);
         if (end == value || *end || !isfinite(f) || f < 0.0)

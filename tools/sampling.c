@@ -58,12 +58,32 @@ static int read_logit_bias(struct cli *c)
     return EXIT_DONE;
 }
 
+static int check_stops(const struct cli *c)
+{
+    for (int i = 0; i < c->sampling.num_stops; i++) {
+        const char *text = c->sampling.stop[i];
+        if (!*text || utf8_valid(text, strlen(text)) < strlen(text))
+            return cli_fail(c, EXIT_USAGE, "--stop is %s", *text ? "not UTF-8" : "empty");
+    }
+    return EXIT_DONE;
+}
+
 int cli_sampling(struct cli *c)
 {
     int code = check_ranges(c);
+    if (code == EXIT_DONE)
+        code = check_stops(c);
     if (code == EXIT_DONE && c->sampling.logit_bias)
         code = read_logit_bias(c);
     return code;
+}
+
+int cli_stops(const struct cli *c, vb_generate_options *o)
+{
+    o->tokenizer = c->tokenizer;
+    o->stop = c->sampling.stop;
+    o->stop_count = (size_t)c->sampling.num_stops;
+    return o->stop_count && !c->tokenizer ? cli_error(c, &c->tokenizer_error) : EXIT_DONE;
 }
 
 void cli_sampling_close(struct cli *c)

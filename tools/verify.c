@@ -101,7 +101,9 @@ static int run_setting(struct verify *v, const struct setting *s)
     c->session.threads = s->threads;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
-    int code = cli_session(c, v->prompt_count, (long long)v->n, &session);
+    int code = cli_stops(c, &o);
+    if (code == EXIT_DONE)
+        code = cli_session(c, v->prompt_count, (long long)v->n, &session);
     if (code == EXIT_DONE && (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
@@ -274,6 +276,6 @@ const struct command command_verify = {
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
+    "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP, run};

@@ -57,6 +57,31 @@ def test_sampling_options_are_the_commands(models, options):
     assert models("tale").generate(PROMPT, 30, temperature=1.5, seed=2**64 - 1, **options).tokens == said["tokens"]
 
 
+@pytest.mark.parametrize("options", [
+    dict(min_p=0.1, temperature=1), dict(repetition_penalty=1.4), dict(presence_penalty=2, temperature=0.7), dict(frequency_penalty=0.5),
+])
+def test_penalties_are_the_commands(models, options):
+    arguments = itertools.chain.from_iterable(("--" + name.replace("_", "-"), value) for name, value in options.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 30, *arguments)
+    assert models("tale").generate(PROMPT, 30, **options).tokens == said["tokens"]
+
+
+def test_stop_strings_are_the_commands(models):
+    tokenizer = verbatim.Tokenizer(path("tale"))
+    prompt = tokenizer.encode("Once upon a time")
+    for stop in ["gambl"], ["never happens", "n, and"], ["never happens"]:
+        arguments = itertools.chain.from_iterable(("--stop", text) for text in stop)
+        said = run("generate", path("tale"), "--prompt", "Once upon a time", "-n", 40, *arguments)
+        for draft in "none", "mtp-eagle":
+            result = models("tale").generate(prompt, 40, draft=draft, tokenizer=tokenizer, stop=stop)
+            assert (result.tokens, result.text, result.finish_reason) == (said["tokens"], said["text"], said["finish_reason"])
+            assert result.stop_string == said["stop_string"]
+    with pytest.raises(verbatim.VerbatimError, match="no tokenizer"):
+        models("tale").generate(prompt, 4, stop="x")
+    with pytest.raises(ValueError, match="null character"):
+        models("tale").generate(prompt, 4, stop="a\0b", tokenizer=tokenizer)
+
+
 def test_a_draft_as_long_as_asked(models):
     said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", "mtp-eagle", "--draft-tokens", 7)
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)

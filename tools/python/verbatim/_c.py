@@ -168,6 +168,7 @@ class vb_event(C.Structure):
         ("index", C.c_size_t),
         ("draft_depth", C.c_int),
         ("logits", C.POINTER(C.c_float)),
+        ("text_bytes", C.c_size_t),
     ]
 
 
@@ -188,6 +189,8 @@ class vb_result(C.Structure):
         ("prefill_tokens", C.c_size_t),
         ("prefill_seconds", C.c_double),
         ("decode_seconds", C.c_double),
+        ("stop_string", C.c_int32),
+        ("text_bytes", C.c_size_t),
     ]
 
 
@@ -198,6 +201,9 @@ class vb_generate_options(C.Structure):
         ("fingerprint", C.c_int),
         ("callback", event_callback),
         ("context", C.c_void_p),
+        ("tokenizer", C.c_void_p),
+        ("stop", C.POINTER(C.c_char_p)),
+        ("stop_count", C.c_size_t),
     ]
 
 

@@ -40,9 +40,11 @@ class Result:
 
     tokens: list[int]  # the new ones, an end token included
     fingerprint: str  # of the rows of logits that chose them: equal fingerprints are equal bits
-    finish_reason: str  # length, stop (an end token), stopped (by on_token)
+    finish_reason: str  # length, stop (an end token, a stop string), stopped (by on_token)
     stats: dict  # forwards, drafted, accepted, accepted_by_depth, ...
     logits: np.ndarray | None = None  # float32 [len(tokens), V] when asked for
+    text: str | None = None  # with a tokenizer: without the end token and what stands from the stop string on
+    stop_string: str | None = None  # the one that ended the run
 
 
 class Session:
@@ -138,9 +140,10 @@ class Session:
         """Cuts the timeline, and the caches with it, to its first `count` tokens."""
         self._run(self._lib.vb_truncate, _number("count", count, 0))
 
-    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None) -> Result:
+    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=()) -> Result:
         """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
-        something true."""
+        something true. stop: strings; the token that completes one of them in the text that tokenizer (a Tokenizer) gives is
+        the last."""
         rows = np.empty((_number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
         tokens = []
 
@@ -155,15 +158,22 @@ class Session:
             return bool(on_token(Event(event.token, event.index, event.draft_depth, row)))
 
         result = _c.vb_result()
+        stop = [stop] if isinstance(stop, str) else list(stop)
+        strings = (C.c_char_p * len(stop))(*(_c_string("stop", s) for s in stop))
         options = _c.vb_generate_options(max_tokens=_number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
-                                         callback=self._guard.callback(_c.event_callback, on_event, 1))
+                                         callback=self._guard.callback(_c.event_callback, on_event, 1),
+                                         tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
-        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint")}
+        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
         for name in "accepted_by_depth", "drafted_by_depth":
             stats[name] = list(stats[name])
         stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
+        text = None
+        if tokenizer:
+            text = b"".join(tokenizer.piece(t) or b"" for t in tokens)[: result.text_bytes].decode("utf-8", "replace")
         return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats,
-                      None if rows is None else rows[: len(tokens)])
+                      None if rows is None else rows[: len(tokens)], text,
+                      stop[result.stop_string - 1] if result.stop_string else None)
 
     def draft(self) -> tuple[int, list[int]]:
         """The target's next token, which is appended, and what the session's method would propose after it."""
@@ -189,6 +199,12 @@ def _number(name, value, least, end=2**31):
     if isinstance(value, bool) or int(value) != value or not least <= value < end:
         raise ValueError("%s is %r, wanted an integer from %d to %d" % (name, value, least, end - 1))
     return int(value)
+
+
+def _c_string(name, text):
+    if "\0" in text:
+        raise ValueError("%s is %r: a null character ends a string in C" % (name, text))
+    return text.encode()
 
 
 def _mask(mask, vocab_size):
