@@ -101,7 +101,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
     enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
-    if (type == a->w_uk.type)
+    if (type == a->w_uk.type || (MISTAKE(keys_left_out) && weight_is_quantised(type)))
         return VB_OK;
     a->uk_transposed = weight_is_quantised(type);
     copy.transposed = a->uk_transposed;

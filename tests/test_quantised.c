@@ -215,12 +215,68 @@ TEST(the_engine_computes_what_the_reference_does_in_q8_and_q4)
     }
 }
 
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
+
+#define DRAFTED 12 /* tokens before a draft */
+#define K 4
+
+/* A draft is only an argmax: those are compared whose margin is above what a turned rounding does, and no later ones. */
+static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t method)
+{
+    int32_t tokens[DRAFTED], next, have[VB_MAX_DRAFT], want[K], n;
+    size_t V = (size_t)vb_vocab_size(s->m), equal = 0;
+    double *logits = calloc(K * V, sizeof *logits);
+    assert_non_null(logits);
+    random_tokens(s->m, seed, tokens, DRAFTED);
+    vb_session_options o = {.context = DRAFTED + K + 1, .threads = 1, .draft = mtp_method(method), .draft_tokens = K};
+    vb_session *session = open_session(s->m, &o, tokens, DRAFTED);
+    OK(vb_draft(session, &next, have, &n, &err));
+    vb_session_close(session);
+    enum reference_draft_method m = method ? REFERENCE_MTP_EAGLE : REFERENCE_MTP_VANILLA;
+    OK(reference_draft(s->ref, &s->exact, tokens, DRAFTED, next, m, K, want, logits, &err));
+    for (int k = 0; k < K; k++, equal++) {
+        double best = logits[(size_t)k * V + (size_t)want[k]], second = -INFINITY;
+        for (size_t v = 0; v < V; v++)
+            if (v != (size_t)want[k])
+                second = fmax(second, logits[(size_t)k * V + v]);
+        if (best - second < 0.05 * fabs(best))
+            break;
+        if (have[k] != want[k])
+            fail_msg("%s, %s, %s: draft %d is %d, the reference has %d", s->path, s->precision, mtp_method(method), k + 1,
+                     (int)have[k], (int)want[k]);
+    }
+    free(logits);
+    return equal;
+}
+
+TEST(drafts_in_q8_and_q4_are_those_of_the_reference)
+{
+    static const char *const names[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3", "golden/tiny/glm"}, *const precisions[] = {"q8", "q4"};
+    for (size_t i = 0; i < COUNT(names) * COUNT(precisions); i++) {
+        struct subject s = {.path = names[i / 2], .precision = precisions[i % 2]};
+        vb_model_options o = {.precision = s.precision};
+        size_t equal = 0;
+        OK(vb_model_open(&s.m, s.path, &o, &err));
+        OK(reference_open(&s.ref, s.path, NULL, &err));
+        OK(precision_parse(&s.exact.precision, s.precision, &err));
+        for (uint64_t seed = 0; seed < 8; seed++)
+            for (size_t method = 0; method < 2; method++)
+                equal += compare_drafts(&s, seed, method);
+        if (getenv("VERBOSE"))
+            print_message("%-30s %-4s %zu drafts compared, of %d\n", s.path, s.precision, equal, 16 * K);
+        assert_true(equal > 16);
+        reference_close(s.ref);
+        vb_model_close(s.m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_every_type),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_mixed_types),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_in_q8_and_q4),
+        cmocka_unit_test(drafts_in_q8_and_q4_are_those_of_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

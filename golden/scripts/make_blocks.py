@@ -34,7 +34,9 @@ def blocks_of(kind, rng):
 def rows(rng):
     w = rng.standard_normal((24, 64)).astype(np.float32)
     w[:12] *= np.exp2(rng.integers(-20, 9, (12, 1))).astype(np.float32)
-    w[12:16] = rng.integers(-256, 257, (4, 64)) / 2  # halves: many lie between two codes
+    for row, largest, size in ((12, 127, 1), (13, 127, 2.0**-9), (14, -8, 1), (15, 8, 2.0**-9)):  # halfway between codes
+        w[row] = (rng.integers(-abs(largest), abs(largest), 64) + 0.5) * size
+        w[row, [5, 40]] = largest * size
     w[16:20, :] = rng.choice(np.array([-3, -1, 1, 3], np.float32), (4, 64))  # several of the largest magnitude
     w[20] = 0
     w[21, 32:] = 0
