@@ -16,7 +16,7 @@
 #include "../ops/weights.h"
 #include "../simd/decode.h"
 
-#define AT_ONCE ((size_t)32 << 20) /* bytes of a file between two calls of progress, about */
+#define AT_ONCE ((size_t)8 << 20) /* bytes of a file between two calls of progress, about */
 
 /* ---- what is to be copied ---- */
 
