@@ -1,14 +1,9 @@
 /* tests/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
- * block holds; and what memory copies of weights take. Runs in the repository's root. */
+ * block holds. Runs in the repository's root. */
 #include "engine_support.h"
-
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "../engine/gguf.h"
 #include "support/gguf.h"
-#include "support/process.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
 
@@ -305,126 +300,7 @@ TEST(a_weight_that_no_block_holds_is_named_where_it_is_stored)
         }
 }
 
-/* ---- memory ---- */
-
-/* A checkpoint of zeros, which takes no room on a disk. */
-struct zeros {
-    char header[65536];
-    size_t used, bytes;
-};
-
-static void put_zeros(struct zeros *z, const char *name, size_t rows, size_t cols)
-{
-    size_t bytes = 2 * rows * (cols ? cols : 1);
-    char shape[48];
-    snprintf(shape, sizeof shape, cols ? "%zu,%zu" : "%zu", rows, cols);
-    z->used += (size_t)snprintf(z->header + z->used, sizeof z->header - z->used,
-                                "%s\"%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                                z->used ? "," : "{", name, shape, z->bytes, z->bytes + bytes);
-    assert_true(z->used < sizeof z->header);
-    z->bytes += bytes;
-}
-
-static void put_zero_mlp(struct zeros *z, const char *prefix, size_t width)
-{
-    char name[96];
-    snprintf(name, sizeof name, "%s.gate_proj", prefix);
-    put_zeros(z, name, width, 1024);
-    snprintf(name, sizeof name, "%s.up_proj", prefix);
-    put_zeros(z, name, width, 1024);
-    snprintf(name, sizeof name, "%s.down_proj", prefix);
-    put_zeros(z, name, 1024, width);
-}
-
-static void put_zero_layer(struct zeros *z, int layer)
-{
-    static const struct {
-        const char *name;
-        size_t rows, cols;
-    } parts[] = {{"input_layernorm", 1024, 0}, {"post_attention_layernorm", 1024, 0}, {"self_attn.q_proj", 128, 1024},
-                 {"self_attn.kv_a_proj_with_mqa", 96, 1024}, {"self_attn.kv_a_layernorm", 64, 0},
-                 {"self_attn.kv_b_proj", 128, 64}, {"self_attn.o_proj", 1024, 64}};
-    char name[96];
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s", layer, parts[i].name);
-        put_zeros(z, name, parts[i].rows, parts[i].cols);
-    }
-    snprintf(name, sizeof name, "model.layers.%d.mlp.gate", layer);
-    if (layer)
-        put_zeros(z, name, 32, 1024);
-    for (int e = 0; layer && e < 32; e++) {
-        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d", layer, e);
-        put_zero_mlp(z, name, 1024);
-    }
-    snprintf(name, sizeof name, "model.layers.%d.mlp", layer);
-    if (!layer)
-        put_zero_mlp(z, name, 64);
-}
-
-static void write_zeros(const char *dir)
-{
-    static struct zeros z;
-    char path[128];
-    uint64_t size;
-    put_zeros(&z, "model.embed_tokens", 64, 1024);
-    put_zeros(&z, "model.norm", 1024, 0);
-    put_zeros(&z, "lm_head", 64, 1024);
-    put_zero_layer(&z, 0);
-    put_zero_layer(&z, 1);
-    z.header[z.used++] = '}';
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    size = z.used;
-    assert_true(write(fd, &size, 8) == 8 && write(fd, z.header, z.used) == (ssize_t)z.used);
-    assert_int_equal(ftruncate(fd, (off_t)(8 + z.used + z.bytes)), 0);
-    close(fd);
-    write_text(dir, "config.json",
-               "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"model_type\":\"deepseek_v2\",\"hidden_size\":1024,"
-               "\"vocab_size\":64,\"num_hidden_layers\":2,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,"
-               "\"intermediate_size\":64,\"moe_intermediate_size\":1024,\"n_routed_experts\":32,\"n_shared_experts\":0,"
-               "\"num_experts_per_tok\":2,\"norm_topk_prob\":false,\"routed_scaling_factor\":1.0,\"scoring_func\":\"softmax\","
-               "\"topk_method\":\"greedy\",\"num_attention_heads\":2,\"num_key_value_heads\":2,\"q_lora_rank\":null,"
-               "\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":32,\"v_head_dim\":32,"
-               "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-06,\"rope_theta\":10000}");
-}
-
-/* Of a run of three tokens. */
-static long long peak_of(const char *model, const char *precision, long long *copied)
-{
-    json_t *j = JSON("generate", model, "--tokens", "1,2,3", "-n", "3", "--ignore-eos", "--precision", precision, "--json");
-    const json_t *stats = json_object_get(j, "stats");
-    long long peak = integer(stats, "peak_memory_bytes");
-    *copied = integer(stats, "copied_bytes");
-    json_decref(j);
-    return peak;
-}
-
-/* Copies take the place of what they are made of: 100 MB of weights never become 200 MB. */
-TEST(copies_do_not_double_the_memory)
-{
-    char dir[64], file[128];
-    long long copied, base, peak;
-    struct stat st;
-    make_dir(dir);
-    write_zeros(dir);
-    snprintf(file, sizeof file, "%s/q.gguf", dir);
-    struct said s = RUN("quantize", dir, "-o", file, "--type", "q8_0");
-    expect_code(&s, 0);
-    forget(&s);
-    assert_int_equal(stat(file, &st), 0);
-    assert_true(st.st_size > 100000000);
-    base = peak_of("golden/tiny/v2-lite", "f32", &copied);
-    assert_int_equal(copied, 0);
-    peak = peak_of(file, "f32", &copied);
-    if (copied < st.st_size * 9 / 10 || (double)(peak - base) > 1.05 * (double)st.st_size)
-        fail_msg("a file of %lld bytes, %lld of them copied, takes %lld bytes", (long long)st.st_size, copied, peak - base);
-    peak = peak_of(dir, "q4", &copied);
-    if (copied < st.st_size * 4 / 10 || (double)(peak - base) > 1.20 * (double)copied)
-        fail_msg("%lld bytes quantised of a directory take %lld", copied, peak - base);
-    remove_dir(dir);
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensor_of_another_type_or_shape_is_told),
@@ -433,8 +309,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_scale_that_is_no_number_is_told_with_its_block),
         cmocka_unit_test(a_scale_that_is_no_number_ends_the_run),
         cmocka_unit_test(a_weight_that_no_block_holds_is_named_where_it_is_stored),
-        cmocka_unit_test(copies_do_not_double_the_memory),
     };
-    find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
