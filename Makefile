@@ -40,6 +40,7 @@ endif
 VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
 ifeq ($(ARCH),aarch64)
 SIMD    += $(wildcard simd/neon*.c)
+FLAGS_OF_neon_dotprod := -march=armv8.2-a+dotprod
 endif
 
 # oneDNN is loaded when it is asked for (ops/onednn.h): the build wants its header, of version 2, and no library.
@@ -76,7 +77,8 @@ help:
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
 flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
-        $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni.c,$<),$(FLAGS_OF_avx512_vnni)) \
+        $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
+        $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
         $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
         $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn))
 

@@ -4,11 +4,8 @@
 #include "json.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 
 #define TEXT_CHUNK 65536 /* names live in chunks, so that they never move */
 #define MAX_SHARDS 100000
@@ -170,7 +167,7 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
             file = checkpoint_keep_text(c, t.file ? t.file : "");
         t.file = file;
         t.data = NULL;
-        t.taken = 0;
+        t.taken = t.copied = 0;
         t.ignored = NULL;
         rc = file ? checkpoint_add(c, &t, err) : checkpoint_no_memory(c, err);
     }
@@ -370,24 +367,9 @@ void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char 
     mine->ignored = why;
 }
 
-int checkpoint_lock(const struct checkpoint *c, vb_error *err)
+void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t)
 {
-    struct rlimit limit;
-    size_t total = 0;
-    const struct mapping *m, *done;
-    for (m = c->mappings; m; m = m->next)
-        total += m->size;
-    for (m = c->mappings; m && !mlock(m->data, m->size); m = m->next)
-        ;
-    if (!m)
-        return VB_OK;
-    int why = errno;
-    for (done = c->mappings; done != m; done = done->next)
-        munlock(done->data, done->size);
-    if ((why == ENOMEM || why == EPERM || why == EAGAIN) && !getrlimit(RLIMIT_MEMLOCK, &limit) && limit.rlim_cur < total)
-        return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: the limit (RLIMIT_MEMLOCK, ulimit -l) "
-                       "is %llu bytes", c->dir, total, (unsigned long long)limit.rlim_cur);
-    return vb_fail(err, VB_NO_MEMORY, "%s: its %zu bytes cannot be locked into memory: %s", c->dir, total, strerror(why));
+    c->tensors[t - c->tensors].copied = 1;
 }
 
 size_t checkpoint_count(const struct checkpoint *c)

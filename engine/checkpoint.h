@@ -8,7 +8,12 @@
 
 #include "support.h"
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_OTHER };
+enum dtype { /* the order of enum weight_type; from Q8_0 on in GGUF files only */
+    DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3,
+    DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+    DTYPE_OTHER
+};
+static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q8_0 && dtype < DTYPE_OTHER; }
 
 #define TENSOR_MAX_DIMS 4
 #define TENSOR_MAX_NAME 255
@@ -23,6 +28,7 @@ struct tensor {
     size_t bytes;
     const char *file;              /* the shard's name, for messages */
     int taken;                     /* how often it was consumed */
+    int copied;                    /* what is read of it from now on is a copy of the model's */
     const char *ignored;           /* why it is not used, or NULL */
 };
 
@@ -48,8 +54,16 @@ const struct tensor *checkpoint_take(struct checkpoint *c, const char *name);
 /* Marks as explained: `why` is a string constant. */
 void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why);
 
-/* Locks the mappings into memory until they are closed: all or none. An error names RLIMIT_MEMLOCK when that is why. */
-int checkpoint_lock(const struct checkpoint *c, vb_error *err);
+/* Marks as copied, see struct tensor. */
+void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t);
+/* Lets the pages of these bytes go, if they are mapped: they are no longer counted as this process's memory, and come back
+ * when they are read again. */
+void checkpoint_release(const struct checkpoint *c, const void *data, size_t bytes);
+
+/* Locks the mappings into memory until they are closed, without the tensors that are copied; and `more` bytes of the model's.
+ * All or none. An error names RLIMIT_MEMLOCK when that is why. */
+int checkpoint_lock(const struct checkpoint *c, const void *copies, size_t more, vb_error *err);
+void checkpoint_unlock(const void *copies, size_t more); /* those, before they are freed */
 
 size_t checkpoint_count(const struct checkpoint *c);
 const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* sorted by name */

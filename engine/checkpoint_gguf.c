@@ -8,8 +8,9 @@
  *                                 together at open, so that the sum over n runs as it does on any other file
  *                                 (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj itself.
  *
- * Quantised blocks run along n in attn_k_b, so no copy can turn them round: with kernels for them, the two parts
- * become tensors of their own (k_b_proj, v_b_proj) and the binder gives the operator both. Until then they are refused here. */
+ * Where one of the two is quantised they stay apart, under names that no Hugging Face checkpoint has. Blocks of attn_k_b run
+ * along n, so no copy can turn them round: it is k_b_proj_transposed [H c, n] then; one that is not quantised is copied,
+ * k_b_proj [H n, c]. attn_v_b is v_b_proj [H v, c]. */
 #include "checkpoint_internal.h"
 #include "gguf.h"
 #include "../simd/decode.h"
@@ -69,8 +70,8 @@ static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *f
 {
     *t = (struct tensor){.dtype = from->type->dtype, .ndim = from->ndim, .data = from->data, .bytes = from->bytes};
     if (from->type->dtype == DTYPE_OTHER)
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; of a GGUF file's types F32, F16 and BF16 are supported",
-                       from->file, (int)from->name.size, from->name.s, from->type->name);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q5_1, Q4_K, "
+                       "Q5_K and Q6_K", from->file, (int)from->name.size, from->name.s, from->type->name);
     memcpy(t->shape, from->shape, sizeof t->shape);
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", from->type->name);
     if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* names come sorted, files in runs */
@@ -119,11 +120,11 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     return rc;
 }
 
-/* ---- kv_b_proj from its two parts ---- */
+/* ---- kv_b_proj's two parts ---- */
 
 struct part { /* [H, rows, cols] */
     const unsigned char *data;
-    size_t rows, cols, size; /* bytes of a number */
+    size_t rows, cols, size; /* bytes of a number, if not quantised */
     enum dtype dtype;
 };
 
@@ -131,16 +132,13 @@ struct part { /* [H, rows, cols] */
 static int read_part(const struct reader *r, const struct gguf_tensor *t, struct part *p)
 {
     size_t H = (size_t)r->heads;
-    size_t rows = (size_t)t->shape[t->ndim - 2], cols = (size_t)t->shape[t->ndim - 1];
+    size_t rows = t->ndim > 1 ? (size_t)t->shape[t->ndim - 2] : 0, cols = (size_t)t->shape[t->ndim - 1];
     int good = t->ndim == 3 ? t->shape[0] == r->heads : t->ndim == 2 && rows % H == 0;
     *p = (struct part){t->data, t->ndim == 3 ? rows : rows / H, cols, t->type->bytes, t->type->dtype};
-    if (good && t->type->dtype != DTYPE_OTHER)
+    if (good)
         return VB_OK;
-    if (!good)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of %lld heads", t->file,
-                       (int)t->name.size, t->name.s, (long long)r->heads);
-    return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; of a GGUF file's types F32, F16 and BF16 are supported", t->file,
-                   (int)t->name.size, t->name.s, t->type->name);
+    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of %lld heads", t->file, (int)t->name.size,
+                   t->name.s, (long long)r->heads);
 }
 
 /* The matrix of head h, as it is stored or, when numbers are to have another size, widened to f32. */
@@ -159,7 +157,7 @@ static const unsigned char *head_of(const struct part *p, size_t h, size_t size,
 #define TILE 32 /* rows and columns: what is read down a column stays in the cache until its lines are used up */
 
 /* to [N, C] is the transpose of from [C, N]. */
-static inline void transpose(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
+static inline void transpose_numbers(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
 {
     for (size_t c0 = 0; c0 < C; c0 += TILE)
         for (size_t n0 = 0; n0 < N; n0 += TILE)
@@ -168,60 +166,100 @@ static inline void transpose(unsigned char *to, const unsigned char *from, size_
                     memcpy(to + (n * C + c) * size, from + (c * N + n) * size, size);
 }
 
+static void transpose(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
+{
+    if (size == 2) /* a constant: the compiler makes a single move of it */
+        transpose_numbers(to, from, C, N, 2);
+    else
+        transpose_numbers(to, from, C, N, 4);
+}
+
 /* to [H, n + v, c]: of each head the transpose of k [c, n], then v [v, c]. */
 static void join(unsigned char *to, size_t size, const struct part *k, const struct part *v, size_t heads, float *wide)
 {
     size_t C = k->rows, N = k->cols;
     for (size_t h = 0; h < heads; h++) {
-        const unsigned char *from = head_of(k, h, size, wide);
-        if (size == 2) /* a constant: the compiler makes a single move of it */
-            transpose(to, from, C, N, 2);
-        else
-            transpose(to, from, C, N, 4);
+        transpose(to, head_of(k, h, size, wide), C, N, size);
         to += N * C * size;
         memcpy(to, head_of(v, h, size, wide), v->rows * C * size);
         to += v->rows * C * size;
     }
 }
 
-/* Two parts of one type keep it; of two, both widen to F32, which holds either exactly. */
-static int add_joined(struct reader *r, const struct gguf_tensor *k_b, const struct gguf_tensor *v_b, const char *prefix)
+static int add_named(struct reader *r, struct tensor *t, const char *prefix, const char *name)
 {
-    char name[TENSOR_MAX_NAME + 1];
+    char whole[TENSOR_MAX_NAME + 1];
+    snprintf(whole, sizeof whole, "%s%s", prefix, name);
+    return add(r, t, whole);
+}
+
+/* [H rows, cols] */
+static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t cols)
+{
+    t->ndim = 2;
+    t->shape[0] = r->heads * (int64_t)rows;
+    t->shape[1] = (int64_t)cols;
+    t->shape[2] = 0;
+}
+
+/* Memory for all numbers of *t, which is to have `size` bytes for each. */
+static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
+{
+    size_t numbers;
+    if (__builtin_mul_overflow((size_t)t->shape[0], (size_t)t->shape[1], &numbers) ||
+        __builtin_mul_overflow(numbers, size, &t->bytes))
+        return NULL;
+    void *copy = checkpoint_keep_copy(r->c, t->bytes);
+    t->data = copy;
+    return copy;
+}
+
+/* Two parts of one type keep it; of two, both widen to F32, which holds either exactly. */
+static int add_joined(struct reader *r, struct tensor *t, const struct part *k, const struct part *v, const char *prefix)
+{
+    float *wide = NULL;
+    set_shape(r, t, k->cols + v->rows, k->rows);
+    if (k->dtype != v->dtype) {
+        t->dtype = DTYPE_F32;
+        strcpy(t->dtype_name, "F32");
+        wide = vb_alloc(&r->c->allocator, (k->cols > v->rows ? k->cols : v->rows) * k->rows, sizeof *wide);
+    }
+    size_t size = t->dtype == DTYPE_F32 ? 4 : 2;
+    unsigned char *copy = k->dtype == v->dtype || wide ? begin_copy(r, t, size) : NULL;
+    if (copy)
+        join(copy, size, k, v, (size_t)r->heads, wide);
+    vb_free(&r->c->allocator, wide);
+    return copy ? add_named(r, t, prefix, "self_attn.kv_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+}
+
+/* attn_k_b whose attn_v_b is quantised, and which is not */
+static int add_turned(struct reader *r, struct tensor *t, const struct part *k, const char *prefix)
+{
+    size_t head = k->rows * k->cols * k->size;
+    set_shape(r, t, k->cols, k->rows);
+    unsigned char *copy = begin_copy(r, t, k->size);
+    for (size_t h = 0; copy && h < (size_t)r->heads; h++)
+        transpose(copy + h * head, k->data + h * head, k->rows, k->cols, k->size);
+    return copy ? add_named(r, t, prefix, "self_attn.k_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+}
+
+static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struct gguf_tensor *v_b, const char *prefix)
+{
     struct part k, v;
-    struct tensor t;
-    size_t numbers, bytes;
-    int rc = read_part(r, k_b, &k);
-    if (rc || (rc = read_part(r, v_b, &v)) || (rc = begin(r, &t, k_b)))
+    struct tensor keys, values;
+    int rc = begin(r, &keys, k_b);
+    if (rc || (rc = begin(r, &values, v_b)) || (rc = read_part(r, k_b, &k)) || (rc = read_part(r, v_b, &v)))
         return rc;
     if (k.rows != v.cols)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu", t.file,
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu", keys.file,
                        (int)k_b->name.size, k_b->name.s, k.rows, v.cols);
-    t.ndim = 2;
-    t.shape[0] = r->heads * (int64_t)(k.cols + v.rows);
-    t.shape[1] = (int64_t)k.rows;
-    t.shape[2] = 0;
-    if (k.dtype != v.dtype) {
-        t.dtype = DTYPE_F32;
-        strcpy(t.dtype_name, "F32");
-    }
-    size_t size = t.dtype == DTYPE_F32 ? 4 : 2;
-    unsigned char *copy = NULL;
-    float *wide = NULL;
-    if (k.dtype != v.dtype && !(wide = vb_alloc(&r->c->allocator, (k.cols > v.rows ? k.cols : v.rows) * k.rows, sizeof *wide)))
-        return checkpoint_no_memory(r->c, r->err);
-    if (!__builtin_mul_overflow((size_t)t.shape[0], (size_t)t.shape[1], &numbers) &&
-        !__builtin_mul_overflow(numbers, size, &bytes))
-        copy = checkpoint_keep_copy(r->c, bytes);
-    if (copy)
-        join(copy, size, &k, &v, (size_t)r->heads, wide);
-    vb_free(&r->c->allocator, wide);
-    if (!copy)
-        return checkpoint_no_memory(r->c, r->err);
-    t.data = copy;
-    t.bytes = bytes;
-    snprintf(name, sizeof name, "%sself_attn.kv_b_proj.weight", prefix);
-    return add(r, &t, name);
+    if (!dtype_is_quantised(k.dtype) && !dtype_is_quantised(v.dtype))
+        return add_joined(r, &keys, &k, &v, prefix);
+    set_shape(r, &keys, k.rows, k.cols);
+    set_shape(r, &values, v.rows, v.cols);
+    rc = dtype_is_quantised(k.dtype) ? add_named(r, &keys, prefix, "self_attn.k_b_proj_transposed.weight")
+                                     : add_turned(r, &keys, &k, prefix);
+    return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
 }
 
 /* `rest` is what follows blk.L. in the name of attn_k_b or attn_v_b: 1 when it belongs to a pair that is (or was) joined. */
@@ -253,7 +291,7 @@ static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const cha
         if (!strcmp(rest, experts[i].gguf))
             return add_experts(r, t, prefix, experts[i].hf);
     if (is_of_pair(r, block, rest, &k_b, &v_b))
-        return t == k_b ? add_joined(r, k_b, v_b, prefix) : VB_OK;
+        return t == k_b ? add_pair(r, k_b, v_b, prefix) : VB_OK;
     return add_as(r, t, block, rest);
 }
 

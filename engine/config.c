@@ -462,9 +462,11 @@ void config_follow(struct config *c, const struct conventions *conventions)
 
 int precision_parse(enum precision *out, const char *name, vb_error *err)
 {
-    *out = PRECISION_F32;
-    if (!name || !strcmp(name, "f32"))
-        return VB_OK;
-    *out = PRECISION_BF16;
-    return strcmp(name, "bf16") ? vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32 and bf16", name) : VB_OK;
+    static const char *const names[] = {"f32", "bf16", "q8", "q4"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name ? name : "f32", names[i])) {
+            *out = (enum precision)i;
+            return VB_OK;
+        }
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8 and q4", name);
 }

@@ -9,7 +9,7 @@
 enum scoring_func { SCORING_SOFTMAX, SCORING_SIGMOID };
 enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };
 
-enum precision { PRECISION_F32, PRECISION_BF16 };
+enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
 #define CONFIG_MAX_EOS 16
 
@@ -88,7 +88,7 @@ int config_layer_is_moe(const struct config *c, int layer);
 /* Takes the conventions over, and what follows from them for the values above (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* "f32" or "bf16"; NULL: f32. VB_BAD_ARGUMENT names the known ones. */
+/* "f32", "bf16", "q8" or "q4"; NULL: f32. VB_BAD_ARGUMENT names the known ones. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
 /* (n+r)^-1/2, times m^2 under YaRN (SEMANTICS, Attention), in double, rounded once to f32. */

@@ -12,10 +12,10 @@
 /* Sizes are those of ggml's block structures. A type that gets kernels gets its dtype here. */
 static const struct gguf_tensor_type tensor_types[] = {
     {"F32", 0, 1, 4, DTYPE_F32},        {"F16", 1, 1, 2, DTYPE_F16},         {"BF16", 30, 1, 2, DTYPE_BF16},
-    {"Q4_0", 2, 32, 18, DTYPE_OTHER},   {"Q4_1", 3, 32, 20, DTYPE_OTHER},    {"Q5_0", 6, 32, 22, DTYPE_OTHER},
-    {"Q5_1", 7, 32, 24, DTYPE_OTHER},   {"Q8_0", 8, 32, 34, DTYPE_OTHER},    {"Q8_1", 9, 32, 36, DTYPE_OTHER},
-    {"Q2_K", 10, 256, 84, DTYPE_OTHER}, {"Q3_K", 11, 256, 110, DTYPE_OTHER}, {"Q4_K", 12, 256, 144, DTYPE_OTHER},
-    {"Q5_K", 13, 256, 176, DTYPE_OTHER}, {"Q6_K", 14, 256, 210, DTYPE_OTHER}, {"Q8_K", 15, 256, 292, DTYPE_OTHER},
+    {"Q4_0", 2, 32, 18, DTYPE_Q4_0},   {"Q4_1", 3, 32, 20, DTYPE_OTHER},    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
+    {"Q5_1", 7, 32, 24, DTYPE_Q5_1},   {"Q8_0", 8, 32, 34, DTYPE_Q8_0},    {"Q8_1", 9, 32, 36, DTYPE_OTHER},
+    {"Q2_K", 10, 256, 84, DTYPE_OTHER}, {"Q3_K", 11, 256, 110, DTYPE_OTHER}, {"Q4_K", 12, 256, 144, DTYPE_Q4_K},
+    {"Q5_K", 13, 256, 176, DTYPE_Q5_K}, {"Q6_K", 14, 256, 210, DTYPE_Q6_K}, {"Q8_K", 15, 256, 292, DTYPE_OTHER},
     {"IQ2_XXS", 16, 256, 66, DTYPE_OTHER}, {"IQ2_XS", 17, 256, 74, DTYPE_OTHER}, {"IQ3_XXS", 18, 256, 98, DTYPE_OTHER},
     {"IQ1_S", 19, 256, 50, DTYPE_OTHER}, {"IQ4_NL", 20, 32, 18, DTYPE_OTHER}, {"IQ3_S", 21, 256, 110, DTYPE_OTHER},
     {"IQ2_S", 22, 256, 82, DTYPE_OTHER}, {"IQ4_XS", 23, 256, 136, DTYPE_OTHER}, {"IQ1_M", 29, 256, 56, DTYPE_OTHER},

@@ -155,11 +155,11 @@ static void say_name(const struct saying *s)
 
 static void say_file(const struct saying *s, enum gguf_as linear)
 {
-    static const int file_types[] = {[GGUF_AS_F32] = 0, [GGUF_AS_BF16] = 32, [GGUF_AS_Q8_0] = 7, [GGUF_AS_Q4_0] = 2}; /* llama.cpp's */
+    static const int file_types[] = {[GGUF_AS_F32] = 0, [GGUF_AS_BF16] = 32, [GGUF_AS_Q8_0] = 7, [GGUF_AS_Q4_0] = 2};
     gguf_put_string(s->b, "general.architecture", "deepseek2");
     gguf_put_string(s->b, "general.type", "model");
     say_name(s);
-    gguf_put_u32(s->b, "general.file_type", file_types[linear]);
+    gguf_put_u32(s->b, "general.file_type", file_types[linear]); /* llama.cpp's numbers */
     gguf_put_u32(s->b, "general.quantization_version", 2);
 }
 

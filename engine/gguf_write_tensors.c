@@ -31,8 +31,8 @@ static const struct gguf_written_type *type_for(enum gguf_as as, const struct we
 }
 
 /* A tensor whose rows are its last extent; the caller fills in what is not ROWS. */
-static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as, const struct weight_view *w,
-                                int ndim, const size_t shape[3])
+static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
+                                const struct weight_view *w, int ndim, const size_t shape[3])
 {
     struct gguf_planned *t = &p->p->tensors[p->p->count++];
     size_t numbers = 1, cols = shape[ndim - 1];

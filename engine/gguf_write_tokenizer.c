@@ -230,8 +230,8 @@ static void tell_stripping(const struct putting *s)
     for (size_t i = 0; i < d->n_tokens; i++)
         count += d->tokens[i].lstrip || d->tokens[i].rstrip || d->tokens[i].single_word;
     if (count)
-        gguf_note(s->p, "GGUF does not say which added tokens strip blanks or want to stand alone (%d here do): around them ids may "
-                  "differ", count);
+        gguf_note(s->p, "GGUF does not say which added tokens strip blanks or want to stand alone (%d here do): around them ids "
+                  "may differ", count);
 }
 
 /* ---- all of it ---- */
@@ -241,13 +241,12 @@ static int put_known(struct putting *s, struct gguf_bytes *b)
 {
     const char *pre;
     int good, rc = tokenizer_pre_of(s->t, &pre, s->err);
-    if (rc)
+    if (!rc && !pre)
+        s->why = "GGUF has no name, that is known here, for how tokenizer.json cuts text into words";
+    else if (!rc && tokenizer_size(s->t) > s->p->model->config.vocab_size)
+        s->why = "tokenizer.json has tokens beyond the vocabulary of the model";
+    if (rc || s->why)
         return rc;
-    s->why = !pre ? "GGUF has no name, that is known here, for how tokenizer.json cuts text into words"
-             : tokenizer_size(s->t) > s->p->model->config.vocab_size ? "tokenizer.json has tokens beyond the vocabulary of the model"
-                                                                     : NULL;
-    if (s->why)
-        return VB_OK;
     gguf_put_string(b, "tokenizer.ggml.model", "gpt2");
     gguf_put_string(b, "tokenizer.ggml.pre", pre);
     if ((rc = put_tokens(s, b)))

@@ -1,6 +1,6 @@
 /* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
-#include "model.h"
+#include "model_internal.h"
 #include "../ops/mistake.h"
 #include "../ops/round.h"
 #include "../ops/weights.h"
@@ -10,32 +10,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Everything a model owns is in one list, so that closing half a model is closing a model. */
-struct model_block {
-    struct model_block *next;
-    char pad[64 - sizeof(struct model_block *)]; /* what follows is 64-byte aligned, as vb_alloc made it */
-};
+static void *keep(struct model *m, struct model_block *block)
+{
+    block->next = m->blocks;
+    m->blocks = block;
+    return block + 1;
+}
 
-struct binder {
-    struct model *m;
-    const struct config *c;
-    vb_error *err;
-    char prefix[64]; /* "model.layers.3." */
-};
-
-static void *model_alloc(const struct binder *b, size_t count, size_t size)
+void *model_alloc(const struct binder *b, size_t count, size_t size)
 {
     struct model_block *block = NULL;
     size_t bytes;
     if (!__builtin_mul_overflow(count, size, &bytes) && bytes <= SIZE_MAX - sizeof *block)
         block = vb_alloc(b->m->allocator, 1, sizeof *block + bytes);
-    if (!block) {
-        vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for %zu times %zu bytes", checkpoint_dir(b->m->checkpoint), count, size);
-        return NULL;
-    }
-    block->next = b->m->blocks;
-    b->m->blocks = block;
-    return block + 1;
+    if (block)
+        return keep(b->m, block);
+    vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for %zu times %zu bytes", checkpoint_dir(b->m->checkpoint), count, size);
+    return NULL;
+}
+
+void *model_alloc_unset(const struct binder *b, size_t bytes)
+{
+    struct model_block *block = bytes <= SIZE_MAX - sizeof *block ? vb_alloc_unset(b->m->allocator, sizeof *block + bytes) : NULL;
+    return block ? keep(b->m, block) : NULL;
 }
 
 static const char *show_shape(char text[96], const int64_t *shape, int ndim)
@@ -64,6 +61,13 @@ static int take(const struct binder *b, const struct tensor **out, const char *p
     return VB_OK;
 }
 
+static int is_stored(const struct binder *b, const char *part)
+{
+    char name[TENSOR_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s%s", b->prefix, part);
+    return checkpoint_find(b->m->checkpoint, name) != NULL;
+}
+
 /* The scales of an FP8 matrix: one for each block, those at the edges partial. */
 static int bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
 {
@@ -90,24 +94,24 @@ static int bind_scale(struct binder *b, struct weight_view *w, const char *part,
     return VB_OK;
 }
 
+_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q6_K == WEIGHT_Q6_K &&
+               (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
-    switch (t->dtype) {
-    case DTYPE_F32: *type = WEIGHT_F32; return 1;
-    case DTYPE_F16: *type = WEIGHT_F16; return 1;
-    case DTYPE_BF16: *type = WEIGHT_BF16; return 1;
-    case DTYPE_F8_E4M3: *type = WEIGHT_F8_E4M3; return 1;
-    default: return 0;
-    }
+    *type = (enum weight_type)t->dtype;
+    return t->dtype != DTYPE_OTHER;
 }
 
-static int bind_matrix(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
+static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const char *part, size_t rows,
+                       size_t cols)
 {
     const struct tensor *t;
     enum weight_type type;
     int rc = take(b, &t, part, ".weight", 2, rows, cols);
     if (rc)
         return rc;
+    *out = t;
     if (!weight_type(t, &type))
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, t->name,
                        t->dtype_name);
@@ -115,36 +119,11 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const char *part
     return type == WEIGHT_F8_E4M3 ? bind_scale(b, w, part, t->file) : VB_OK;
 }
 
-/* The matrix of a linear layer: in precision bf16, BF16. */
-static int round_linear(struct binder *b, struct weight_view *w)
-{
-    if (b->c->precision != PRECISION_BF16 || !w->data)
-        return VB_OK;
-    if (w->type != WEIGHT_BF16) {
-        uint16_t *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
-        if (!copy)
-            return VB_NO_MEMORY;
-        for (size_t i = 0; i < w->rows; i++)
-            for (size_t j = 0, n; j < w->cols; j += n) {
-                float some[256];
-                n = w->cols - j < 256 ? w->cols - j : 256;
-                decode_weights(some, w, i, j, n);
-                if (!MISTAKE(weights_truncated))
-                    op_round_bf16(some, some, n);
-                for (size_t k = 0; k < n; k++)
-                    copy[i * w->cols + j + k] = (uint16_t)(f32_to_bits(some[k]) >> 16);
-            }
-        b->m->rounded_bytes += w->rows * w->cols * sizeof *copy;
-        *w = (struct weight_view){.type = WEIGHT_BF16, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
-    }
-    w->magnitudes = &b->m->magnitudes[b->m->magnitudes_used++];
-    return VB_OK;
-}
-
 static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
 {
-    int rc = bind_matrix(b, w, part, rows, cols);
-    return rc ? rc : round_linear(b, w);
+    const struct tensor *t;
+    int rc = bind_matrix(b, w, &t, part, rows, cols);
+    return rc ? rc : model_plan_linear(b, w, t);
 }
 
 /* A vector, widened to f32. `part` is the whole rest of the name: the router's bias is not a ".weight". */
@@ -155,7 +134,7 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     int rc = take(b, &t, part, "", 1, count, 0);
     if (rc)
         return rc;
-    if (!weight_type(t, &type) || type == WEIGHT_F8_E4M3)
+    if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16 or BF16", t->file, t->name, t->dtype_name);
     if (!t->data) /* a list without weights */
         return VB_OK;
@@ -174,14 +153,41 @@ static int bind_kv_b(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
     size_t n = (size_t)c->qk_nope_head_dim, v = (size_t)c->v_head_dim, rows = (size_t)c->num_attention_heads * (n + v);
-    struct weight_view kv_b = {0};
-    int rc = bind_linear(b, &kv_b, "self_attn.kv_b_proj", rows, (size_t)c->kv_lora_rank);
-    a->w_uk = a->w_uv = kv_b;
+    const struct tensor *t;
+    int rc = bind_matrix(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, (size_t)c->kv_lora_rank);
+    a->w_uv = a->w_uk;
     a->w_uv.rows = rows - n;
-    if (kv_b.data) /* not in a list without weights */
-        a->w_uv = weight_rows(&kv_b, n, rows - n);
     a->uk_stride = a->uv_stride = n + v;
-    return rc;
+    return rc ? rc : model_plan_kv_b(b, a, t);
+}
+
+/* W_uk by itself: as kv_b_proj has it, or transposed when it is quantised along n. No kernel wants it otherwise. */
+static int bind_keys(struct binder *b, struct mla *a)
+{
+    size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
+    const struct tensor *t = NULL;
+    a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
+    a->uk_stride = a->uk_transposed ? latent : n;
+    int rc = a->uk_transposed ? bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n)
+                              : bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent);
+    if (!rc && weight_is_quantised(a->w_uk.type) != a->uk_transposed)
+        rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
+                     a->uk_transposed ? "a quantised" : "no quantised");
+    if (rc)
+        return rc;
+    return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
+}
+
+/* Of a GGUF file where one of the two is quantised they are two tensors (checkpoint_gguf.c). */
+static int bind_heads(struct binder *b, struct mla *a)
+{
+    size_t v = (size_t)b->c->v_head_dim;
+    if (!is_stored(b, "self_attn.v_b_proj.weight"))
+        return bind_kv_b(b, a);
+    a->uv_stride = v;
+    int rc = bind_keys(b, a);
+    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", (size_t)b->c->num_attention_heads * v,
+                                 (size_t)b->c->kv_lora_rank);
 }
 
 static int bind_mla(struct binder *b, struct mla *a)
@@ -189,7 +195,6 @@ static int bind_mla(struct binder *b, struct mla *a)
     const struct config *c = b->c;
     size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, q = (size_t)c->q_lora_rank;
     size_t latent = (size_t)c->kv_lora_rank, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
-    size_t v = (size_t)c->v_head_dim;
     int rc;
     if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
         return rc;
@@ -199,9 +204,9 @@ static int bind_mla(struct binder *b, struct mla *a)
         return rc;
     if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
-        (rc = bind_kv_b(b, a)))
+        (rc = bind_heads(b, a)))
         return rc;
-    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * v);
+    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * (size_t)c->v_head_dim);
 }
 
 /* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
@@ -218,17 +223,21 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     return bind_linear(b, &m->down_proj, down, d, width);
 }
 
-/* Convention gate=bf16, and the file has more digits: a copy of the router's matrix, rounded. */
-static int round_gate(struct binder *b, struct weight_view *w)
+/* A copy of the router's matrix: decoded when it is quantised, since what it reads never is; and rounded under convention
+ * gate=bf16, when the file has more digits. */
+static int copy_gate(struct binder *b, struct weight_view *w, const struct tensor *t)
 {
-    if (!b->c->conventions.value[GATE] || w->type == WEIGHT_BF16 || !w->data)
+    int rounded = b->c->conventions.value[GATE] && w->type != WEIGHT_BF16;
+    if (!w->data || (!rounded && !weight_is_quantised(w->type)))
         return VB_OK;
     float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
     if (!copy)
         return VB_NO_MEMORY;
     for (size_t i = 0; i < w->rows; i++)
         decode_weights(copy + i * w->cols, w, i, 0, w->cols);
-    op_round_bf16(copy, copy, w->rows * w->cols);
+    if (rounded)
+        op_round_bf16(copy, copy, w->rows * w->cols);
+    checkpoint_set_copied(b->m->checkpoint, t);
     b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
     *w = (struct weight_view){.type = WEIGHT_F32, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
     return VB_OK;
@@ -239,9 +248,10 @@ static int bind_moe(struct binder *b, struct moe *m)
     const struct config *c = b->c;
     size_t E = (size_t)c->n_routed_experts, width = (size_t)c->moe_intermediate_size;
     char part[40];
-    int rc = bind_matrix(b, &m->gate, "mlp.gate", E, (size_t)c->hidden_size);
+    const struct tensor *t;
+    int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, (size_t)c->hidden_size);
     if (!rc)
-        rc = round_gate(b, &m->gate);
+        rc = MISTAKE(router_quantised) ? model_plan_linear(b, &m->gate, t) : copy_gate(b, &m->gate, t);
     if (!rc && c->topk_method == TOPK_NOAUX_TC)
         rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
     if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
@@ -273,39 +283,48 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
     return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", (size_t)b->c->intermediate_size);
 }
 
-static int is_stored(const struct binder *b, const char *part)
-{
-    char name[TENSOR_MAX_NAME + 1];
-    snprintf(name, sizeof name, "%s%s", b->prefix, part);
-    return checkpoint_find(b->m->checkpoint, name) != NULL;
-}
-
 static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
 {
     size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    const struct tensor *t;
     int rc;
     if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
         (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
         (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
         return rc;
-    module->embed_tokens = b->m->embed_tokens;
-    module->head = b->m->lm_head;
-    if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, "embed_tokens", V, d)))
+    if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
         return rc;
     return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d) : VB_OK;
 }
 
+/* What a module does not store is the main model's. */
+static void share_outside(struct model *m)
+{
+    for (int k = 0; k < m->num_mtp; k++) {
+        if (!m->mtp[k].embed_tokens.rows)
+            m->mtp[k].embed_tokens = m->embed_tokens;
+        if (!m->mtp[k].head.rows)
+            m->mtp[k].head = m->lm_head;
+    }
+}
+
 static int bind_outside(struct binder *b)
 {
+    struct model *m = b->m;
     size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    const struct tensor *t;
     int rc;
     b->prefix[0] = 0;
-    if ((rc = bind_matrix(b, &b->m->embed_tokens, "model.embed_tokens", V, d)) ||
-        (rc = bind_vector(b, &b->m->norm, "model.norm.weight", d)))
+    if ((rc = bind_matrix(b, &m->embed_tokens, &t, "model.embed_tokens", V, d)) ||
+        (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
         return rc;
-    b->m->lm_head = b->m->embed_tokens;
-    return b->c->tie_word_embeddings ? round_linear(b, &b->m->lm_head) : bind_linear(b, &b->m->lm_head, "lm_head", V, d);
+    if (MISTAKE(embedding_quantised) && (rc = model_plan_linear(b, &m->embed_tokens, t)))
+        return rc;
+    if (!b->c->tie_word_embeddings)
+        return bind_linear(b, &m->lm_head, "lm_head", V, d);
+    m->lm_head = m->embed_tokens;
+    return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
 }
 
 /* The MTP layers there are: those that config.json promises, without the last ones of which no tensor is stored. */
@@ -389,11 +408,13 @@ static int bind_all(struct binder *b)
         rc = bind_layer(b, &m->layers[i], i);
     for (int k = 0; !rc && k < m->num_mtp; k++)
         rc = bind_mtp(b, &m->mtp[k], layers + k);
-    return rc ? rc : account(b);
+    if (!rc && !(rc = account(b)) && !(rc = model_make_copies(b)))
+        share_outside(m);
+    return rc;
 }
 
-int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
-               vb_error *err)
+static int bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+                const vb_allocator *a, vb_error *err)
 {
     struct model *m = vb_alloc(a, 1, sizeof *m);
     if (!m) {
@@ -406,7 +427,7 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     if (a)
         m->allocator_copy = *a;
     m->allocator = &m->allocator_copy;
-    struct binder b = {m, &m->config, err, ""};
+    struct binder b = {.m = m, .c = &m->config, .o = o, .err = err};
     int rc = bind_all(&b);
     if (rc)
         model_close(m);
@@ -415,23 +436,28 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     return rc;
 }
 
-int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, enum precision precision,
-                     const vb_allocator *a, vb_error *err)
+int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
+               vb_error *err)
+{
+    return bind(out, config, checkpoint, &(struct model_options){0}, a, err);
+}
+
+int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
-    if (!rc && conventions)
-        config_follow(&config, conventions);
-    config.precision = precision;
+    if (!rc && o->conventions)
+        config_follow(&config, o->conventions);
+    config.precision = o->precision;
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
-    return rc ? rc : model_bind(out, &config, checkpoint, a, err);
+    return rc ? rc : bind(out, &config, checkpoint, o, a, err);
 }
 
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
-    return model_open_under(out, dir, NULL, PRECISION_F32, a, err);
+    return model_open_under(out, dir, &(struct model_options){0}, a, err);
 }
 
 void model_close(struct model *m)
@@ -439,6 +465,9 @@ void model_close(struct model *m)
     if (!m)
         return;
     vb_allocator a = m->allocator_copy;
+    if (m->copied)
+        checkpoint_unlock(m->copied, m->copied_bytes);
+    vb_free(&a, m->copies);
     while (m->blocks) {
         struct model_block *block = m->blocks;
         m->blocks = block->next;

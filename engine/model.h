@@ -60,9 +60,17 @@ struct model {
     struct weight_view lm_head;               /* [V, d]; embed_tokens when tied */
     struct mtp_module *mtp;                   /* num_mtp of them: layers num_hidden_layers.. of the checkpoint */
     int num_mtp;
-    size_t widened_bytes;                     /* memory of the vectors widened to f32, and of FP8 scales that a file
-                                                 with an unpadded header holds at an odd address: copied, for C's sake */
-    size_t rounded_bytes;                     /* memory of matrices rounded to BF16, in precision bf16 */
+    struct model_copy *copies;                /* matrices that are not read as they are stored (model_internal.h), */
+    size_t num_copies;
+    const void *copied;                       /* and the memory of all of them */
+    size_t copied_bytes;
+    double copy_seconds;                      /* that making them took, reading included */
+    size_t widened_bytes;                     /* memory of what was widened to f32: vectors, W_uk out of a quantised kv_b_proj,
+                                                 a quantised router; and of FP8 scales that a file with an unpadded header holds
+                                                 at an odd address: copied, for C's sake */
+    size_t rounded_bytes;                     /* of matrices rounded to BF16, in precision bf16 */
+    size_t quantised_bytes;                   /* of those quantised, in precision q8 and q4 */
+    size_t repacked_bytes;                    /* of those quantised in the file, and put into panels */
     unsigned char *magnitudes;                /* precision bf16: what kernels learn of each matrix; the only thing of a
                                                  model that changes, and only from not knowing to knowing */
     size_t magnitudes_used;
@@ -75,11 +83,20 @@ struct model {
  * tied to it; whole MTP layers beyond num_nextn_predict_layers. MTP layers that config.json promises and nothing stores
  * (many copies drop them) leave num_mtp smaller than that; one stored in part is an error. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
-/* The same under other conventions (NULL: the defaults) and in another precision. In bf16 every matrix of a linear layer is
- * BF16: what is stored otherwise is rounded to nearest once, into a copy (rounded_bytes); embed_tokens and the router's
- * gate stay as stored. */
-int model_open_under(struct model **out, const char *dir, const struct conventions *conventions, enum precision precision,
-                     const vb_allocator *a, vb_error *err);
+
+/* In bf16 every matrix of a linear layer is BF16: what is stored otherwise is rounded to nearest once, into a copy. In q8 and
+ * q4 it is Q8_0 or Q4_0 where the sum's length is a multiple of 32, along n in W_uk. What is quantised in the file stays so
+ * in every precision; so do embed_tokens and the router's gate as they are stored. Q8_0 and Q4_0 become panels
+ * (simd/quantised.h), a copy, unless from_file. The bits are the same with or without. */
+struct model_options {
+    const struct conventions *conventions; /* NULL: the defaults */
+    enum precision precision;
+    int from_file;
+    int threads;                           /* that copies are made by; 0: the processors of the affinity mask */
+    void (*progress)(void *context, size_t done, size_t total); /* bytes of copies made so far; NULL: silent */
+    void *progress_context;
+};
+int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
 /* Binds a checkpoint (taken over, also on failure) to a config. Works on a list without weights: data stays NULL. */

@@ -1,5 +1,7 @@
 /* engine/numa.c -- the plan becomes calls. The only file that knows libnuma. */
+#include "model_internal.h"
 #include "numa.h"
+#include "../ops/weights.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -142,10 +144,8 @@ static int ends_with(const char *s, const char *end)
 /* Matrices by rows; of an embedding a token reads one row, on the caller's thread. */
 static void place_tensor(struct placing *p, const struct model *m, const struct tensor *t)
 {
-    int is_head = m->config.tie_word_embeddings && !strcmp(t->name, "model.embed_tokens.weight");
-    int looked_up = ends_with(t->name, "embed_tokens.weight") && !is_head;
-    if (!t->taken || !t->data || t->ndim != 2 || !t->shape[0] ||
-        (m->config.precision == PRECISION_BF16 && t->dtype != DTYPE_BF16)) /* rounded to a copy, whose pages lie where they were written */
+    int looked_up = ends_with(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
+    if (!t->taken || t->copied || !t->data || t->ndim != 2 || !t->shape[0])
         return;
     if (looked_up)
         placement_of_bytes(&p->numa->placement, (uintptr_t)t->data, t->bytes, p->page, place_pages, p);
@@ -154,11 +154,20 @@ static void place_tensor(struct placing *p, const struct model *m, const struct 
                           p->page, place_pages, p);
 }
 
-static uint64_t weight_bytes(const struct model *m)
+/* A panel is so many rows side by side: cut where rows are cut, since a group of rows that stay together is whole panels. */
+static void place_copy(struct placing *p, const struct weight_view *w)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++)
-        bytes += checkpoint_at(m->checkpoint, i)->taken ? checkpoint_at(m->checkpoint, i)->bytes : 0;
+    size_t rows = w->panels ? (w->rows + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS : w->rows;
+    placement_of_rows(&p->numa->placement, (uintptr_t)w->data, rows, weight_bytes(w) / rows, p->page, place_pages, p);
+}
+
+static uint64_t bytes_read(const struct model *m)
+{
+    uint64_t bytes = m->copied_bytes;
+    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, i);
+        bytes += t->taken && !t->copied ? t->bytes : 0;
+    }
     return bytes;
 }
 
@@ -173,6 +182,8 @@ static void place_weights(struct model *m)
     }
     for (size_t i = 0; i < checkpoint_count(m->checkpoint) && !p.stopped; i++)
         place_tensor(&p, m, checkpoint_at(m->checkpoint, i));
+    for (size_t i = 0; i < m->num_copies && !p.stopped; i++)
+        place_copy(&p, &m->copies[i].result);
     set_mempolicy(mode, mode == MPOL_DEFAULT ? NULL : mask, 8 * sizeof mask);
 }
 
@@ -180,7 +191,7 @@ void numa_place_on(struct model *m, enum placement_mode mode, const struct topol
 {
     struct timespec start, end;
     vb_placement *r = &m->numa->report;
-    uint64_t bytes = weight_bytes(m), room = 0;
+    uint64_t bytes = bytes_read(m), room = 0;
     clock_gettime(CLOCK_MONOTONIC, &start);
     placement_plan(&m->numa->placement, t, mode, bytes);
     r->nodes = m->numa->placement.nodes;

@@ -10,7 +10,8 @@
  *   3. all are asked where they are, and the count is reported.
  * So opening reads the whole checkpoint. Weights larger than the memory to be had are left to the first touch: pinned
  * threads read their own rows first.
- * No private copy is made: the promise "mapped, not copied" stays, and two runs share their pages.
+ * No private copy is made for it: the promise "mapped, not copied" stays, and two runs share their pages. Matrices that are
+ * copies already (model_copy.c) are moved in the same way; a huge page that two nodes' rows share lies with the second.
  *
  * A kernel that refuses (containers often forbid these calls), and a build without libnuma, are no errors: the output
  * does not depend on it. vb_placement says so. */

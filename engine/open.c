@@ -20,28 +20,46 @@ static int place(struct model **m, enum placement_mode mode, vb_error *err)
     return vb_fail(err, VB_NO_MEMORY, "no memory for the plan of where threads and pages go");
 }
 
+static int repack_parse(int *off, const char *name, vb_error *err)
+{
+    *off = name && !strcmp(name, "off");
+    if (!name || *off || !strcmp(name, "on"))
+        return VB_OK;
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown repack %s; known are on, off", name);
+}
+
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
+    static const vb_model_options defaults;
+    const vb_model_options *o = options ? options : &defaults;
     struct conventions conventions = {{0}};
-    enum precision precision;
+    struct model_options how = {.conventions = &conventions, .threads = o->threads, .progress = o->progress,
+                                .progress_context = o->progress_context};
     enum placement_mode mode;
     *out = NULL;
-    int code = precision_parse(&precision, options ? options->precision : NULL, err);
+    int code = precision_parse(&how.precision, o->precision, err);
     if (!code)
-        code = conventions_parse(&conventions, options ? options->conventions : NULL, err);
+        code = conventions_parse(&conventions, o->conventions, err);
     if (!code)
-        code = numa_mode(&mode, options ? options->numa : NULL, err);
+        code = numa_mode(&mode, o->numa, err);
+    if (!code)
+        code = repack_parse(&how.from_file, o->repack, err);
+    if (!code && (o->threads < 0 || o->threads > 4096))
+        code = vb_fail(err, VB_BAD_ARGUMENT, "threads is %d, wanted 1 to 4096", o->threads);
     if (code)
         return code;
     struct fpenv env = fpenv_enter();
-    code = model_open_under(out, dir, &conventions, precision, options ? &options->allocator : NULL, err);
+    code = model_open_under(out, dir, &how, &o->allocator, err);
     if (!code && mode != PLACEMENT_OFF)
         code = place(out, mode, err);
     fpenv_leave(env);
     return code;
 }
 
-int vb_model_lock(const vb_model *model, vb_error *err) { return checkpoint_lock(model->checkpoint, err); }
+int vb_model_lock(const vb_model *model, vb_error *err)
+{
+    return checkpoint_lock(model->checkpoint, model->copied, model->copied_bytes, err);
+}
 
 void vb_model_close(vb_model *model) { model_close(model); }
 int32_t vb_vocab_size(const vb_model *model) { return model->config.vocab_size; }

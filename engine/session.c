@@ -29,12 +29,6 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
-static int available_processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 static int choose_kernels(const struct vb_session *s, const struct kernels **k, vb_error *err)
 {
     int known;
@@ -80,7 +74,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     const vb_allocator *a = s->model->allocator;
     size_t round = VB_MAX_DRAFT + 1, max_rows = s->chunk > round ? s->chunk : round;
     size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
-    int threads = s->options.threads ? s->options.threads : available_processors();
+    int threads = s->options.threads ? s->options.threads : vb_processors();
     int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
     if (!code)
         code = prefill_open(s, err);

@@ -2,10 +2,15 @@
 #include "support.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE_PAGES ((size_t)8 << 20) /* bytes that are worth asking for them */
 
 int vb_fail(vb_error *err, int code, const char *format, ...)
 {
@@ -19,21 +24,34 @@ int vb_fail(vb_error *err, int code, const char *format, ...)
     return code;
 }
 
-/* A block begins 64 bytes or more before what the caller sees; the word before that is the address to free. */
-void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
+#define BEFORE 128 /* a block begins 64 bytes or more before what the caller sees; the word before that is the address to free */
+
+static void *align(char *block)
 {
-    if (size && count > (SIZE_MAX - 128) / size)
-        return NULL;
-    size_t total = count * size + 128;
-    int given = a && a->alloc;
-    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc: pages never used are never touched */
-    if (!block)
-        return NULL;
-    char *aligned = (char *)(((uintptr_t)block + 127) & ~(uintptr_t)63);
-    if (given)
-        memset(block, 0, total);
+    char *aligned = (char *)(((uintptr_t)block + BEFORE - 1) & ~(uintptr_t)63);
     memcpy(aligned - sizeof block, &block, sizeof block);
     return aligned;
+}
+
+void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
+{
+    if (size && count > (SIZE_MAX - BEFORE) / size)
+        return NULL;
+    size_t total = count * size + BEFORE;
+    int given = a && a->alloc;
+    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc: pages never used are never touched */
+    if (block && given)
+        memset(block, 0, total);
+    return block ? align(block) : NULL;
+}
+
+void *vb_alloc_unset(const vb_allocator *a, size_t size)
+{
+    char *block = size > SIZE_MAX - BEFORE ? NULL : a && a->alloc ? a->alloc(a->context, size + BEFORE) : malloc(size + BEFORE);
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)block + page - 1) / page * page;
+    if (block && size >= HUGE_PAGES)
+        madvise((void *)begin, ((uintptr_t)block + size - begin) / page * page, MADV_HUGEPAGE); /* refused: then without */
+    return block ? align(block) : NULL;
 }
 
 void vb_free(const vb_allocator *a, void *aligned)
@@ -92,4 +110,10 @@ int vb_file_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+int vb_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }

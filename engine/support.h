@@ -14,6 +14,9 @@ int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((for
  * count * size that overflows returns NULL. vb_free accepts NULL. */
 void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
 void vb_free(const vb_allocator *a, void *block);
+/* The same for much memory that is going to be written as a whole: not zeroed, in huge pages where the kernel has them
+ * (measured: reading it back is twice as fast). */
+void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);
 
 /* The bytes of a whole file, with a 0 byte appended that *size does not count. The caller frees *data with vb_free.
@@ -25,5 +28,8 @@ char *vb_path(const vb_allocator *a, const char *dir, const char *name);
 
 /* 0 when there is no such file, 1 when there is. */
 int vb_file_exists(const char *path);
+
+/* Those of the affinity mask. */
+int vb_processors(void);
 
 #endif

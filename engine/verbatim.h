@@ -60,15 +60,22 @@ typedef struct model vb_model;
 typedef struct vb_model_options {
     vb_allocator allocator; /* must outlive the model and its sessions */
     const char *precision;  /* NULL or "f32": weights as stored, f32 activations; "bf16": what linear layers take is rounded
-                               to bf16, and so are, once, weights that are not (a copy of them) */
+                               to bf16, and so are, once, weights that are not (a copy of them); "q8", "q4": weights become
+                               Q8_0 or Q4_0, once (a copy). In each, a GGUF file's quantised weights stay as they are */
     const char *conventions; /* NULL: the defaults; else "as=vllm-2025,concat=hidden-embedding": `verbatim conventions` lists
                                 them. Those of drafting change no output; those of the target change the bits. */
     const char *numa;       /* NULL or "off", "interleave", "bind": on machines with several memories (NUMA nodes), threads
                                are pinned and weights placed; reads them all. See vb_placement. No bit depends on it. */
+    const char *repack;     /* NULL or "on": Q8_0 and Q4_0 weights are put into another order (a copy), in which they are read
+                               faster; "off": they are used as they are stored. No bit depends on it */
+    int32_t threads;        /* that make such copies; 0: the processors of the affinity mask */
+    void (*progress)(void *context, size_t done, size_t total); /* bytes of copies made so far; NULL: silent */
+    void *progress_context;
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index), or a GGUF file
- * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for what a GGUF file holds transposed. options may be NULL. Close it after its last session. */
+ * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for those that are copied: see the options; and what a GGUF file
+ * holds transposed. options may be NULL. Close it after its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 

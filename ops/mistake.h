@@ -48,7 +48,14 @@
     _(query_not_rounded)           /* precision bf16: W_uk meets the query as it is */                                 \
     _(router_rounded)              /* the router's gate reads what the experts read */                                 \
     _(weights_truncated)           /* F32, F16, FP8 to BF16 by leaving bits out */                                     \
-    _(tiny_weight_forgotten)       /* a matrix with one is taken for an ordinary one the next time */
+    _(tiny_weight_forgotten)       /* a matrix with one is taken for an ordinary one the next time */                  \
+    _(minimum_added)               /* quantised weights: d q + m where it is d q - m */                                \
+    _(offset_forgotten)            /* codes as they are stored, without the 8 or 128 that they are too high */         \
+    _(codes_to_even)               /* Q8_0: halves to even, not away from 0 */                                         \
+    _(scale_without_sign)          /* Q4_0: d of the largest magnitude, not of the number that has it */               \
+    _(keys_left_out)               /* q8, q4: W_uk as it is stored */                                                  \
+    _(embedding_quantised)         /* q8, q4: the embedding too */                                                     \
+    _(router_quantised)            /* q8, q4: the router's gate too */
 
 #define MISTAKE_NUMBER(name) MISTAKE_##name,
 enum mistake { NO_MISTAKE, MISTAKES(MISTAKE_NUMBER) };

@@ -86,7 +86,7 @@ struct quantised_group {
 
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
-    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; else NULL */
+    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; "dotprod"; else NULL */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n). */

@@ -112,20 +112,14 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-const struct kernels kernels_neon = {
-    .name = "neon",
-    .matmul = {matmul, matmul, matmul, matmul},
-    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
-    .matmul_bf16 = matmul_bf16,
-    .matmul_quantised = neon_matmul_quantised,
-    .dot = dot,
-    .pack = pack,
-    .narrow = narrow,
-    .quantise = quantise,
-    .axpy = axpy,
-    .scale = scale,
-    .divide = divide,
-    .softmax_block = softmax_block,
-    .exp = exp_f32,
-    .silu_mul = silu_mul,
-};
+#define TABLE(product_of_quantised, that_variant)                                                                      \
+    {                                                                                                                  \
+        .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul},                           \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = matmul_bf16,                              \
+        .matmul_quantised = product_of_quantised, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
+        .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block, .exp = exp_f32,                \
+        .silu_mul = silu_mul,                                                                                          \
+    }
+
+const struct kernels kernels_neon = TABLE(neon_matmul_quantised, NULL);
+const struct kernels kernels_neon_dotprod = TABLE(neon_dotprod_matmul_quantised, "dotprod");

@@ -9,8 +9,8 @@ extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_vnni, k
 const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512_vnni, &kernels_avx512, &kernels_avx2,
                                                &kernels_scalar, NULL};
 #elif defined(__aarch64__)
-extern const struct kernels kernels_neon;
-const struct kernels *const kernel_tables[] = {&kernels_neon, &kernels_scalar, NULL};
+extern const struct kernels kernels_neon, kernels_neon_dotprod;
+const struct kernels *const kernel_tables[] = {&kernels_neon_dotprod, &kernels_neon, &kernels_scalar, NULL};
 #else
 const struct kernels *const kernel_tables[] = {&kernels_scalar, NULL};
 #endif
@@ -36,6 +36,10 @@ static int cpu_has_avx512_vnni(void)
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & 1 << 11);
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static int cpu_has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
 #endif
 
 /* SLEEF's functions want hardware fma on x86, so the scalar table does too. */
@@ -50,6 +54,9 @@ int kernels_runs_here(const struct kernels *k)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                (!k->variant || cpu_has_avx512_vnni()) && (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
+#elif defined(__aarch64__)
+    if (k->variant)
+        return cpu_has_dotprod();
 #endif
     (void)k;
     return 1;

@@ -423,14 +423,14 @@ static int report(void)
     for (const struct kernels *const *k = kernel_tables; *k; k++) {
         int scalar = *k == &kernels_scalar; /* held against definitions, where there are some */
         if (!kernels_runs_here(*k)) {
-            printf("skipped: %s (this CPU lacks it)\n", (*k)->name);
+            printf("skipped: %s%s%s (this CPU lacks it)\n", (*k)->name, (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "");
             continue;
         }
         for (int kernel = 0; kernel < KERNELS; kernel++) {
             int count = failures[kernel][k - kernel_tables];
             if (!wanted((enum kernel)kernel) || (scalar && !count))
                 continue;
-            printf("%-8s%-5s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
+            printf("%-8s%-8s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
             if (count)
                 printf(" (%d cases)\n", count);
             bad |= count != 0;

@@ -266,7 +266,7 @@ int bench(void)
             table++;
         char name[40];
         snprintf(name, sizeof name, "%s%s", kernel_names[l->kernel], l->panels ? " panels" : "");
-        printf("%-8s%-5s%-20s", l->k->name, l->k->variant ? l->k->variant : "", name);
+        printf("%-8s%-8s%-20s", l->k->name, l->k->variant ? l->k->variant : "", name);
         if (l->kernel < DOT)
             printf("%5zu x %4zu T=%-4zu%12.0f ns%8.1f GFLOP/s %3.0f%% of fma%s", l->rows, l->K, l->T, t * 1e9,
                    flops / t / 1e9, 100 * flops / t / peak[table][ROUNDS / 2], l->streaming ? "" : "\n");

@@ -207,26 +207,31 @@ void check_quantised_truth(enum weight_type type)
 
 /* --- x --- */
 
+/* x to the nearest integer, of two as near to the even one */
+static int nearest(double x)
+{
+    double down = floor(x), rest = x - down; /* exact */
+    return (int)down + (rest > 0.5 || (rest == 0.5 && fmod(down, 2) != 0));
+}
+
 void quantise_truth(const struct quantised_group *got, const float *packed, const char *what)
 {
     double m = 0;
-    int finite = 1, sum = 0, right;
+    int finite = 1, sum = 0, wrong = 0;
     for (size_t l = 0; l < QUANTISED_GROUP; l++) {
-        finite &= isfinite(packed[l]) != 0;
+        finite = finite && isfinite(packed[l]);
         m = fmax(m, fabs((double)packed[l]));
     }
     int zero = !finite || m < 0x1p-100;
     float inverse = zero ? 0.0f : (float)(127.0 / m); /* a quotient of two floats, rounded to double first, is rounded right */
-    right = finite ? got->d == (zero ? 0.0f : (float)(m / 127.0)) : isnan(got->d);
     for (size_t l = 0; l < QUANTISED_GROUP; l++) {
-        float x = packed[l % 2 ? l / 2 : 16 + l / 2];
-        double product = zero ? 0 : (double)(float)((double)x * (double)inverse), down = floor(product);
-        double rest = product - down; /* exact */
-        int q = (int)down + (rest > 0.5 || (rest == 0.5 && fmod(down, 2) != 0));
-        right &= got->q[l] == q;
+        double x = zero ? 0 : (double)packed[l % 2 ? l / 2 : 16 + l / 2];
+        int q = nearest((double)(float)(x * (double)inverse));
+        wrong += got->q[l] != q;
         sum += q;
     }
-    right &= got->sum == sum && got->offset8 == -8 * sum && got->offset128 == -128 * sum;
-    if (!right)
+    wrong += got->sum != sum || got->offset8 != -8 * sum || got->offset128 != -128 * sum;
+    wrong += finite ? got->d != (zero ? 0.0f : (float)(m / 127.0)) : !isnan(got->d);
+    if (wrong)
         failed(QUANTISE, &kernels_scalar, what, "is not what the rule says");
 }

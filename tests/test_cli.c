@@ -25,7 +25,7 @@ static const int modules[] = {1, 3, 0, 0, 0, 1};
     "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
-#define RUN_KEYS "load_seconds:r time_to_first_token_seconds:r peak_memory_bytes:i numa:n" /* of generate alone */
+#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r peak_memory_bytes:i numa:n" /* of generate alone */
 
 static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 
@@ -86,6 +86,7 @@ TEST(no_tokens_are_an_answer_too)
     assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
     assert_string_equal(string(j, "finish_reason"), "length");
     expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
+                       "copy_seconds:r copied_bytes:i "
                        "time_to_first_token_seconds:n peak_memory_bytes:i numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
@@ -539,7 +540,7 @@ TEST(inspect_counts_what_the_file_holds)
         snprintf(file, sizeof file, "%s/model.safetensors", dir);
         struct golden g = golden_read(file);
         json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
-        expect_keys(j, "architecture:s parameters:i active_parameters:i mtp_modules:i rounded_bytes:i tensors:o");
+        expect_keys(j, "architecture:s parameters:i active_parameters:i mtp_modules:i rounded_bytes:i quantised_bytes:i repacked_bytes:i copy_seconds:r tensors:o types:o");
         expect_keys(tensors, "used:i ignored:a");
         size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);
         assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")), count);

@@ -42,7 +42,7 @@ TEST(precisions_have_names)
     assert_int_equal(m->rounded_bytes, 0);
     vb_model_close(m);
     o.precision = "BF16";
-    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision BF16; known are f32 and bf16");
+    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision BF16; known are f32, bf16, q8 and q4");
     o.precision = "";
     REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision ");
     assert_null(m);

@@ -73,12 +73,13 @@ static vb_model *open_in(const char *path, const char *precision)
     return m;
 }
 
-static void check_bits(const char *from, const char *path, const char *precision)
+/* FROM in one precision and the file at `path` in another: equal tokens, equal rows. */
+static void check_runs(const char *from, const char *precision, const char *path, const char *of_file)
 {
     static struct record x, y;
     int32_t prompt[40];
     char what[128];
-    vb_model *a = open_in(from, precision), *b = open_in(path, precision);
+    vb_model *a = open_in(from, precision), *b = open_in(path, of_file);
     random_tokens(a, 7, prompt, COUNT(prompt));
     vb_session_options o = {.threads = 1, .draft = vb_mtp_modules(a) ? "mtp-eagle" : "none", .draft_tokens = 2,
                             .context = COUNT(prompt) + 12};
@@ -89,6 +90,11 @@ static void check_bits(const char *from, const char *path, const char *precision
     check_same(what, &x, &y);
     vb_model_close(b);
     vb_model_close(a);
+}
+
+static void check_bits(const char *from, const char *path, const char *precision)
+{
+    check_runs(from, precision, path, precision);
 }
 
 /* In F32 whatever is stored; in BF16 what --precision bf16 rounds. */
@@ -124,6 +130,23 @@ TEST(noisy_checkpoints_give_the_bits_of_the_directory)
         vb_model_close(g);
         vb_model_close(m);
         remove_dir(noisy);
+    }
+    remove_dir(dir);
+}
+
+/* What is quantised on disk, and what is quantised when it is opened. */
+TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
+{
+    enum precision known;
+    char dir[64];
+    if (precision_parse(&known, "q8", NULL)) {
+        print_message("skipped: there is no precision q8 yet\n");
+        return;
+    }
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
+        check_runs(models[i], "q8", quantized(dir, models[i], &as_q8_0), "f32");
+        check_runs(models[i], "q4", quantized(dir, models[i], &as_q4_0), "f32");
     }
     remove_dir(dir);
 }
@@ -396,8 +419,10 @@ static void check_broken(const char *name, size_t cols, size_t row, size_t col, 
 TEST(a_weight_that_no_block_holds_is_named)
 {
     static const char kv_b[] = "model.layers.1.self_attn.kv_b_proj.weight"; /* per head 16 rows of keys, 16 of values */
-    check_broken("model.layers.0.mlp.down_proj.weight", 96, 17, 5, 0, &as_q8_0, "model.layers.0.mlp.down_proj.weight [17,5] is nan, which Q8_0 cannot hold");
-    check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0, "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
+    check_broken("model.layers.0.mlp.down_proj.weight", 96, 17, 5, 0, &as_q8_0,
+                 "model.layers.0.mlp.down_proj.weight [17,5] is nan, which Q8_0 cannot hold");
+    check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0,
+                 "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
     check_broken(kv_b, 32, 32 + 16 + 7, 9, 0, &as_q8_0, "kv_b_proj.weight [55,9] is nan, which Q8_0");
     check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, NULL); /* rows of 16 keys are not quantised */
     check_broken("lm_head.weight", 64, 100, 63, 0, &as_bf16, NULL);
@@ -414,7 +439,8 @@ TEST(a_key_that_no_block_holds_is_named_where_it_is_stored)
     struct gguf_plan *p = plan_of(m, dir, &as_q8_0);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
-    REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT, "model.layers.2.self_attn.kv_b_proj.weight [94,41] is inf");
+    REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT,
+            "model.layers.2.self_attn.kv_b_proj.weight [94,41] is inf");
     close(fd);
     gguf_plan_close(p);
     vb_model_close(m);
@@ -497,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_and_bf16_give_the_bits_of_the_directory),
         cmocka_unit_test(noisy_checkpoints_give_the_bits_of_the_directory),
+        cmocka_unit_test(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4),
         cmocka_unit_test(the_config_comes_back),
         cmocka_unit_test(every_tensor_holds_the_blocks_of_its_rows),
         cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),

@@ -55,8 +55,9 @@ TEST(a_quantized_file_runs_as_its_directory)
         assert_int_equal(s.err_size, 0); /* progress is for terminals */
         forget(&s);
         assert_int_equal(files_in(dir), 1);
-        json_t *a = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "mtp-vanilla", "--precision", types[i]);
-        json_t *b = JSON("generate", q, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "mtp-vanilla", "--precision", types[i]);
+#define DRAFTED "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "mtp-vanilla"
+        json_t *a = JSON("generate", V3, DRAFTED, "--precision", types[i]);
+        json_t *b = JSON("generate", q, DRAFTED, "--precision", types[i]);
         snprintf(was, sizeof was, "%s", string(a, "fingerprint"));
         assert_string_equal(string(b, "fingerprint"), was);
         json_decref(a);
@@ -157,7 +158,8 @@ static void break_head(const char *path)
     char *header = malloc(size);
     assert_non_null(header);
     assert_int_equal(pread(fd, header, size, 8), size);
-    json_t *all = json_loadb(header, size, 0, NULL), *offsets = json_object_get(json_object_get(all, "lm_head.weight"), "data_offsets");
+    json_t *all = json_loadb(header, size, 0, NULL);
+    json_t *offsets = json_object_get(json_object_get(all, "lm_head.weight"), "data_offsets");
     assert_non_null(offsets);
     assert_int_equal(pwrite(fd, "\xc0\x7f", 2, (off_t)(8 + size) + json_integer_value(json_array_get(offsets, 0))), 2);
     json_decref(all);
@@ -180,7 +182,8 @@ TEST(a_file_that_cannot_be_finished_leaves_nothing)
     make_dir(broken);
     copy_files("golden/tale", broken);
     break_head(in(broken, "model.safetensors"));
-    REFUSE(WRONG, "lm_head.weight [0,0] is nan, which Q4_0 cannot hold", "quantize", broken, "-o", out, "--type", "q4_0", "--force");
+    REFUSE(WRONG, "lm_head.weight [0,0] is nan, which Q4_0 cannot hold", "quantize", broken, "-o", out, "--type", "q4_0",
+           "--force");
     assert_int_equal(files_in(dir), 1);
     assert_int_equal(size_of(out), 4);
     remove_dir(broken);

@@ -139,13 +139,20 @@ static json_t *pre_tokenizer(const char *pattern)
 TEST(how_words_are_cut_is_found_by_trial)
 {
     static const char gpt2[] = "(?:'(?:s|t|re|ve|m|ll|d))| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    static const char glm[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+                              "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const struct {
         const char *pattern, *name;
+        int ignore_merges;
     } cases[] = {
-        {gpt2, "gpt-2"},
-        {"'s|'t|'re|'ve|'m|'ll| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", NULL}, /* no 'd */
-        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{200d}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{200d}]+|\\s+(?!\\S)|\\s+", NULL},
-        {"\\p{N}{1,2}", NULL},
+        {gpt2, "gpt-2", 0},
+        {gpt2, NULL, 1},
+        {glm, "glm4", 1},
+        {glm, NULL, 0},
+        {"'s|'t|'re|'ve|'m|'ll| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", NULL, 0}, /* no 'd */
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{200d}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{200d}]+|\\s+(?!\\S)|\\s+", NULL, 0},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{2e3b}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{2e3b}]+|\\s+(?!\\S)|\\s+", NULL, 0},
+        {"\\p{N}{1,2}", NULL, 0},
     };
     if (!have_tale())
         return;
@@ -154,6 +161,7 @@ TEST(how_words_are_cut_is_found_by_trial)
         struct tokenizer *t;
         tale_with(dir, 0);
         change(dir, "tokenizer.json", "", "pre_tokenizer", pre_tokenizer(cases[i].pattern));
+        change(dir, "tokenizer.json", "model", "ignore_merges", json_boolean(cases[i].ignore_merges));
         struct result r = quantize(dir, 0);
         if (!r.plan->pre != !cases[i].name || (cases[i].name && strcmp(r.plan->pre, cases[i].name)))
             fail_msg("%s is taken for %s", cases[i].pattern, r.plan->pre ? r.plan->pre : "nothing");

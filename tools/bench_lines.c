@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../simd/machine.h"
-#include "../simd/quantised.h"
+#include "../ops/weights.h"
 #include "bench.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

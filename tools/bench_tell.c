@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../ops/onednn.h"
-#include "../simd/quantised.h"
+#include "../ops/weights.h"
 #include "bench.h"
 
 static int compare_doubles(const void *a, const void *b)

@@ -90,6 +90,12 @@ void cli_progress(const char *label, size_t done, size_t total)
         fprintf(stderr, "\r\033[K");
 }
 
+static void show_copies(void *label, size_t done, size_t total)
+{
+    if (total >= (size_t)64 << 20) /* the others are there at once */
+        cli_progress(label, done, total);
+}
+
 /* What became of --numa: asked for with --stats, and unasked when it was refused. */
 static void tell_placement(const struct cli *c)
 {
@@ -113,7 +119,8 @@ static void tell_groups(const struct cli *c)
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa};
+    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
+                                .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
@@ -130,6 +137,7 @@ int cli_open(struct cli *c)
     c->open_seconds = cli_seconds() - start;
     if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
         return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
+    cli_tell_foreign_draft(c);
     return EXIT_DONE;
 }
 

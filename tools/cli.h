@@ -18,15 +18,15 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
+    TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
     TAKES_ALL = 128,     /* --all */
-    TAKES_CHECK = 256,   /* --check --precision */
+    TAKES_CHECK = 256,   /* --check --precision --repack */
     TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
     TAKES_TOKENS = 1024, /* --tokens alone */
     TAKES_TAPS = 2048,   /* --taps */
@@ -56,13 +56,24 @@ struct cli_sampling {
     float *bias_values;
 };
 
+/* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
+struct foreign_draft {
+    const char *vllm, *mindie;                            /* JSON */
+    const char *trt_algorithm, *trt_length, *llama_type, *llama_length;
+    const char *relaxed_topk, *relaxed_delta;
+    int mtp_vanilla, relaxed;
+    const char *by;    /* the option that chose the method; NULL: none of these */
+    char ignored[128]; /* keys of the JSON that nothing here depends on */
+};
+
 struct cli {
     const struct command *command;
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* quantize --force */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
@@ -73,6 +84,7 @@ struct cli {
     long long draft_tokens;     /* -1: not given */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
+    struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
 
@@ -111,6 +123,11 @@ int cli_is_rejection(const struct cli *c);
 int cli_is_relaxed(const struct cli *c);
 /* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
+
+/* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
+ * stderr when the model is open. */
+int cli_foreign_draft(struct cli *c);
+void cli_tell_foreign_draft(const struct cli *c);
 
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);

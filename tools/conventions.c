@@ -119,7 +119,8 @@ static size_t settings_of(const struct cli *c, struct setting *s)
 static int decode_windows(struct cli *c, struct setting *s, const struct text *t)
 {
     char conventions[sizeof c->conventions + sizeof s->list + 2];
-    vb_model_options options = {.precision = c->precision, .conventions = conventions, .numa = c->numa};
+    vb_model_options options = {.precision = c->precision, .conventions = conventions, .numa = c->numa, .repack = c->repack,
+                                .threads = c->session.threads};
     vb_session_options so = c->session;
     vb_model *model;
     vb_error err = {0};
@@ -251,13 +252,14 @@ const struct command command_conventions = {
     "  --context N            tokens of the text in a window (64); at most 8 windows are used\n"
     "  -n N                   tokens decoded after each (64)\n"
     "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --convention, --as     what the matrix starts from, instead of the defaults\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias    as for generate\n"
     "  --against DUMP         instead: which conventions reproduce this dump (of `verbatim dump`, or another engine's: --names\n"
     "                         SYSTEM, --layout-a LAYOUT, --tokens IDS as for diff); exit code 3 when none do\n"
     "  --json                 {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}\n"
-    "--threads, --isa, --precision, --numa, --mlock: as for generate.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock: as for generate.\n",
     TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL |
         TAKES_AGAINST,
     run};

@@ -129,5 +129,5 @@ const struct command command_demo = {
     "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats}]}, without the text\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --threads, --isa,\n"
-    "  --precision, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
+    "  --precision, --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL, run};

@@ -58,10 +58,11 @@ const struct command command_dump = {
     "                         the manifest has both\n"
     "  --reference            the reference's values in double (F64), of one pass\n"
     "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep; --draft-tokens K\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --prefill onednn       with -n: oneDNN reads the prompt\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
     TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
         TAKES_REFERENCE | TAKES_NAMES | TAKES_PREFILL,
     run};

@@ -217,7 +217,7 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 {
     struct reference *r;
     vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb,
+    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
                                   .conventions = c->model->config.conventions, .precision = c->model->config.precision};
     if (reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);

@@ -206,5 +206,5 @@ const struct command command_eval = {
     "                         or what lies between --thinking-tokens BEGIN,END\n"
     "  --json                 tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (of the\n"
     "                         best tokens), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second, relaxed\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --convention, --as: as for generate.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --convention, --as: as for generate.\n",
     TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run};

@@ -110,6 +110,8 @@ static json_t *all_stats(const struct cli *c, const vb_result *r, double first_t
 {
     json_t *stats = cli_stats(r, cli_draft_tokens(c));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
+    json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
+    json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
     json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "numa", placement(c));
@@ -180,6 +182,9 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
     if (!c->stats)
         return;
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
+    if (c->model->copied_bytes)
+        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were copied; ", 1e3 * c->model->copy_seconds,
+                1e-6 * (double)c->model->copied_bytes);
     if (first_token > 0.0)
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
@@ -251,6 +256,11 @@ const struct command command_generate = {
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (none); changes\n"
     "                         the speed, never the output\n"
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules); 0 is none\n"
+    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"
+    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n"
+    "  [--spec-draft-n-max K]\n"
+    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n"
+    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
     "  --acceptance MODE      which drafts stand (strict). strict: those that are the target's tokens, chosen as without drafts;\n"
     "                         rejection: drafts are drawn at the same temperature and stand by chance: more of them at temperature\n"
     "                         1, the same distribution as without drafts, another text; relaxed: between the thinking tokens also\n"
@@ -272,7 +282,9 @@ const struct command command_generate = {
     "  --stop TEXT            end with the token that completes TEXT in the output, which then ends before it; may be repeated\n"
     "  --threads N            (the processors this process may use)\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
-    "  --precision MODE       f32, or bf16: what linear layers take is rounded to bf16; faster prompts (f32)\n"
+    "  --precision MODE       f32; bf16: what linear layers take is rounded to bf16, faster prompts; q8, q4: their weights are\n"
+    "                         quantised to 8 or 4 bits, faster tokens (f32)\n"
+    "  --repack WHETHER       on, off (on): quantised weights are put into a faster order when the model is opened; same output\n"
     "  --prefill-chunk N      rows of the prompt in one pass (512)\n"
     "  --prefill WHO          contract, or onednn: for speed, the prompt goes through oneDNN's linear layers in chunks of 512,\n"
     "                         with BF16 weights rounded as in --precision bf16. Other bits, and others on another kind of\n"
@@ -281,7 +293,8 @@ const struct command command_generate = {
     "  --numa MODE            off, interleave, bind (off): where threads and pages of weights go on a machine with several\n"
     "                         memories; reads all weights first; same output\n"
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
-    "  --stats                more statistics, on stderr: by depth, load time, time to first token, peak memory, --numa\n"
+    "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
+    "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
     "                         draft, draft_tokens, acceptance, lossy, stats\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |

@@ -37,6 +37,18 @@ static size_t count_used(const struct checkpoint *k)
     return used;
 }
 
+/* Bytes of each type, of all tensors. */
+static json_t *types_json(const struct checkpoint *k)
+{
+    json_t *types = json_object();
+    for (size_t i = 0; i < checkpoint_count(k); i++) {
+        const struct tensor *t = checkpoint_at(k, i);
+        json_int_t before = json_integer_value(json_object_get(types, t->dtype_name));
+        json_object_set_new(types, t->dtype_name, json_integer(before + (json_int_t)t->bytes));
+    }
+    return types;
+}
+
 static int print_json(const struct model *m)
 {
     json_t *ignored = json_array();
@@ -46,11 +58,15 @@ static int print_json(const struct model *m)
         if (t->ignored)
             json_array_append_new(ignored, json_pack("{s:s,s:s}", "name", t->name, "why", t->ignored));
     }
-    return cli_print_json(json_pack("{s:s,s:I,s:I,s:i,s:I,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
-                                    (json_int_t)model_parameters(m), "active_parameters",
-                                    (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp, "rounded_bytes",
-                                    (json_int_t)m->rounded_bytes, "tensors", "used", (json_int_t)count_used(k), "ignored",
-                                    ignored));
+    json_t *out = json_pack("{s:s,s:I,s:I,s:i,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
+                            (json_int_t)model_parameters(m), "active_parameters", (json_int_t)model_active_parameters(m),
+                            "mtp_modules", m->num_mtp, "tensors", "used", (json_int_t)count_used(k), "ignored", ignored);
+    json_object_set_new(out, "types", types_json(k));
+    json_object_set_new(out, "rounded_bytes", json_integer((json_int_t)m->rounded_bytes));
+    json_object_set_new(out, "quantised_bytes", json_integer((json_int_t)m->quantised_bytes));
+    json_object_set_new(out, "repacked_bytes", json_integer((json_int_t)m->repacked_bytes));
+    json_object_set_new(out, "copy_seconds", json_real(m->copy_seconds));
+    return cli_print_json(out);
 }
 
 /* What a tensor belongs to, by its name; MTP layers are a part of their own. */
@@ -70,23 +86,70 @@ static const char *part_of(const struct config *c, const char *name)
     return "norms";
 }
 
+struct part {
+    size_t tensors, bytes, count;
+    struct {
+        const char *name;
+        size_t bytes;
+    } types[16];
+};
+
+static void add_to_part(struct part *p, const struct tensor *t)
+{
+    size_t i = 0;
+    while (i < p->count && strcmp(p->types[i].name, t->dtype_name))
+        i++;
+    if (i == p->count && i < sizeof p->types / sizeof *p->types)
+        p->types[p->count++].name = t->dtype_name;
+    if (i < p->count)
+        p->types[i].bytes += t->bytes;
+    p->bytes += t->bytes;
+    p->tensors++;
+}
+
+static void print_part(const struct part *p, const char *name)
+{
+    printf("  %-18s%10.3f MB in %zu tensors:", name, (double)p->bytes / 1e6, p->tensors);
+    for (size_t i = 0; i < p->count; i++) {
+        printf("%s %s", i ? "," : "", p->types[i].name);
+        if (p->count > 1)
+            printf(" %.3f", (double)p->types[i].bytes / 1e6);
+    }
+    putchar('\n');
+}
+
 static void print_sizes(const struct model *m)
 {
     static const char *const parts[] = {"embedding", "attention", "dense layers", "routers", "routed experts",
                                         "shared experts", "norms", "output head", "MTP layers"};
     const struct checkpoint *k = m->checkpoint;
     for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
-        size_t bytes = 0, tensors = 0;
-        for (size_t i = 0; i < checkpoint_count(k); i++) {
-            const struct tensor *t = checkpoint_at(k, i);
-            if (!strcmp(part_of(&m->config, t->name), parts[p])) {
-                bytes += t->bytes;
-                tensors++;
-            }
-        }
-        if (tensors)
-            printf("  %-18s%10.3f MB in %zu tensors\n", parts[p], (double)bytes / 1e6, tensors);
+        struct part part = {.count = 0};
+        for (size_t i = 0; i < checkpoint_count(k); i++)
+            if (!strcmp(part_of(&m->config, checkpoint_at(k, i)->name), parts[p]))
+                add_to_part(&part, checkpoint_at(k, i));
+        if (part.tensors)
+            print_part(&part, parts[p]);
     }
+}
+
+/* Memory beside what is mapped. */
+static void print_copies(const struct model *m)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    const char *precision = precisions[m->config.precision];
+    if (checkpoint_copied(m->checkpoint))
+        printf("copied              %.1f MB: attn_k_b, stored transposed, %s\n", (double)checkpoint_copied(m->checkpoint) / 1e6,
+               "and where neither is quantised with attn_v_b as kv_b_proj");
+    if (m->config.precision == PRECISION_BF16)
+        printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", (double)m->rounded_bytes / 1e6);
+    else if (m->config.precision != PRECISION_F32)
+        printf("precision %-10s%.1f MB of matrices quantised to %s, beside what is mapped\n", precision,
+               (double)m->quantised_bytes / 1e6, m->config.precision == PRECISION_Q8 ? "Q8_0" : "Q4_0");
+    if (m->repacked_bytes)
+        printf("repacked            %.1f MB of Q8_0 and Q4_0, in place of what is mapped\n", (double)m->repacked_bytes / 1e6);
+    if (m->copied_bytes)
+        printf("  %.1f MB in %.2f s\n", (double)m->copied_bytes / 1e6, m->copy_seconds);
 }
 
 static void print_mtp(const struct model *m)
@@ -114,11 +177,7 @@ static void print_report(const struct model *m)
     print_mtp(m);
     printf("tensors             %zu used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", count_used(k),
            (double)(bytes - checkpoint_copied(k)) / 1e6, (double)m->widened_bytes / 1e3);
-    if (checkpoint_copied(k))
-        printf("copied              %.1f MB: attn_k_b, stored transposed, with attn_v_b as kv_b_proj\n",
-               (double)checkpoint_copied(k) / 1e6);
-    if (m->config.precision == PRECISION_BF16)
-        printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", (double)m->rounded_bytes / 1e6);
+    print_copies(m);
     print_sizes(m);
     for (size_t i = 0; i < checkpoint_count(k); i++) {
         const struct tensor *t = checkpoint_at(k, i);
@@ -151,6 +210,8 @@ const struct command command_inspect = {
     "Prints what config.json (of a GGUF file: the metadata) and the defaults of its architecture say, the parameters in\n"
     "all and those that one token touches, the MTP modules, and every tensor that is not used, with the reason.\n\n"
     "  --check                read every byte: weights and scales must be finite; MTP copies are compared\n"
-    "  --precision MODE       f32 or bf16: what opening the model in it rounds and copies (f32)\n"
-    "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, tensors\n",
+    "  --precision MODE       f32, bf16, q8 or q4: what opening the model in it rounds, quantises and copies (f32)\n"
+    "  --repack WHETHER       on, off (on): off opens a file of quantised weights at once\n"
+    "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, quantised_bytes,\n"
+    "                         repacked_bytes, copy_seconds, tensors, types\n",
     TAKES_CHECK, run};

@@ -103,5 +103,5 @@ const struct command command_logits = {
     "  --tokens IDS           5,6,7 or @FILE\n"
     "  -o FILE                written under another name first, renamed when whole\n"
     "  --json                 {\"file\": ..., \"tokens\": n} on stdout\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate.\n",
     TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run};

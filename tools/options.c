@@ -26,6 +26,7 @@ static const struct option options[] = {
     {"--threads", TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, AT(session.threads), 1, 4096},
     {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
     {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
+    {"--repack", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0},
     {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
     {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
     {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
@@ -55,6 +56,17 @@ static const struct option options[] = {
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
+    {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
+    {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */
+    {"--plugin-params", TAKES_DRAFT, TEXT_VALUE, AT(foreign.mindie), 0, 0},
+    {"--spec_decode_algo", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_algorithm), 0, 0},
+    {"--spec_decode_max_draft_len", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_length), 0, 0},
+    {"--use_mtp_vanilla", TAKES_DRAFT, FLAG, AT(foreign.mtp_vanilla), 0, 0},
+    {"--use_relaxed_acceptance_for_thinking", TAKES_DRAFT, FLAG, AT(foreign.relaxed), 0, 0},
+    {"--relaxed_topk", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_topk), 0, 0},
+    {"--relaxed_delta", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_delta), 0, 0},
+    {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
+    {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
     {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
@@ -265,5 +277,7 @@ int cli_parse(struct cli *c, int argc, char **argv)
         else
             code = only_arguments ? positional(c, argv[i]) : one_argument(c, argc, argv, &i);
     }
+    if (code == EXIT_DONE)
+        code = cli_foreign_draft(c);
     return code == EXIT_DONE ? check(c) : code;
 }

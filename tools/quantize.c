@@ -216,8 +216,9 @@ static int print_json(const struct cli *c, const struct gguf_plan *p)
     }
     for (int i = 0; i < p->num_notes; i++)
         json_array_append_new(notes, json_string(p->notes[i]));
-    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", (json_int_t)(p->header_bytes + p->data_bytes),
-                                    "tokenizer", p->pre, "tensors", tensors, "notes", notes));
+    json_int_t bytes = (json_int_t)(p->header_bytes + p->data_bytes);
+    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", bytes, "tokenizer", p->pre, "tensors",
+                                    tensors, "notes", notes));
 }
 
 static int run(struct cli *c)

@@ -238,8 +238,9 @@ const struct command command_trace = {
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias\n"
     "  --draft METHOD (mtp-eagle), --draft-tokens K, --convention, --as: as for generate\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
     "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};

@@ -314,11 +314,12 @@ const struct command command_verify = {
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"
     "  --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta, --thinking-tokens,\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --context, --padded,\n"
+    "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE,

@@ -56,7 +56,16 @@ class vb_allocator(C.Structure):
 
 
 class vb_model_options(C.Structure):
-    _fields_ = [("allocator", vb_allocator), ("precision", C.c_char_p), ("conventions", C.c_char_p), ("numa", C.c_char_p)]
+    _fields_ = [
+        ("allocator", vb_allocator),
+        ("precision", C.c_char_p),
+        ("conventions", C.c_char_p),
+        ("numa", C.c_char_p),
+        ("repack", C.c_char_p),
+        ("threads", C.c_int32),
+        ("progress", C.c_void_p),
+        ("progress_context", C.c_void_p),
+    ]
 
 
 class vb_placement(C.Structure):

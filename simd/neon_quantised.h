@@ -1,0 +1,161 @@
+/* simd/neon_quantised.h -- the tile of quantised matrices for NEON, with or without dot products: it is included by
+ * neon_quantised.c and neon_dotprod.c, behind their
+ *
+ *     int32x4_t add_four(int32x4_t s, int8x16_t codes, int8x16_t x)      s[r] += sum of codes[4r + i] * x[4r + i], i < 4
+ *
+ * where x repeats four numbers. Bytes of panels are signed when their highest bit is turned; Q4_0's stay 8 too high. */
+#ifndef VB_NEON_QUANTISED_H
+#define VB_NEON_QUANTISED_H
+
+#include "neon.h"
+#include "quantised_tiles.h"
+
+#define ROWS_OF_X 3 /* at once: four quads of sums for each */
+
+typedef int32x4_t integers[4][ROWS_OF_X]; /* rows 0..3 of the panel, rows 4..7, .. */
+
+#define FOR_QUADS UNROLL for (int r = 0; r < 4; r++)
+#define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
+
+/* Four numbers of x after the other: gcc would load all of them and of the codes first, more than there are registers. */
+#define in_register(v) __asm__ volatile("" : "+w"(v))
+
+/* elements 4j..4j+3, for every row of a panel */
+ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
+{
+    return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));
+}
+
+/* s += codes of eight bits times x, elements 4j..4(j + count) */
+ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, int j, int count,
+                             size_t prefetch)
+{
+    UNROLL
+    for (int i = j; i < j + count; i++) {
+        int8x16_t w[4];
+        FOR_QUADS w[r] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes + 64 * i + 16 * r), vdupq_n_u8(128)));
+        __builtin_prefetch(codes + 64 * i + prefetch);
+        FOR_ROWS
+        {
+            int8x16_t u = four(x[t], i);
+            FOR_QUADS s[r][t] = add_four(s[r][t], w[r], u);
+            FOR_QUADS in_register(s[r][t]);
+        }
+    }
+}
+
+ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t prefetch)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        int8x16_t low[4], high[4];
+        FOR_QUADS
+        {
+            uint8x16_t w = vld1q_u8(codes + 64 * i + 16 * r);
+            low[r] = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15)));
+            high[r] = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
+        }
+        __builtin_prefetch(codes + 64 * i + prefetch);
+        FOR_ROWS
+        {
+            int8x16_t u = four(x[t], i), v = four(x[t], i + 4);
+            FOR_QUADS s[r][t] = add_four(s[r][t], low[r], u);
+            FOR_QUADS s[r][t] = add_four(s[r][t], high[r], v);
+            FOR_QUADS in_register(s[r][t]);
+        }
+    }
+}
+
+/* sums[t][r] += s * (scale * d) */
+ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, const float32x4_t scale[4],
+                              const struct quantised_group *const *x)
+{
+    FOR_ROWS FOR_QUADS
+    {
+        float32x4_t acc = vld1q_f32(sums[t] + 4 * r);
+        vst1q_f32(sums[t] + 4 * r, vfmaq_f32(acc, vcvtq_f32_s32(s[r][t]), vmulq_n_f32(scale[r], x[t]->d)));
+    }
+}
+
+/* One group of a panel: scales as f16 and codes. sums[t] are rows' sums so far. */
+ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
+                                  const struct quantised_group *const *x, size_t prefetch)
+{
+    const enum weight_type type = kind == PANEL_Q4_0 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
+    const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
+    integers s;
+    float32x4_t scale[4];
+    FOR_QUADS FOR_ROWS s[r][t] = vdupq_n_s32(kind == PANEL_Q4_0 ? x[t]->offset8 : 0);
+    if (g % 2 == 0)
+        __builtin_prefetch(scales + prefetch);
+    if (kind == PANEL_Q4_0)
+        add_nibbles(s, T, codes, x, prefetch);
+    else
+        add_bytes(s, T, codes, x, 0, 8, prefetch);
+    FOR_QUADS scale[r] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(scales + 8 * r)));
+    add_scaled(sums, T, s, scale, x);
+}
+
+/* The same of a panel that was taken apart. */
+ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
+                                 const struct quantised_group *const *x)
+{
+    const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
+    UNROLL
+    for (int half = 0; half < halves; half++) {
+        integers s;
+        float32x4_t scale[4];
+        FOR_QUADS FOR_ROWS s[r][t] = vdupq_n_s32(0);
+        add_bytes(s, T, w->codes[g], x, 4 * half, 8 / halves, 0);
+        FOR_QUADS scale[r] = vld1q_f32(w->scale[g][half] + 4 * r);
+        add_scaled(sums, T, s, scale, x);
+    }
+    if (kind == PANEL_OPEN_MINIMUMS)
+        FOR_ROWS FOR_QUADS
+        {
+            float32x4_t acc = vld1q_f32(sums[t] + 4 * r), minimum = vmulq_n_f32(vld1q_f32(w->minimum[g] + 4 * r), x[t]->d);
+            vst1q_f32(sums[t] + 4 * r, vfmaq_n_f32(acc, minimum, -(float)x[t]->sum));
+        }
+}
+
+/* T rows of x, at most ROWS_OF_X, times a group of a panel */
+ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const void *w, size_t g,
+                            const struct quantised_group *first, const struct quantised_tile *tile)
+{
+    const struct quantised_group *x[ROWS_OF_X];
+    FOR_ROWS x[t] = first + (size_t)t * tile->ldx + g;
+    if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
+        group_of_panel(kind, T, sums, w, g, x, tile->prefetch);
+    else
+        group_of_open(kind, T, sums, w, g, x);
+}
+
+/* Panels advance together, group by group: so many streams from memory. */
+ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+{
+    memset(sums, 0, P * T * sizeof *sums);
+    for (size_t g = 0; g < tile->groups; g++)
+        for (size_t p = 0; p < P; p++)
+            for (size_t t = 0, n; t < T; t += n) {
+                const struct quantised_group *x = tile->x + t * tile->ldx;
+                n = T - t == 4 ? 2 : T - t < ROWS_OF_X ? T - t : ROWS_OF_X;
+                switch (n) {
+                case 1: group_of(kind, 1, sums + p * T + t, tile->w[p], g, x, tile); break;
+                case 2: group_of(kind, 2, sums + p * T + t, tile->w[p], g, x, tile); break;
+                default: group_of(kind, 3, sums + p * T + t, tile->w[p], g, x, tile);
+                }
+            }
+}
+
+static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+{
+    switch (tile->kind) {
+    case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
+    case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
+    case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
+    case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
+    default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
+    }
+}
+
+#endif
