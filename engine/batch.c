@@ -209,6 +209,7 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
     *next = s->tokens[s->count - 1];
     room = s->context - s->count;
     if (s->type && room) {
+        acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
         *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),

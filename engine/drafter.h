@@ -16,6 +16,10 @@ struct drafter_options {
     int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
     struct tracer *tracer;   /* NULL: nobody listens */
+    /* Draft `number` of the round, from 1, given its row of logits [V], finite; those before it were chosen so too. NULL: the
+     * best. How many drafts there are may depend on the drafts chosen and on what was observed, and on no other draw. */
+    int32_t (*choose)(void *context, const float *logits, int number);
+    void *choose_context;
 };
 
 struct drafter_type {

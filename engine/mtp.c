@@ -180,7 +180,9 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
     size_t V = (size_t)s->model->config.vocab_size;
     forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
     forward_tap_logits(w, s->logits, s->head_row, 1);
-    int32_t token = all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
+    int32_t token = -1;
+    if (all_finite(s->logits, V))
+        token = s->options.choose ? s->options.choose(s->options.choose_context, s->logits, number) : argmax(s->logits, V);
     trace_choose(s->options.tracer, k, s->head_row, token, number);
     return token;
 }

@@ -63,7 +63,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * last is `last` of s->next. Returns how many there are then. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* argmax of depth k's head over a row g, lowest index; -1 when its logits are not finite. number: of the draft, from 1. */
+/* Chooses from depth k's head over a row g, as the options say or the best, lowest index; -1 when its logits are not finite. number: of the draft, from 1. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number);
 
 /* Rows of a depth's cache, without the phantom; and a cut to n of them. */

@@ -57,6 +57,17 @@ static int check_options(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
+/* The drafts of a round stand behind the timeline until the round decides. */
+static int32_t draw_draft(void *context, const float *logits, int number)
+{
+    struct vb_session *s = context;
+    size_t index = s->count + (size_t)number - 1;
+    int32_t token = acceptance_draw(s->acceptance, logits, s->tokens, s->count, number);
+    if (index < s->context) /* else it is one that a convention discards */
+        s->tokens[index] = token;
+    return token;
+}
+
 static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *err)
 {
     const struct config *c = &s->model->config;
@@ -80,10 +91,13 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     s->cache.tracer = s->tracer;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+    if (!code)
+        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, (size_t)c->vocab_size, s->max_draft, a, err);
     if (!code && s->type) {
         struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
-                                    .sequence = s->options.sequence, .tracer = s->tracer};
+                                    .sequence = s->options.sequence, .tracer = s->tracer,
+                                    .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
         code = s->type->open(&s->drafter, s->model, &o, err);
     }
     if (!code && s->options.tap) {
@@ -137,6 +151,7 @@ void vb_session_close(vb_session *s)
     if (s->drafter)
         s->type->close(s->drafter);
     tapper_close(s->work.tapper, a);
+    acceptance_close(s->acceptance, a);
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
@@ -223,6 +238,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     most = most ? most - 1 : 0;
     if (most > (size_t)s->max_draft)
         most = (size_t)s->max_draft;
+    acceptance_round(s->acceptance);
     if (most)
         p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
     p->padding -= p->padding ? p->drafts : 0;

@@ -6,8 +6,8 @@
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
+#include "acceptance.h"
 #include "drafter.h"
-#include "sampler.h"
 
 struct vb_session {
     const struct model *model;
@@ -23,6 +23,7 @@ struct vb_session {
     struct drafter *drafter;
     int max_draft;        /* K */
     struct sampler *sampler;
+    struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
     struct row *rows;     /* [work.max_rows]: a pass, of this session or of several */
 };

@@ -455,10 +455,11 @@ TEST(help_names_every_option)
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
+#define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill --stop" COMPUTE PROMPT},
-        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill --stop" COMPUTE PROMPT},
-        {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
+        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill --stop" ACCEPTANCE COMPUTE PROMPT},
+        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT},
+        {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT ACCEPTANCE},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},

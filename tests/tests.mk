@@ -5,7 +5,10 @@ FUZZERS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/fuzz_main.c
 CHECKASM := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/checkasm*.c))
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
-link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+
+# This one chooses the random numbers itself.
+$(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
 # In the mistakes build (ops/mistake.h) every test program can be told to make one.
 MISTAKE :=
@@ -43,7 +46,8 @@ SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer test_tokenizer_errors test_template test_session test_sampler
+SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
+          test_tokenizer_errors test_template test_session test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \

@@ -40,6 +40,7 @@ enum option_group {
     TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
     TAKES_STOP = 1 << 28, /* --stop */
+    TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
@@ -50,6 +51,7 @@ struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
     int num_stops;
+    const char *relaxed_delta, *thinking; /* as given */
     int32_t *bias_tokens;
     float *bias_values;
 };
@@ -114,6 +116,11 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+/* The model and its tokenizer are open: relaxed acceptance gets its thinking tokens. Reports errors. */
+int cli_thinking(struct cli *c);
+const char *cli_acceptance(const struct cli *c); /* its name */
+int cli_is_rejection(const struct cli *c);
+int cli_is_relaxed(const struct cli *c);
 /* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
 
@@ -148,8 +155,9 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
  * a stop string). NULL without a tokenizer. */
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
+/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of the arrays by depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
+const char *cli_reject_name(enum vb_reject why);
 
 /* The draft method in force and its K: none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);

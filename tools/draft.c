@@ -47,7 +47,8 @@ const struct command command_draft = {
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules)\n"
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
+    "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
     "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run};

@@ -129,12 +129,39 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     size_t size;
     char *text = cli_text(c, tokens + prompt, count - prompt, r->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
-                            r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
-                            all_stats(c, r, first_token));
+                            r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
+                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "acceptance", cli_acceptance(c), "lossy",
+                            cli_is_relaxed(c), "stats", all_stats(c, r, first_token));
     free(text);
     return cli_print_json(out);
+}
+
+static void print_by_depth(const struct cli *c, const vb_result *r)
+{
+    size_t rejected = 0;
+    for (int k = 0; k < cli_draft_tokens(c); k++)
+        if (r->drafted_by_depth[k])
+            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%), the first rejected of %zu rounds\n", k + 1,
+                    r->accepted_by_depth[k], r->drafted_by_depth[k],
+                    100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k], r->rejected_by_depth[k]);
+    for (int why = 0; why < VB_REJECT_REASONS; why++)
+        if (r->first_reject[why])
+            fprintf(stderr, "%s%s %zu", rejected++ ? ", " : "first rejected, why: ", cli_reject_name((enum vb_reject)why),
+                    r->first_reject[why]);
+    fputs(rejected ? "\n" : "", stderr);
+}
+
+/* Whoever asked for what is lossy hears what it did, every time. */
+static void tell_acceptance(const struct cli *c, const vb_result *r)
+{
+    if (!cli_is_relaxed(c))
+        return;
+    fprintf(stderr, "--acceptance relaxed is lossy: %zu of %zu tokens are not those of plain decoding", r->relaxed, r->tokens);
+    if (r->relaxed)
+        fprintf(stderr, " (%.3f nats below the best, on average)", r->relaxed_nats / (double)r->relaxed);
+    fputs(", and what follows them neither\n", stderr);
 }
 
 static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r, double first_token)
@@ -147,9 +174,11 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
     if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c),
-                cli_draft_tokens(c), after_first / (double)r->forwards, r->accepted, r->drafted);
+        fprintf(stderr, ", %s K=%d%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c),
+                strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",
+                after_first / (double)r->forwards, r->accepted, r->drafted);
     fprintf(stderr, "; %s\n", finish_name(r->finish));
+    tell_acceptance(c, r);
     if (!c->stats)
         return;
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
@@ -160,10 +189,7 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
             1e-6 * (double)peak_memory());
-    for (int k = 0; k < cli_draft_tokens(c); k++)
-        if (r->drafted_by_depth[k])
-            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
-                    r->drafted_by_depth[k], 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]);
+    print_by_depth(c, r);
     if (r->draft_failures)
         fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
 }
@@ -231,9 +257,17 @@ const struct command command_generate = {
     "                         the speed, never the output\n"
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules); 0 is none\n"
     "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"
-    "  [--use_mtp_vanilla], --spec-type draft-mtp [--spec-draft-n-max K]\n"
+    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n"
+    "  [--spec-draft-n-max K]\n"
     "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n"
     "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
+    "  --acceptance MODE      which drafts stand (strict). strict: those that are the target's tokens, chosen as without drafts;\n"
+    "                         rejection: drafts are drawn at the same temperature and stand by chance: more of them at temperature\n"
+    "                         1, the same distribution as without drafts, another text; relaxed: between the thinking tokens also\n"
+    "                         what is close to the best; lossy\n"
+    "  --draft-sample-method M   of rejection: probabilistic, greedy: drafts are the best of their rows (probabilistic)\n"
+    "  --relaxed-topk N, --relaxed-delta P, --thinking-tokens BEGIN,END   of relaxed: among the N best and at most P less probable\n"
+    "                         than the best, at temperature 1 (10, 0.6); ids or texts of one token each (<think>,</think>)\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --convention LIST      NAME=VALUE,...: how other implementations do it; verbatim conventions lists them. Those of\n"
     "                         drafting change no output\n"
@@ -262,5 +296,7 @@ const struct command command_generate = {
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
-    "                         draft, draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP, run};
+    "                         draft, draft_tokens, acceptance, lossy, stats\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
+        TAKES_ACCEPTANCE,
+    run};

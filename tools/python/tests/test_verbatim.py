@@ -82,6 +82,27 @@ def test_stop_strings_are_the_commands(models):
         models("tale").generate(prompt, 4, stop="a\0b", tokenizer=tokenizer)
 
 
+@pytest.mark.parametrize("options", [
+    dict(acceptance="rejection"), dict(acceptance="rejection", draft_sample_method="greedy"),
+    dict(acceptance="relaxed", relaxed_topk=3, relaxed_delta=0.5, thinking=(PROMPT[3], 1000)),
+    dict(acceptance="relaxed", relaxed_delta=0, thinking=(PROMPT[3], 1000)),
+])
+def test_acceptance_is_the_commands(models, options):
+    names = {name.replace("thinking", "thinking_tokens"): value for name, value in options.items()}
+    arguments = itertools.chain.from_iterable(
+        ("--" + name.replace("_", "-"), joined(value) if name == "thinking_tokens" else value) for name, value in names.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 60, "--ignore-eos", "--temperature", 0.9, "--draft",
+               "mtp-vanilla", *arguments)
+    result = models("tale").generate(PROMPT, 60, ignore_eos=True, temperature=0.9, draft="mtp-vanilla", threads=1, **options)
+    assert (result.tokens, result.fingerprint) == (said["tokens"], said["fingerprint"])
+    for key in "first_reject", "relaxed":
+        assert result.stats[key] == said["stats"][key], key
+    assert result.stats["rejected_by_depth"][:3] == said["stats"]["rejected_by_depth"]
+    assert result.stats["relaxed_nats"] == pytest.approx(said["stats"]["relaxed_nats"])
+    assert (result.stats["relaxed"] > 0) == (options["acceptance"] == "relaxed")
+    assert (result.stats["relaxed_nats"] > 0) == ("relaxed_topk" in options)  # delta 0: only what is best, if not what was sampled
+
+
 def test_a_draft_as_long_as_asked(models):
     said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", "mtp-eagle", "--draft-tokens", 7)
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)

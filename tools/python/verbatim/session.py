@@ -59,6 +59,9 @@ class Session:
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
                    It is called for drafts too, and must depend on its argument alone
+    acceptance     which drafts stand: None or "strict"; "rejection": the distribution of plain decoding on another path, with
+                   drafts that are drawn (draft_sample_method None or "probabilistic") or the best of their rows ("greedy");
+                   "relaxed", lossy: with relaxed_topk (10), relaxed_delta (0.6) between thinking=(begin, end), two tokens
     on_progress    on_progress(done, total): tokens of the prompt
     on_tap         on_tap(Tap): every named intermediate value, as it is computed; scores=True: attention scores too
 
@@ -67,7 +70,8 @@ class Session:
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
                  temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
+                 frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
+                 relaxed_topk=None, relaxed_delta=None, thinking=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -83,7 +87,13 @@ class Session:
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+            acceptance=None if acceptance is None else acceptance.encode(),
+            draft_sample_method=None if draft_sample_method is None else draft_sample_method.encode(),
+            relaxed_topk=_number("relaxed_topk", relaxed_topk, 1),
+            relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
+        if thinking is not None:
+            options.sampling.thinking_begin, options.sampling.thinking_end = thinking
         bias = dict(bias or {})
         bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
         options.sampling.bias_tokens = ids_pointer(bias_tokens)
@@ -165,8 +175,9 @@ class Session:
                                          tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
-        for name in "accepted_by_depth", "drafted_by_depth":
+        for name in "accepted_by_depth", "drafted_by_depth", "rejected_by_depth":
             stats[name] = list(stats[name])
+        stats["first_reject"] = {why.name.lower(): stats["first_reject"][why] for why in _c.Reject}
         stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
         text = None
         if tokenizer:
