@@ -11,6 +11,7 @@ struct run {
     const vb_generate_options *options;
     vb_result *result;
     struct plan plan;
+    double drafting; /* seconds of the round that the drafter took */
     int finished;
     struct stop *stop; /* NULL: no stop strings */
     size_t text;       /* bytes of the run's text */

@@ -56,6 +56,7 @@ TEST(each_system_is_understood)
            "--relaxed_delta", "0.6", "--thinking-tokens", "126,127");
     CHOSEN("mtp-eagle", 2, "--spec-type: --draft mtp-eagle --draft-tokens 2", /* llama.cpp */
            "--spec-type", "draft-mtp", "--spec-draft-n-max", "2");
+    CHOSEN("mtp-eagle", 15, "--spec-type: --draft mtp-eagle --draft-tokens auto", "--spec-type", "draft-mtp", "--draft-tokens", "auto");
     CHOSEN("none", 0, "--spec-type: --draft none --draft-tokens 0", "--spec-type", "none");
 }
 
@@ -117,8 +118,8 @@ TEST(options_without_their_partner_are_refused)
     REFUSED("--relaxed_topk wants --use_relaxed_acceptance_for_thinking", "--relaxed_topk", "10");
     REFUSED("--relaxed_delta wants --use_relaxed_acceptance_for_thinking", "--relaxed_delta", "0.6");
     REFUSED("wants --spec_decode_algo MTP", "--use_relaxed_acceptance_for_thinking");
-    REFUSED("--acceptance too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--acceptance", "strict");
-    REFUSED("--relaxed-topk too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed-topk", "3");
+    REFUSED("says what --acceptance says too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--acceptance", "strict");
+    REFUSED("says what --relaxed-topk says too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed-topk", "3");
     REFUSED("--relaxed_topk is 0, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_topk", "0");
     REFUSED("--relaxed-delta is 2, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_delta", "2");
     REFUSED("--relaxed-delta is x, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_delta", "x");

@@ -1,6 +1,8 @@
 /* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
 #include "cli.h"
 
+#include "../engine/drafter.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -134,11 +136,10 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
+    int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
-    if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
-        return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
     cli_tell_foreign_draft(c);
-    return EXIT_DONE;
+    return code;
 }
 
 void cli_close(struct cli *c)
@@ -146,6 +147,7 @@ void cli_close(struct cli *c)
     tokenizer_close(c->tokenizer);
     if (c->model)
         vb_model_close(c->model);
+    cli_drafting_close(c);
     cli_sampling_close(c);
 }
 
@@ -265,11 +267,12 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 
 int cli_draft_tokens(const struct cli *c)
 {
-    if (!c->session.draft || !strcmp(c->session.draft, "none"))
+    const struct drafter_type *type;
+    if (drafter_find(&type, c->session.draft, NULL) || !type)
         return 0;
-    if (c->draft_tokens >= 0)
-        return (int)c->draft_tokens;
-    return vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+    if (c->draft_tokens == CLI_AUTO)
+        return drafter_longest(type, c->model);
+    return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
 }
 
 const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
@@ -292,6 +295,7 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     o.context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
     o.draft = cli_draft_name(c);
     o.draft_tokens = cli_draft_tokens(c);
+    o.draft_auto = c->draft_tokens == CLI_AUTO;
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 

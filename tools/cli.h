@@ -16,12 +16,31 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
+#define CLI_AUTO (-2) /* --draft-tokens auto */
+
+/* Lines of --help, of whatever takes --draft. */
+#define CLI_DRAFT_HELP                                                                                                    \
+    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
+    "                         followed the last few tokens before), draft-model (none); changes the speed, never the output\n" \
+    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
+    "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
+    "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
+    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
+    "  --draft-model DIR      of --draft draft-model: a smaller checkpoint with the same tokens, and its own\n"             \
+    "  --draft-precision MODE    (that of --precision)\n"                                                                   \
+    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
+    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n" \
+    "  [--spec-draft-n-max K]\n"                                                                                            \
+    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n" \
+    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
+
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
+                            drafting in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -66,6 +85,12 @@ struct foreign_draft {
     char ignored[128]; /* keys of the JSON that nothing here depends on */
 };
 
+/* Of drafting, what session does not hold as it stands; see tools/drafting.c. */
+struct cli_drafting {
+    const char *model_dir, *precision;
+    vb_model *model; /* opened by cli_open; session.draft_model */
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
@@ -81,12 +106,13 @@ struct cli {
     long long rounds;           /* -1: not given */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
-    long long draft_tokens;     /* -1: not given */
+    long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
     struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
+    struct cli_drafting drafting;
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
@@ -129,6 +155,11 @@ int cli_stops(const struct cli *c, vb_generate_options *o);
 int cli_foreign_draft(struct cli *c);
 void cli_tell_foreign_draft(const struct cli *c);
 
+/* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
+int cli_drafting(struct cli *c);
+int cli_drafting_open(struct cli *c, const vb_model_options *options);
+void cli_drafting_close(struct cli *c);
+
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);
 void cli_close(struct cli *c);
@@ -159,7 +190,7 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t mos
 json_t *cli_stats(const vb_result *r, int draft_tokens);
 const char *cli_reject_name(enum vb_reject why);
 
-/* The draft method in force and its K: none and 0 when no module runs. */
+/* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
 

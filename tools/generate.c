@@ -106,13 +106,15 @@ static json_t *placement(const struct cli *c)
 }
 
 /* What is about the run and not about the decoding. */
-static json_t *all_stats(const struct cli *c, const vb_result *r, double first_token)
+static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_result *r, double first_token)
 {
     json_t *stats = cli_stats(r, cli_draft_tokens(c));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
     json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
     json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
     json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
+    json_object_set_new(stats, "draft_seconds", json_real(r->draft_seconds));
+    json_object_set_new(stats, "draft_memory_bytes", json_integer((json_int_t)vb_draft_memory(s)));
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "numa", placement(c));
     return stats;
@@ -133,7 +135,7 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
                             "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "acceptance", cli_acceptance(c), "lossy",
-                            cli_is_relaxed(c), "stats", all_stats(c, r, first_token));
+                            cli_is_relaxed(c), "stats", all_stats(c, s, r, first_token));
     free(text);
     return cli_print_json(out);
 }
@@ -164,7 +166,7 @@ static void tell_acceptance(const struct cli *c, const vb_result *r)
     fputs(", and what follows them neither\n", stderr);
 }
 
-static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r, double first_token)
+static void print_statistics(const struct cli *c, const vb_session *s, size_t prompt, const vb_result *r, double first_token)
 {
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
     fprintf(stderr, "%zu prompt tokens", prompt);
@@ -189,6 +191,8 @@ static void print_statistics(const struct cli *c, size_t prompt, const vb_result
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
             1e-6 * (double)peak_memory());
+    if (cli_draft_tokens(c))
+        fprintf(stderr, "drafting took %.1f ms of them; its caches take %.1f MB\n", 1e3 * r->draft_seconds, 1e-6 * (double)vb_draft_memory(s));
     print_by_depth(c, r);
     if (r->draft_failures)
         fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
@@ -216,7 +220,7 @@ static int decode(struct cli *c, vb_session *session, size_t prompt, long long n
     else if (c->json)
         code = print_json(c, session, prompt, &result, printer.first_token);
     else if (!ferror(stdout)) /* else main says so */
-        print_statistics(c, prompt, &result, printer.first_token);
+        print_statistics(c, session, prompt, &result, printer.first_token);
     return code;
 }
 
@@ -253,14 +257,7 @@ const struct command command_generate = {
     "  --bos, --no-bos        put BOS in front or not; otherwise tokenizer_config.json's add_bos_token says\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
-    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (none); changes\n"
-    "                         the speed, never the output\n"
-    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules); 0 is none\n"
-    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"
-    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n"
-    "  [--spec-draft-n-max K]\n"
-    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n"
-    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
+    CLI_DRAFT_HELP
     "  --acceptance MODE      which drafts stand (strict). strict: those that are the target's tokens, chosen as without drafts;\n"
     "                         rejection: drafts are drawn at the same temperature and stand by chance: more of them at temperature\n"
     "                         1, the same distribution as without drafts, another text; relaxed: between the thinking tokens also\n"

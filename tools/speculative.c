@@ -173,6 +173,8 @@ static int agree(const struct cli *c, struct wish *all, const struct wish *w)
     if (all->method && strcmp(all->method, w->method))
         return cli_fail(c, EXIT_USAGE, "%s means --draft %s, %s says %s: wanted one of them", w->option, w->method, all->option,
                         all->method);
+    if (all->tokens == CLI_AUTO && w->tokens >= 0)
+        return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is auto: wanted one of them", w->length_option, w->tokens, all->length_option);
     if (all->tokens >= 0 && w->tokens >= 0 && all->tokens != w->tokens)
         return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is %lld: wanted one of them", w->length_option, w->tokens,
                         all->length_option, all->tokens);
@@ -219,7 +221,9 @@ int cli_foreign_draft(struct cli *c)
 void cli_tell_foreign_draft(const struct cli *c)
 {
     const struct foreign_draft *f = &c->foreign;
+    char tokens[16];
+    snprintf(tokens, sizeof tokens, c->draft_tokens == CLI_AUTO ? "auto" : "%d", cli_draft_tokens(c));
     if (f->by)
-        fprintf(stderr, "verbatim: %s: --draft %s --draft-tokens %d%s%s%s\n", f->by, cli_draft_name(c), cli_draft_tokens(c),
+        fprintf(stderr, "verbatim: %s: --draft %s --draft-tokens %s%s%s%s\n", f->by, cli_draft_name(c), tokens,
                 f->relaxed ? " --acceptance relaxed" : "", *f->ignored ? "; nothing here depends on " : "", f->ignored);
 }

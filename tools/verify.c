@@ -76,23 +76,24 @@ static int is_first(const struct verify *v, const struct setting *s)
 
 static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r, int first_run)
 {
-    char fingerprint[17];
-    int equal = k->token < 0 && k->index == v->base.count;
+    char fingerprint[17], K[12];
+    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_draft_tokens(v->c);
+    snprintf(K, sizeof K, is_auto ? "auto" : "%d", s->draft_tokens);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     v->differences += !equal;
     if (v->c->json) {
         json_t *first = equal ? json_null()
                               : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
                                           "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
-                                                 "draft_tokens", s->draft_tokens, "threads", s->threads, "chunk", s->chunk,
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "draft_tokens", longest, "auto", is_auto, "threads", s->threads, "chunk", s->chunk,
                                                  "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
-                                                 "first_difference", first, "stats", cli_stats(r, s->draft_tokens)));
+                                                 "first_difference", first, "stats", cli_stats(r, longest)));
         return;
     }
     if (!v->runs)
-        printf("%-12s %2s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
-    printf("%-12s %2d %7d %6d %-7s %s  %14.2f  ", s->draft, s->draft_tokens, s->threads, s->chunk, s->isa, fingerprint,
+        printf("%-12s %4s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
+    printf("%-12s %4s %7d %6d %-7s %s  %14.2f  ", s->draft, K, s->threads, s->chunk, s->isa, fingerprint,
            r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0);
     if (equal)
         puts(!first_run ? "yes" : s->draft_tokens ? "(first of its K)" : "(plain decoding)");
@@ -146,15 +147,17 @@ static int prefill_is_onednn(const struct cli *c) { return c->session.prefill &&
 
 static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
 {
-    static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
+    static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
     *k = (struct choices){.num_drafts = 1};
     k->drafts[0] = *plain;
-    for (const struct drafter_type *const *t = drafter_types; *t && vb_mtp_modules(c->model); t++) {
-        if (c->draft_given && strcmp(c->session.draft, (*t)->name))
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
-        for (int i = 0; i < 5; i++) {
-            int K = c->draft_tokens >= 0 ? (int)c->draft_tokens : lengths[i];
-            if (K > 0 && (i == 0 || c->draft_tokens < 0)) {
+        for (int i = 0; i < 6; i++) {
+            int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
+            if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
+                continue; /* what is said would depend on the time that it takes */
+            if (K != 0 && (i == 0 || c->draft_tokens == -1)) {
                 k->drafts[k->num_drafts] = *plain;
                 k->drafts[k->num_drafts].draft = (*t)->name;
                 k->drafts[k->num_drafts++].draft_tokens = K;
@@ -228,7 +231,7 @@ static int list_settings(struct setting *list, const struct choices *k, int all,
     return n;
 }
 
-#define MOST_SETTINGS ((2 * VB_MAX_DRAFT + 1) * 4 * 4 * 8)
+#define MOST_SETTINGS (64 * 4 * 4 * 8)
 
 static int run_choices(struct verify *v, const struct choices *k, int all)
 {
@@ -307,13 +310,15 @@ static int run(struct cli *c)
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "usage: verbatim verify MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, threads, prefill\n"
+    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, auto, threads, prefill\n"
     "chunks, instruction sets) and in 8 combinations, and compares every row of logits that chose a token, bit by bit.\n"
     "Exits with 3 when one differs. With --acceptance rejection (at a temperature) and relaxed, tokens depend on the drafts:\n"
     "each draft method and K is then compared with itself alone.\n\n"
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
+    "  --draft-model DIR      with it draft-model is among the methods; --draft-precision MODE\n"
+    "  --draft-p-min P, --ngram-min N, --ngram-max N    as for generate\n"
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"

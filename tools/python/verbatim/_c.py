@@ -154,6 +154,7 @@ class vb_trace(C.Structure):
 tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
 trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
 progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
+draft_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_int32), C.c_int)
 
 
 class vb_session_options(C.Structure):
@@ -176,6 +177,13 @@ class vb_session_options(C.Structure):
         ("padded", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
+        ("ngram_min", C.c_int32),
+        ("ngram_max", C.c_int32),
+        ("draft_callback", draft_callback),
+        ("draft_context", C.c_void_p),
+        ("draft_model", C.c_void_p),
+        ("draft_p_min", C.c_float),
+        ("draft_auto", C.c_int),
     ]
 
 
@@ -206,6 +214,7 @@ class vb_result(C.Structure):
         ("prefill_tokens", C.c_size_t),
         ("prefill_seconds", C.c_double),
         ("decode_seconds", C.c_double),
+        ("draft_seconds", C.c_double),
         ("stop_string", C.c_int32),
         ("text_bytes", C.c_size_t),
         ("rejected_by_depth", C.c_size_t * MAX_DRAFT),
@@ -252,9 +261,11 @@ FUNCTIONS = {
     "vb_encode": (C.c_int, [_object, C.c_char_p, C.c_size_t, _ids, C.c_size_t, _size, _err]),
     "vb_piece": (C.c_void_p, [_object, C.c_int32, _size]),
     "vb_bos_token": (C.c_int32, [_object]),
+    "vb_tokenizers_match": (C.c_int, [_object, _object, _err]),
     "vb_add_bos": (C.c_int, [_object]),
     "vb_session_open": (C.c_int, [_out, _object, C.POINTER(vb_session_options), _err]),
     "vb_session_close": (None, [_object]),
+    "vb_draft_memory": (C.c_size_t, [_object]),
     "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),

@@ -53,7 +53,13 @@ class Session:
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
     prefill        "onednn": oneDNN's linear layers read the prompt, for speed; other bits, see verbatim.h
-    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
+    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
+                   3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
+                   tokens, int32; what is beyond max or not in the vocabulary is left out
+    draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
+    draft_p_min    a draft ends before a token of a probability below this
+    ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
@@ -69,9 +75,10 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
-                 relaxed_topk=None, relaxed_delta=None, thinking=None, on_progress=None, on_tap=None, scores=False):
+                 draft_model=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0,
+                 top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, padded=False,
+                 bias=None, mask=None, acceptance=None, draft_sample_method=None, relaxed_topk=None, relaxed_delta=None,
+                 thinking=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -79,11 +86,18 @@ class Session:
             prefill=None if prefill is None else prefill.encode(),
             threads=_number("threads", threads, 1),
             isa=None if isa is None else isa.encode(),
-            draft=None if draft is None else draft.encode(),
+            draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
             draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
             tap_scores=bool(scores),
             padded=bool(padded),
+            ngram_min=_number("ngram_min", ngram_min, 1),
+            ngram_max=_number("ngram_max", ngram_max, 1),
+            draft_model=None if draft_model is None else draft_model._pointer(),
+            draft_p_min=draft_p_min,
+            draft_auto=bool(draft_auto),
         )
+        if callable(draft):
+            options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
@@ -107,8 +121,10 @@ class Session:
             options.tap = self._guard.callback(_c.tap_callback, lambda tap: on_tap(_tap(tap.contents)))
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_session_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
-        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, model._handle)
-        model._sessions.add(self)
+        models = [model] + ([] if draft_model is None else [draft_model])
+        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, [m._handle for m in models])
+        for m in models:
+            m._sessions.add(self)
 
     def close(self):
         if self._handle.pointer:
@@ -227,6 +243,15 @@ def _mask(mask, vocab_size):
         np.ctypeslib.as_array(allowed, (vocab_size,))[~wanted] = 0
 
     return fill
+
+
+def _draft(draft):
+    def propose(tokens, count, place, most):
+        drafts = ids_array(draft(view(C.addressof(tokens.contents), [count], [1], np.int32), most))[:most]
+        view(C.addressof(place.contents), [most], [1], np.int32)[: drafts.size] = drafts
+        return drafts.size
+
+    return propose
 
 
 def _tap(tap):
