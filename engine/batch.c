@@ -193,9 +193,13 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts by %s, which the first must do too", i, s->type->name);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+        else if (!code)
+            code = run_open(&runs[i], err);
     }
     if (!code)
         code = run_all(runs, count, err);
+    for (size_t i = 0; i < count && runs[i].session; i++)
+        run_close(&runs[i]);
     numa_leave(&visit);
     fpenv_leave(env);
     vb_free(a, runs);
@@ -219,6 +223,7 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
     *next = s->tokens[s->count - 1];
     room = s->context - s->count;
     if (s->type && room) {
+        acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
         *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),

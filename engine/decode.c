@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../ops/mistake.h"
+#include "tokenizer.h"
 
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
 {
@@ -26,15 +27,46 @@ static int row_not_finite(const struct run *run, const struct workspace *w, size
     return vb_fail(err, VB_NOT_FINITE, "the logits for token %zu are not finite; the first such layer is %d", index, layer);
 }
 
+int run_open(struct run *run, vb_error *err)
+{
+    const vb_generate_options *o = run->options;
+    if (o->stop_count && !o->tokenizer)
+        return vb_fail(err, VB_BAD_ARGUMENT, "there are stop strings and no tokenizer, whose text they would be looked for in");
+    return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
+}
+
+void run_close(struct run *run) { stop_close(run->stop, run->session->model->allocator); }
+
+/* Whether the run ends with this token, and how. Returns the event's text_bytes. */
+static size_t look_for_end(struct run *run, const vb_event *event)
+{
+    const vb_generate_options *o = run->options;
+    vb_result *r = run->result;
+    size_t size = 0;
+    int end = !o->ignore_eos && vb_is_end_token(run->session->model, event->token);
+    const char *piece = o->tokenizer && !end ? tokenizer_piece(o->tokenizer, event->token, &size) : NULL;
+    if (piece && run->stop && !(MISTAKE(stop_misses_drafts) && event->draft_depth))
+        r->stop_string = stop_push(run->stop, piece, size);
+    run->text += piece ? size : 0;
+    if (end || r->stop_string)
+        run->finished = 1, r->finish = VB_FINISH_STOP;
+    else if (r->tokens == o->max_tokens || event->index + 1 == run->session->context)
+        run->finished = 1, r->finish = VB_FINISH_LENGTH;
+    size_t safe = run->stop ? stop_safe(run->stop) : run->text;
+    r->text_bytes = r->stop_string ? safe : run->text;
+    return run->finished ? r->text_bytes : safe; /* at the end what was held back is text */
+}
+
 /* Counts and tells; returns whether the run ends with this token. */
-static int emit(struct run *run, int32_t token, size_t i, const float *logits)
+static int emit(struct run *run, const struct verdict *v, size_t i, const float *logits)
 {
     const vb_generate_options *o = run->options;
     struct vb_session *s = run->session;
     vb_result *r = run->result;
     size_t index = s->count + i, V = (size_t)s->model->config.vocab_size;
-    int depth = i < (size_t)run->plan.drafts && run->plan.draft[i] == token ? (int)i + 1 : 0;
-    vb_event event = {token, index, depth, logits};
+    int32_t token = v->token;
+    int depth = v->stands ? (int)i + 1 : 0;
+    vb_event event = {.token = token, .index = index, .draft_depth = depth, .logits = logits};
 
     s->tokens[index] = token; /* the next row's mask looks at it; it is committed later */
     if (!(MISTAKE(penalties_miss_drafts) && depth))
@@ -46,11 +78,13 @@ static int emit(struct run *run, int32_t token, size_t i, const float *logits)
     if (depth) {
         r->accepted++;
         r->accepted_by_depth[depth - 1]++;
+        r->relaxed += (size_t)v->relaxed;
+        r->relaxed_nats += v->nats;
+    } else if (i < (size_t)run->plan.drafts) {
+        r->rejected_by_depth[i]++;
+        r->first_reject[v->why]++;
     }
-    if (!o->ignore_eos && vb_is_end_token(s->model, token))
-        run->finished = 1, r->finish = VB_FINISH_STOP;
-    else if (r->tokens == o->max_tokens || index + 1 == s->context)
-        run->finished = 1, r->finish = VB_FINISH_LENGTH;
+    event.text_bytes = look_for_end(run, &event);
     if (o->callback && o->callback(o->context, &event) && !run->finished)
         run->finished = 1, r->finish = VB_FINISH_STOPPED;
     return run->finished;
@@ -65,13 +99,15 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         const float *logits = p->logits + *n * V;
         if (!all_finite(logits, V))
             return row_not_finite(run, w, *n, err);
-        int32_t token = sampler_choose(s->sampler, logits, s->tokens, s->count + *n * !MISTAKE(random_number_by_round));
-        if (token < 0)
+        struct draft_at d = {0};
+        if (*n < (size_t)p->drafts)
+            d = (struct draft_at){p->draft[*n], (int)*n + 1, vb_is_end_token(s->model, p->draft[*n])};
+        struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + *n * !MISTAKE(random_number_by_round), &d);
+        if (v.token < 0)
             return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
         size_t i = (*n)++;
-        chosen[i] = token;
-        if (emit(run, token, i, logits) || i == (size_t)p->drafts ||
-            (p->draft[i] != token && !(MISTAKE(one_draft_too_many) && i == 0)))
+        chosen[i] = v.token;
+        if (emit(run, &v, i, logits) || i == (size_t)p->drafts || (!v.stands && !(MISTAKE(one_draft_too_many) && i == 0)))
             break;
     }
     return VB_OK;

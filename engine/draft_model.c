@@ -69,6 +69,8 @@ static int open_model(struct drafter **out, const struct model *m, const struct 
     *d = (struct drafter){.model = o->asked->draft_model, .allocator = m->allocator, .options = *o,
                           .context = o->context < most ? o->context : most,
                           .vocab_size = (size_t)(small->vocab_size < large->vocab_size ? small->vocab_size : large->vocab_size)};
+    if (d->vocab_size < (size_t)large->vocab_size)
+        d->options.choose = NULL; /* which takes a row of the target's vocabulary */
     int code = open_parts(d, err);
     if (code)
         close_model(d);
@@ -123,7 +125,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     while (drafts < max) {
         size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
         forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * (size_t)m->config.hidden_size, 1);
-        int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, failed);
+        int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)
             break;
         draft[drafts++] = chosen;

@@ -69,7 +69,7 @@ static double probability(const struct kernels *k, const float *z, size_t V, int
     return 1.0 / sum;
 }
 
-int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, size_t *failed)
+int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed)
 {
     if (!all_finite(logits, V)) {
         ++*failed;
@@ -77,5 +77,7 @@ int32_t drafter_choose(const struct drafter_options *o, const float *logits, siz
     }
     int32_t best = argmax(logits, V);
     double p_min = (double)o->asked->draft_p_min;
-    return p_min > 0.0 && probability(o->kernels, logits, V, best) < p_min ? -1 : best;
+    if (p_min > 0.0 && probability(o->kernels, logits, V, best) < p_min)
+        return -1;
+    return o->choose ? o->choose(o->choose_context, logits, number) : best;
 }

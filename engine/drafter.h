@@ -19,6 +19,10 @@ struct drafter_options {
     int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
     struct tracer *tracer;   /* NULL: nobody listens */
+    /* Draft `number` of the round, from 1, given its row of logits [V], finite; those before it were chosen so too. NULL: the
+     * best. How many drafts there are may depend on the drafts chosen and on what was observed, and on no other draw. */
+    int32_t (*choose)(void *context, const float *logits, int number);
+    void *choose_context;
 };
 
 /* Without which a method is refused. */
@@ -72,8 +76,8 @@ int drafter_default_tokens(const struct drafter_type *type, const struct model *
 /* The most that draft_auto asks for where no number was given. mtp-vanilla keeps a cache for each, whatever is asked for. */
 int drafter_longest(const struct drafter_type *type, const struct model *m);
 
-/* The token that a row of logits [V] drafts: argmax, lowest index. -1 ends the draft: the row is not finite (*failed counts
- * it), or the token's probability, at temperature 1, is below the session's draft_p_min. */
-int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, size_t *failed);
+/* The token that a row of logits [V] drafts as draft `number`, from 1: by o->choose, or argmax, lowest index. -1 ends the draft:
+ * the row is not finite (*failed counts it), or its best probability, at temperature 1, is below the session's draft_p_min. */
+int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
 
 #endif

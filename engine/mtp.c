@@ -26,6 +26,8 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
     size_t d = hidden_size(s), V = (size_t)m->config.vocab_size;
     size_t width = eagle.head ? eagle_cache_width(&eagle) : (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
     V = eagle.head && eagle.head->vocab_size > V ? eagle.head->vocab_size : V;
+    if (eagle.head && eagle.head->d2t)
+        s->options.choose = NULL; /* which takes a row of the target's vocabulary */
     s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
     s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
     s->h = vb_alloc(a, s->room * d, sizeof *s->h);
@@ -202,7 +204,7 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
         forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
         forward_tap_logits(w, s->logits, s->head_row, 1);
     }
-    int32_t token = drafter_choose(&s->options, s->logits, V, failed);
+    int32_t token = drafter_choose(&s->options, s->logits, V, number, failed);
     if (head && head->d2t && token >= 0)
         token = head->d2t[token];
     trace_choose(s->options.tracer, k, s->head_row, token, number);

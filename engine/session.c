@@ -11,6 +11,12 @@
 #include "prefill.h"
 #include "tap.h"
 
+/* Whether what is said depends on the drafts. */
+static int drafts_lead(const vb_sampling *o)
+{
+    return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+}
+
 static int choose_drafter(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
@@ -28,6 +34,9 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
+    if (s->type && o->draft_auto && drafts_lead(&o->sampling))
+        return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
+                       "it is said", o->sampling.acceptance);
     if (s->type && o->draft_auto) {
         int first = drafter_default_tokens(type, s->model);
         s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
@@ -64,6 +73,17 @@ static int check_options(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
+/* The drafts of a round stand behind the timeline until the round decides. */
+static int32_t draw_draft(void *context, const float *logits, int number)
+{
+    struct vb_session *s = context;
+    size_t index = s->count + (size_t)number - 1;
+    int32_t token = acceptance_draw(s->acceptance, logits, s->tokens, s->count, number);
+    if (index < s->context) /* else it is one that a convention discards */
+        s->tokens[index] = token;
+    return token;
+}
+
 static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *err)
 {
     const struct config *c = &s->model->config;
@@ -87,13 +107,17 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     s->cache.tracer = s->tracer;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+    if (!code)
+        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, (size_t)c->vocab_size, s->max_draft, a, err);
     int before[3];
     if (!code && s->type && s->type->takes == TAKES_THREE && eagle_layers(c->num_hidden_layers, before)) /* else open refuses */
         code = workspace_keep_three(&s->work, before, err);
     if (!code && s->type) {
-        struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
+        struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context,
+                                    .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
-                                    .sequence = s->options.sequence, .tracer = s->tracer};
+                                    .sequence = s->options.sequence, .tracer = s->tracer,
+                                    .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
         code = s->type->open(&s->drafter, s->model, &o, err);
     }
     if (!code && s->options.tap) {
@@ -147,6 +171,7 @@ void vb_session_close(vb_session *s)
     if (s->drafter)
         s->type->close(s->drafter);
     tapper_close(s->work.tapper, a);
+    acceptance_close(s->acceptance, a);
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
@@ -235,6 +260,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     p->asked = most >= longest;
     if (most > longest)
         most = longest;
+    acceptance_round(s->acceptance);
     if (most)
         p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
     p->padding -= p->padding ? p->drafts : 0;

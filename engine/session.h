@@ -6,9 +6,9 @@
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
+#include "acceptance.h"
 #include "draft_length.h"
 #include "drafter.h"
-#include "sampler.h"
 
 struct vb_session {
     const struct model *model;
@@ -25,6 +25,7 @@ struct vb_session {
     int max_draft;        /* K, */
     struct draft_length length; /* or with draft_auto the longest, and what of it is asked for */
     struct sampler *sampler;
+    struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
     struct row *rows;     /* [work.max_rows]: a pass, of this session or of several */
 };

@@ -140,6 +140,16 @@ typedef struct vb_sampling {
     /* Sets mask[t] to 0 for tokens that may not be chosen at this index; NULL: none. Must depend on its arguments alone. */
     void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
     void *mask_context;
+    /* Which drafts stand. NULL or "strict": a draft that is the target's token, chosen as above: the very path of plain
+     * decoding. "rejection": drafts are drawn from their module's distribution q, as above from its own row and with a random
+     * number of their own, and stand with probability min(1, p/q), else the token is drawn from max(p - q, 0): the same
+     * distribution as plain decoding, another path; at temperature 0 as strict. "relaxed": between the model's thinking tokens
+     * a draft stands also when it is close to the best; lossy. */
+    const char *acceptance;
+    const char *draft_sample_method; /* of rejection: NULL or "probabilistic"; "greedy": the best, a q that is sure of it */
+    int32_t relaxed_topk;  /* of relaxed, at temperature 1 and whatever top-k, top-p, min-p: among so many best (0: 10), */
+    float relaxed_delta;   /* and not more than this less probable than the best (0: 0.6) */
+    int32_t thinking_begin, thinking_end; /* of relaxed: two tokens; they, and end tokens, are the target's own */
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
@@ -258,14 +268,26 @@ typedef struct vb_event {
     size_t index;        /* in the timeline */
     int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
     const float *logits; /* the row that chose it [V], as the model gave it */
+    size_t text_bytes;   /* with a tokenizer: bytes of the run's text that no stop string can take back any more */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
+
+/* Why a round's first draft that did not stand did not. */
+enum vb_reject {
+    VB_REJECT_OTHER_TOKEN, /* the target chose another one (strict) */
+    VB_REJECT_CHANCE,      /* rejection: less probable to the target than to its module, and the random number was against it */
+    VB_REJECT_MASKED,      /* the mask or a bias of -inf forbade it */
+    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p left it out */
+    VB_REJECT_RANK,        /* relaxed: another one was chosen, and it was not among the relaxed_topk best, */
+    VB_REJECT_DELTA        /* or more than relaxed_delta less probable than the best */
+};
+#define VB_REJECT_REASONS 6 /* how many there are */
 
 enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
     size_t tokens;              /* how many were chosen, the end token included */
-    enum vb_finish finish;      /* length (n or the context), stop (an end token), stopped (the callback) */
+    enum vb_finish finish;      /* length (n or the context), stop (an end token, a stop string), stopped (the callback) */
     uint64_t fingerprint;       /* of the rows that chose the tokens, when asked for; see vb_fingerprint */
     size_t forwards;            /* target passes after prefill */
     size_t drafted, accepted;   /* drafts verified; those emitted */
@@ -274,6 +296,12 @@ typedef struct vb_result {
     size_t prefill_tokens;
     double prefill_seconds, decode_seconds;
     double draft_seconds;       /* of decode_seconds: proposing, and observing what stood */
+    int32_t stop_string; /* the number, from 1, of the stop string that ended the run; 0: none did */
+    size_t text_bytes;   /* with a tokenizer: of the run's text, which ends before the stop string and an end token */
+    size_t rejected_by_depth[VB_MAX_DRAFT];  /* rounds whose first draft that did not stand was that deep, */
+    size_t first_reject[VB_REJECT_REASONS];  /* and why */
+    size_t relaxed;      /* of the accepted ones, those that are not the target's token */
+    double relaxed_nats; /* what they cost: the sum of log p_best - log p over them */
 } vb_result;
 
 typedef struct vb_generate_options {
@@ -282,6 +310,9 @@ typedef struct vb_generate_options {
     int fingerprint;      /* compute it */
     vb_callback callback; /* NULL: none */
     void *context;
+    const vb_tokenizer *tokenizer; /* the model's, whose vb_piece are the run's text; NULL: the run has none */
+    const char *const *stop; /* stop_count strings; the token that completes one of them in the run's text is the last: a */
+    size_t stop_count;       /* finish of VB_FINISH_STOP. The text of the prompt, and of runs before, is not looked at */
 } vb_generate_options;
 
 /* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */

@@ -13,6 +13,7 @@
 #define MOST_SCORES ((size_t)1 << 24) /* numbers: they bound the scratch of a long prefill, and reach no bit */
 #define GROUP 48                    /* (query, head) pairs that share one reading of the cache */
 #define COLUMNS 64                  /* of the latent, that a task sums */
+#define MOST_VALUES ((size_t)1 << 20) /* numbers of o_b that are kept: few queries read the cache once, for both sums */
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
@@ -47,6 +48,7 @@ struct pass {
     size_t ld;                    /* score_stride of the longest */
     float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
     float *L;                     /* [S*H] */
+    float *values;                /* [S*H, blocks, packed(c)] = o_b; NULL: summed where o is */
     float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
     struct op_packed o;           /* the same as w_uv wants it, if not as f32: row s*H + h */
     float *q_nope;                /* [S, H, n] rounded, in precision bf16; or */
@@ -56,12 +58,20 @@ struct pass {
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
 
+/* numbers of o_b for that many pairs; 0: too many to be kept */
+static size_t values_of(const struct attention *a, size_t pairs, size_t context)
+{
+    size_t numbers = pairs * blocks_of(context) * packed_latent(a);
+    return numbers <= MOST_VALUES ? numbers : 0;
+}
+
 size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads)
 {
     size_t width = a->latent + a->rope, row = packed_length(width);
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
     return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) + op_scratch_bytes(pairs * score_stride(context)) +
            2 * op_scratch_bytes(pairs * blocks_of(context)) + op_scratch_bytes(pairs) +
+           op_scratch_bytes(values_of(a, pairs, context)) +
            op_scratch_bytes(pairs * packed_latent(a)) + op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
            op_scratch_bytes(pairs * sizeof(struct group) / sizeof(float)) +
            op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row);
@@ -175,8 +185,8 @@ static size_t seen_of_block(const struct pass *p, size_t s, size_t j)
 
 /* ---- scores, block by block ---- */
 
-/* Of every token that one of the group sees: a score that its query does not see is never looked at. */
-static void scores_of_block(const struct pass *p, int thread, const struct group *g, size_t block)
+/* Of every token that one of the group sees: a score that its query does not see is never looked at. Returns their rows. */
+static struct weight_view scores_of_block(const struct pass *p, int thread, const struct group *g, size_t block)
 {
     size_t j = block * ATTENTION_BLOCK, n = at_most(ATTENTION_BLOCK, g->length - j), pair = first_pair(p, g);
     size_t pairs = g->queries * g->heads;
@@ -185,9 +195,40 @@ static void scores_of_block(const struct pass *p, int thread, const struct group
     p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs);
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->scale(score + i * p->ld, p->a->scale, n);
+    return rows;
 }
 
-/* One block of one group: s_j, m_b, p_j, l_b */
+/* o_b of pairs [pair, pair + pairs), n tokens of a block: columns [c0, c0 + columns) of them */
+static void sum_values(const struct pass *p, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
+                       size_t block, size_t columns)
+{
+    rows->rows = n;
+    p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld, pairs);
+}
+
+/* Queries from q on, of a group, that see as many tokens of the block at j as the first of them: *n. */
+static size_t see_the_same(const struct pass *p, const struct group *g, size_t q, size_t j, size_t *n)
+{
+    size_t same = 1;
+    *n = seen_of_block(p, g->s + q, j);
+    while (q + same < g->queries && seen_of_block(p, g->s + q + same, j) == *n)
+        same++;
+    return same;
+}
+
+/* o_b of a group that is kept, all columns */
+static void keep_values(const struct pass *p, const struct group *g, size_t block, struct weight_view *rows)
+{
+    for (size_t q = 0, same, n; q < g->queries; q += same) {
+        size_t pair = first_pair(p, g) + q * g->heads;
+        same = see_the_same(p, g, q, block * ATTENTION_BLOCK, &n);
+        if (n)
+            sum_values(p, p->values + (pair * p->blocks + block) * packed_latent(p->a), p->blocks * packed_latent(p->a), rows, n,
+                       pair, same * g->heads, block, packed_latent(p->a));
+    }
+}
+
+/* One block of one group: s_j, m_b, p_j, l_b; and o_b, where it is kept, while the rows are in the cache */
 static void score_block(void *arg, size_t task, int thread)
 {
     struct pass *p = arg;
@@ -195,13 +236,15 @@ static void score_block(void *arg, size_t task, int thread)
     size_t block = task % p->blocks, j = block * ATTENTION_BLOCK, pair = first_pair(p, g);
     if (j >= g->length)
         return;
-    scores_of_block(p, thread, g, block);
+    struct weight_view rows = scores_of_block(p, thread, g, block);
     for (size_t i = 0; i < g->queries * g->heads; i++, pair++) {
         size_t n = seen_of_block(p, g->s + i / g->heads, j), at = pair * p->blocks + block;
         float *score = p->score + pair * p->ld + j;
         if (n)
             p->m[at] = p->cx->k->softmax_block(score, score, n, &p->l[at]);
     }
+    if (p->values)
+        keep_values(p, g, block, &rows);
 }
 
 /* M, e_b and L of some queries */
@@ -225,25 +268,47 @@ static void join_blocks(void *arg, size_t first, size_t count)
 
 /* ---- values, column by column ---- */
 
-/* o += e_b o_b of pairs [pair, pair + pairs), n tokens of a block; the block's own sums go to o_b first */
-static void add_values(const struct pass *p, const struct weight_view *rows, size_t pair, size_t pairs, size_t block, size_t c0,
+/* o += e_b o_b of pairs [pair, pair + pairs), columns [c0, c0 + columns); o_b: of the first pair, ld to the next one's */
+static void add_values(const struct pass *p, const float *o_b, size_t ld, size_t pair, size_t pairs, size_t block, size_t c0,
                        size_t columns)
 {
-    float o_b[GROUP][COLUMNS];
-    p->cx->k->fma_rows[WEIGHT_F32](o_b[0], COLUMNS, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld,
-                                   pairs);
-    for (size_t i = 0; i < pairs; i++)
-        p->cx->k->axpy(p->latent + (pair + i) * packed_latent(p->a) + c0, p->m[(pair + i) * p->blocks + block], o_b[i], columns);
+    for (size_t i = 0; i < pairs; i++, pair++)
+        p->cx->k->axpy(p->latent + pair * packed_latent(p->a) + c0, p->m[pair * p->blocks + block], o_b + i * ld, columns);
 }
 
-/* Some columns of o of one group: queries that see a block whole take it together, the others one by one. */
+/* of those blocks' sums that were kept */
+static void add_kept(const struct pass *p, const struct group *g, size_t c0, size_t columns)
+{
+    for (size_t pair = first_pair(p, g), i = 0; i < g->queries * g->heads; i++, pair++)
+        for (size_t block = 0; block < blocks_of(p->seen[g->s + i / g->heads].length); block++)
+            add_values(p, p->values + (pair * p->blocks + block) * packed_latent(p->a) + c0, 0, pair, 1, block, c0, columns);
+}
+
+/* Queries that see a block whole take it together, the others one by one. */
+static void add_blocks(const struct pass *p, int thread, const struct group *g, size_t c0, size_t columns)
+{
+    const struct timeline *t = longest_of(p, g);
+    float o_b[GROUP][COLUMNS];
+    for (size_t block = 0, j = 0; j < g->length; block++, j += ATTENTION_BLOCK) {
+        struct weight_view rows = cache_rows(p, thread, t, j, at_most(ATTENTION_BLOCK, g->length - j), c0, c0 + columns);
+        for (size_t q = 0, same, n; q < g->queries; q += same) {
+            size_t pair = first_pair(p, g) + q * g->heads;
+            same = see_the_same(p, g, q, j, &n);
+            if (!n)
+                continue;
+            sum_values(p, o_b[0], COLUMNS, &rows, n, pair, same * g->heads, block, columns);
+            add_values(p, o_b[0], COLUMNS, pair, same * g->heads, block, c0, columns);
+        }
+    }
+}
+
+/* Some columns of o of one group. */
 static void value_columns(void *arg, size_t task, int thread)
 {
     static const float zeros[COLUMNS];
     struct pass *p = arg;
     size_t tasks = packed_latent(p->a) / COLUMNS + (packed_latent(p->a) % COLUMNS != 0);
     const struct group *g = &p->groups[task / tasks];
-    const struct timeline *t = longest_of(p, g);
     size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
@@ -252,17 +317,10 @@ static void value_columns(void *arg, size_t task, int thread)
         else
             memset(o, 0, columns * sizeof *o);
     }
-    for (size_t block = 0, j = 0; j < g->length; block++, j += ATTENTION_BLOCK) {
-        struct weight_view rows = cache_rows(p, thread, t, j, at_most(ATTENTION_BLOCK, g->length - j), c0, c0 + columns);
-        for (size_t q = 0, same; q < g->queries; q += same) {
-            size_t n = seen_of_block(p, g->s + q, j);
-            for (same = 1; q + same < g->queries && seen_of_block(p, g->s + q + same, j) == n; same++)
-                ;
-            rows.rows = n;
-            if (n)
-                add_values(p, &rows, pair + q * g->heads, same * g->heads, block, c0, columns);
-        }
-    }
+    if (p->values)
+        add_kept(p, g, c0, columns);
+    else
+        add_blocks(p, thread, g, c0, columns);
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
         p->cx->k->divide(o, p->L[pair + i], columns);
@@ -331,6 +389,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.m = op_take(cx, pairs * blocks_of(context));
     p.l = op_take(cx, pairs * blocks_of(context));
     p.L = op_take(cx, pairs);
+    p.values = values_of(a, pairs, context) ? op_take(cx, values_of(a, pairs, context)) : NULL;
     p.latent = op_take(cx, pairs * packed_latent(a));
     p.o = op_take_packed(cx, (1u << op_form(cx, &a->w_uv)) & ~(1u << OP_F32), pairs, a->latent);
     if (a->uk_transposed)

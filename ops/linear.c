@@ -41,6 +41,15 @@ struct op_packed op_packed_from(const struct op_packed *p, size_t s)
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_packed_scratch(S, K); }
 
+/* Mistakes of kernels, made where they can be switched on. */
+static void spoil(struct quantised_group *x, size_t n)
+{
+    for (size_t i = 0; i < n && MISTAKE(minimum_added); i++)
+        x[i].sum = -x[i].sum;
+    for (size_t i = 0; i < n && MISTAKE(offset_forgotten); i++)
+        x[i].offset8 = x[i].offset128 = 0;
+}
+
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n)
 {
     float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
@@ -57,8 +66,10 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
         cx->k->pack(packed, x + k, some);
         if (narrow)
             cx->k->narrow(narrow + k0 + k, packed, some);
-        if (groups)
+        if (groups) {
             cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
+            spoil(groups + (k0 + k) / QUANTISED_GROUP, some / QUANTISED_GROUP);
+        }
     }
 }
 

@@ -38,10 +38,24 @@
     _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
     _(random_number_by_round)      /* every row of a round draws the same number */                                    \
     _(penalties_miss_drafts)       /* accepted drafts are not counted as output */                                     \
+    _(accepted_as_if_undrawn)      /* rejection: a drawn draft stands with p(d), as one that was not drawn */          \
+    _(rest_with_q_of_one)          /* rejection: max(p - 1, 0) in place of a draft that was not drawn */               \
+    _(rest_not_reduced)            /* rejection: another token from p itself, not from what q leaves of it */          \
+    _(streams_shared)              /* rejection: that token with the number that turned the draft down */              \
+    _(draws_miss_drafts)           /* a draft is drawn as if those before it had not been said */                      \
+    _(relaxed_everywhere)          /* relaxed acceptance outside of the thinking tokens too */                         \
+    _(stop_misses_drafts)          /* stop strings are not looked for in accepted drafts */                            \
     _(query_not_rounded)           /* precision bf16: W_uk meets the query as it is */                                 \
     _(router_rounded)              /* the router's gate reads what the experts read */                                 \
     _(weights_truncated)           /* F32, F16, FP8 to BF16 by leaving bits out */                                     \
-    _(tiny_weight_forgotten)       /* a matrix with one is taken for an ordinary one the next time */
+    _(tiny_weight_forgotten)       /* a matrix with one is taken for an ordinary one the next time */                  \
+    _(minimum_added)               /* quantised weights: d q + m where it is d q - m */                                \
+    _(offset_forgotten)            /* codes as they are stored, without the 8 or 128 that they are too high */         \
+    _(codes_to_even)               /* Q8_0: halves to even, not away from 0 */                                         \
+    _(scale_without_sign)          /* Q4_0: d of the largest magnitude, not of the number that has it */               \
+    _(keys_left_out)               /* q8, q4: W_uk as it is stored */                                                  \
+    _(embedding_quantised)         /* q8, q4: the embedding too */                                                     \
+    _(router_quantised)            /* q8, q4: the router's gate too */
 
 #define MISTAKE_NUMBER(name) MISTAKE_##name,
 enum mistake { NO_MISTAKE, MISTAKES(MISTAKE_NUMBER) };

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-static double uniform(uint64_t *state) /* in [-1, 1): SplitMix64 */
+double ref_uniform(struct run *run) /* SplitMix64 */
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    uint64_t z = run->random += 0x9e3779b97f4a7c15;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
     z = (z ^ z >> 27) * 0x94d049bb133111eb;
     return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1.0;
@@ -24,7 +24,7 @@ void ref_value(struct run *run, const char *name, int index, int rows, int cols,
 {
     if (run->options.perturb)
         for (size_t i = 0; i < (size_t)rows * cols; i++)
-            data[i] *= 1.0 + uniform(&run->random) * 0x1p-24;
+            data[i] *= 1.0 + ref_uniform(run) * 0x1p-24;
     ref_show(run, name, index, rows, cols, data);
 }
 
@@ -34,6 +34,14 @@ void ref_embed(struct run *run, double *x, const struct matrix *embed, const int
     for (int s = 0; s < S; s++)
         ref_row(embed, tokens[s], x + (size_t)s * embed->cols);
     ref_show(run, "embed", -1, S, embed->cols, x);
+}
+
+double ref_dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
 }
 
 /* y[s,d] = x[s,d] / sqrt(mean_d(x[s,d]^2) + eps) * w[d];  y may be x */
@@ -51,53 +59,33 @@ void ref_norm(struct run *run, double *y, const struct matrix *w, const double *
     }
 }
 
-static int is_bf16(const struct run *run) { return run->options.precision == PRECISION_BF16; }
-
-/* run->row = row i of w;  round_w: to bf16 */
-static void weights(struct run *run, const struct matrix *w, size_t i, int round_w)
-{
-    ref_row(w, (int)i, run->row);
-    for (int j = 0; round_w && j < w->cols; j++)
-        run->row[j] = ref_to_bf16(run->row[j]);
-}
-
-/* y[s,i] = sum_j w[i,j] x[s,j] */
-static void product(struct run *run, double *y, const struct matrix *w, int round_w, const double *x, int S)
+/* y[s,i] = sum_j w[i,j] x[s,j],   row i of W as `row` has it */
+static void product(struct run *run, double *y, const struct matrix *w, const double *x, int S,
+                    void (*row)(struct run *run, const struct matrix *w, int i))
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
     for (size_t i = 0; i < rows; i++) {
-        weights(run, w, i, round_w);
-        for (size_t s = 0; s < (size_t)S; s++) {
-            double sum = 0;
-            for (size_t j = 0; j < cols; j++)
-                sum += run->row[j] * x[s * cols + j];
-            y[s * rows + i] = sum;
-        }
+        row(run, w, (int)i);
+        for (size_t s = 0; s < (size_t)S; s++)
+            y[s * rows + i] = ref_dot(run->row, x + s * cols, (int)cols);
     }
 }
+
+static void row_as_stored(struct run *run, const struct matrix *w, int i) { ref_row(w, i, run->row); }
 
 void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S)
 {
-    product(run, y, w, 0, x, S);
-}
-
-/* what a linear layer of precision bf16 makes of x; y may be x */
-static void round_x(struct run *run, double *y, const double *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        double moved = run->options.perturb ? x[i] * (1 + uniform(&run->random) * 0x1p-18) : x[i];
-        y[i] = ref_to_bf16(moved);
-        y[i] = fabs(y[i]) < 0x1p-56 ? 0 : y[i];
-    }
+    product(run, y, w, x, S, row_as_stored);
 }
 
 void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S)
 {
-    if (is_bf16(run)) {
-        round_x(run, run->rounded, x, (size_t)S * w->cols);
+    enum form form = ref_form(run, w);
+    if (form != AS_IS) {
+        ref_round_x(run, form, run->rounded, x, (size_t)S * (size_t)w->cols);
         x = run->rounded;
     }
-    product(run, y, w, is_bf16(run), x, S);
+    product(run, y, w, x, S, ref_weights);
 }
 
 /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
@@ -190,14 +178,6 @@ static double attention_scale(const struct run *run)
     return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
 }
 
-static double dot(const double *a, const double *b, int n)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
 /* heads[s] = sum_t p[s,t] v[t] of head h, p [S,S] */
 static void mix_values(struct run *run, const double *p, int h, int S)
 {
@@ -211,10 +191,10 @@ static void mix_values(struct run *run, const double *p, int h, int S)
         }
 }
 
-/* The same of precision bf16, where it is not the same:  heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]) */
-static void mix_latents(struct run *run, const struct matrix *kv_b_proj, const double *p, int h, int S)
+/* The same where x of W_UV is rounded, and it is not the same:  heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]) */
+static void mix_latents(struct run *run, const struct attention *w, const double *p, int h, int S)
 {
-    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
+    int H = run->c->num_attention_heads, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
     for (size_t s = 0; s < (size_t)S; s++)
         for (int i = 0; i < C; i++) {
             double sum = 0;
@@ -223,17 +203,16 @@ static void mix_latents(struct run *run, const struct matrix *kv_b_proj, const d
             run->mixed[s * C + i] = sum;
         }
     ref_value(run, "mixed", h, S, C, run->mixed);
-    round_x(run, run->mixed, run->mixed, (size_t)S * C);
-    for (int v = 0; v < V; v++) {
-        weights(run, kv_b_proj, (size_t)h * (N + V) + N + v, 1);
-        for (size_t s = 0; s < (size_t)S; s++)
-            run->heads[(s * H + h) * V + v] = dot(run->row, run->mixed + s * C, C);
-    }
+    ref_round_x(run, ref_values_form(run, w), run->mixed, run->mixed, (size_t)S * C);
+    ref_values(run, w, h);
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (size_t v = 0; v < (size_t)V; v++)
+            run->heads[(s * H + h) * V + v] = ref_dot(run->w_uv + v * C, run->mixed + s * C, C);
 }
 
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
-static void attend(struct run *run, const struct matrix *kv_b_proj, int h, int S)
+static void attend(struct run *run, const struct attention *w, int h, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
@@ -241,8 +220,8 @@ static void attend(struct run *run, const struct matrix *kv_b_proj, int h, int S
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t t = 0; t < (size_t)S; t++)
             p[s * S + t] = t > s ? -INFINITY
-                                 : (dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N) +
-                                    dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+                                 : (ref_dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N) +
+                                    ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
     ref_value(run, "scores", h, S, S, p);
 
     for (size_t s = 0; s < (size_t)S; s++) {
@@ -255,10 +234,28 @@ static void attend(struct run *run, const struct matrix *kv_b_proj, int h, int S
             p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
     }
     ref_value(run, "probabilities", h, S, S, p);
-    if (is_bf16(run))
-        mix_latents(run, kv_b_proj, p, h, S);
-    else
+    if (ref_values_form(run, w) == AS_IS)
         mix_values(run, p, h, S);
+    else
+        mix_latents(run, w, p, h, S);
+}
+
+/* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]] */
+static void keys_and_values(struct run *run, const struct attention *w, int S)
+{
+    size_t H = (size_t)run->c->num_attention_heads, N = (size_t)run->c->qk_nope_head_dim, V = (size_t)run->c->v_head_dim;
+    size_t C = (size_t)run->c->kv_lora_rank;
+    for (size_t h = 0; h < H; h++) {
+        ref_keys(run, w, (int)h);
+        ref_values(run, w, (int)h);
+        for (size_t s = 0; s < (size_t)S; s++) {
+            double *kv = run->kv + (s * H + h) * (N + V);
+            for (size_t n = 0; n < N; n++)
+                kv[n] = ref_dot(run->w_uk + n * C, run->latent + s * C, (int)C);
+            for (size_t v = 0; v < V; v++)
+                kv[N + v] = ref_dot(run->w_uv + v * C, run->latent + s * C, (int)C);
+        }
+    }
 }
 
 /* Multi-head latent attention, section 2.1.1. Keys and values of all heads come from one latent per token; the rotated
@@ -287,8 +284,8 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
     split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
-    if (is_bf16(run)) /* x of W_UK; the key takes W_UK to the latent as it is */
-        round_x(run, run->q_nope, run->q_nope, (size_t)S * H * N);
+    if (ref_keys_form(run, w) != AS_IS) /* x of W_UK; the key takes W_UK to the latent as it is */
+        ref_round_x(run, ref_keys_form(run, w), run->q_nope, run->q_nope, (size_t)S * H * N);
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
@@ -301,12 +298,12 @@ static void attention(struct run *run, double *out, const struct attention *w, c
     rope(run, run->k_rope, S, 1);
     ref_value(run, "k_rope", -1, S, R, run->k_rope);
 
-    product(run, run->kv, &w->kv_b_proj, is_bf16(run), run->latent, S);
+    keys_and_values(run, w, S);
     ref_value(run, "kv", -1, S, H * (N + V), run->kv);
     split(run->k_nope, N, run->v, V, run->kv, (size_t)S * H);
 
     for (int h = 0; h < H; h++)
-        attend(run, &w->kv_b_proj, h, S);
+        attend(run, w, h, S);
     ref_value(run, "heads", -1, S, H * V, run->heads);
     ref_linear(run, out, &w->o_proj, run->heads, S);
     ref_value(run, "attention", -1, S, c->hidden_size, out);

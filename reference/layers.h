@@ -17,7 +17,8 @@ struct run {
     void *memory;     /* all of the following */
 
     double *row;                        /* one row of a matrix, decoded */
-    double *rounded;                    /* [S, widest]: x of a linear layer, in precision bf16 */
+    double *rounded;                    /* [S, widest]: x of a linear layer that rounds it */
+    double *w_uk, *w_uv;                /* [N, C], [V, C]: of one head */
     double *cosine, *sine;              /* [S, R/2] */
     double *normed, *delta;             /* [S, D]: a block's input, and what it adds to the residual stream */
     double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
@@ -37,6 +38,7 @@ struct run {
 
 /* Every value that has been computed passes through here: perturbed, if that is asked for, and shown to the hook. */
 void ref_value(struct run *run, const char *name, int index, int rows, int cols, double *data);
+double ref_uniform(struct run *run); /* in [-1, 1), of the perturbation */
 /* shown only: values that are no result of arithmetic */
 void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data);
 
@@ -50,6 +52,21 @@ void ref_norm(struct run *run, double *y, const struct matrix *w, const double *
 void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S);
 /* y = W x whatever the precision: the router's gate */
 void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S);
+
+double ref_dot(const double *a, const double *b, int n);
+
+/* --- what a linear layer makes of x and of its weights: round.c --- */
+
+enum form { AS_IS, TO_BF16, TO_GROUPS }; /* of x */
+enum form ref_form(const struct run *run, const struct matrix *w);
+enum form ref_keys_form(const struct run *run, const struct attention *w);   /* of W_UK: q_nope */
+enum form ref_values_form(const struct run *run, const struct attention *w); /* of W_UV: the weighted sum of latents */
+/* n numbers; groups: n and what is one x are whole groups of 32. y may be x. */
+void ref_round_x(struct run *run, enum form form, double *y, const double *x, size_t n);
+
+void ref_weights(struct run *run, const struct matrix *w, int i); /* run->row = row i of W */
+void ref_keys(struct run *run, const struct attention *w, int h);   /* run->w_uk of head h */
+void ref_values(struct run *run, const struct attention *w, int h); /* run->w_uv */
 
 /* The two kinds of feed-forward block, x, out [S,D]: moe.c. */
 void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S);

@@ -19,9 +19,9 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
     size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
     size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
     size_t W = max((size_t)c->intermediate_size, max(1, (size_t)c->n_shared_experts) * moe);
-    size_t widest = max(max(2 * D, W), max(max(Q, C), max(H * V, E)));
+    size_t widest = max(max(max(2 * D, W), N), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
-        {&run->row, widest}, {&run->rounded, s * widest},
+        {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
         {&run->cosine, s * R / 2}, {&run->sine, s * R / 2},
         {&run->normed, s * D}, {&run->delta, s * D},
         {&run->q_a, s * Q}, {&run->q, s * H * (N + R)}, {&run->q_nope, s * H * N}, {&run->q_rope, s * H * R},

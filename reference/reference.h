@@ -10,6 +10,12 @@
  * that is no linear layer: norms, RoPE, scores, latents as they are kept. Of attention x of W_UK is the query's nope part (so
  * keys are W_UK times the latent as it is), and x of W_UV the weighted sum of latents.
  *
+ * Quantised matrices, of a GGUF file or made by precision q8 and q4 (round.c says which): x is rounded to groups of 32 by rule 2
+ * of simd/kernels.h, whose d and q are f32 numbers by definition; W is what its blocks are worth (blocks.c). x of W_UK and of
+ * W_UV are those of precision bf16. A quantised matrix of which single rows are read (the embedding), the router's gate, and W_UK
+ * out of a kv_b_proj that is quantised along c, are numbers of f32, and their x is not rounded to groups. What a file has
+ * quantised stays so in every precision.
+ *
  * A reference is read-only once open. Arrays are row-major; S tokens, D = hidden_size, V = vocab_size. */
 #ifndef VB_REFERENCE_H
 #define VB_REFERENCE_H
@@ -20,8 +26,8 @@
  *   a layer     input_layernorm [D]; attention; residual [D]; post_attention_layernorm [D]; MLP or experts; residual
  *   attention   q_a, q_a_norm [Q] (with q_lora_rank), q [H(N+R)], kv_a [C+R], latent [C] (after its norm),
  *               q_rope [S*H, R], k_rope [R] (rotated in place: pairs stay where the checkpoint has them),
- *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S], and in precision bf16, where
- *               values are not those of kv, mixed [C]: the weighted sum of latents; heads [HV], attention [D]
+ *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S], and where x of W_UV is rounded,
+ *               so that values are not those of kv, mixed [C]: the weighted sum of latents; heads [HV], attention [D]
  *   an MLP      gate, up, silu, product [W], down [D]; index: the expert, and its rows are those tokens that chose it;
  *               -1 for a dense layer and the shared expert
  *   experts     router_logits, router_scores [E], router_choice [E] (with a bias; not masked), router_groups [n_group],
@@ -46,8 +52,13 @@ struct reference_options { /* all zero: the specification itself */
      * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too.
      * In precision bf16 a number that is rounded is moved by up to 2^-18 of itself first, some ten times what f32 has cost
      * by then: one that lies so near to a tie of bf16 may fall either way in an f32 program, and does in some of the runs, so
-     * that their spread has in it what a turned rounding does. */
+     * that their spread has in it what a turned rounding does.
+     * Where x is rounded to groups of 32, each number is moved by up to 2^-18 of the group's largest before it is rounded, but
+     * not the step d itself. What f32 has cost is relative to a row's largest numbers, whatever the size of one: a tie that an
+     * f32 program may turn lies within some 2^-22 of the group's largest. In a run a number so near is on the other side of its
+     * tie with a probability of about 1/2, and then d away, as it is in a program that turned it. */
     uint64_t perturb;
+    int x_as_is; /* no x is rounded, whatever the weights: perturbed runs tell what f32 costs where no rounding is turned */
     enum precision precision;
     struct conventions conventions; /* rope-angle=f32: pow in outside programs may differ by an ulp */
     int context;                    /* for yarn=max-len; 0: the tokens of the call */
@@ -59,8 +70,8 @@ enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
 
 struct reference;
 
-/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 are VB_BAD_CHECKPOINT,
- * a quantised one VB_UNSUPPORTED. */
+/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 and, of matrices, GGUF's quantised
+ * ones are VB_BAD_CHECKPOINT. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);

@@ -40,17 +40,20 @@ double ref_e4m3(uint8_t code)
     return small_float(sign, exponent, fraction, 3, 7);
 }
 
-/* bf16: 8 significant bits, the last of them worth 2^-133 or more */
-double ref_to_bf16(double x)
+/* to so many significant bits, the last of them worth 2^least or more; from `infinite` on the result is that */
+static double to_small_float(double x, int bits, int least, double infinite)
 {
     int exponent;
     if (x == 0 || !isfinite(x))
         return x;
     frexp(x, &exponent); /* |x| in [2^(exponent-1), 2^exponent) */
-    int last = exponent - 8 > -133 ? exponent - 8 : -133;
+    int last = exponent - bits > least ? exponent - bits : least;
     double rounded = ldexp(nearbyint(ldexp(x, -last)), last);
-    return fabs(rounded) < 0x1p128 ? rounded : copysign(INFINITY, x);
+    return fabs(rounded) < infinite ? rounded : copysign(INFINITY, x);
 }
+
+double ref_to_bf16(double x) { return to_small_float(x, 8, -133, 0x1p128); }
+double ref_to_f16(double x) { return to_small_float(x, 11, -24, 0x1p16); }
 
 /* element `at` of a tensor; a mapped file promises no alignment */
 static double element(const struct tensor *t, size_t at)
@@ -68,8 +71,10 @@ static double element(const struct tensor *t, size_t at)
     case DTYPE_BF16:
         memcpy(&half, bytes + 2 * at, sizeof half);
         return ref_bf16(half);
-    default:
+    case DTYPE_F8_E4M3:
         return ref_e4m3(bytes[at]);
+    default:
+        return ref_decoded(t, at);
     }
 }
 
@@ -82,6 +87,12 @@ void ref_row(const struct matrix *w, int i, double *out)
     int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
     for (int j = 0; j < w->cols; j++) /* the product of 4 and 24 bits is exact in double: one rounding, to f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
+}
+
+void ref_quantised_row(const struct matrix *w, int i, double *out)
+{
+    for (int j = 0; j < w->cols; j++)
+        out[j] = ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
 }
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
@@ -122,8 +133,10 @@ static void bind_name(struct binder *b, struct matrix *w, int rows, int cols, co
         return;
     *w = (struct matrix){.tensor = t, .rows = rows, .cols = cols};
     if (t->dtype == DTYPE_OTHER) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, name,
-                        t->dtype_name);
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3 or a quantised type of GGUF",
+                        t->file, name, t->dtype_name);
+    } else if (dtype_is_quantised(t->dtype) && t->ndim == 1) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name, t->dtype_name);
     } else if (t->dtype == DTYPE_F8_E4M3 && !c->fp8) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
                         t->file, name);
@@ -158,6 +171,13 @@ static void bind_copy(struct binder *b, struct matrix *w, const struct matrix *m
         bind_name(b, w, main->rows, main->cols, full);
 }
 
+static int is_stored(const struct binder *b, const char *prefix, const char *name)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return checkpoint_find(b->r->checkpoint, full) != NULL;
+}
+
 static void bind_attention(struct binder *b, struct attention *w, const char *layer)
 {
     const struct config *c = &b->r->config;
@@ -172,7 +192,16 @@ static void bind_attention(struct binder *b, struct attention *w, const char *la
     }
     bind(b, &w->kv_a_proj, C + R, D, layer, "self_attn.kv_a_proj_with_mqa.weight");
     bind(b, &w->kv_a_norm, 1, C, layer, "self_attn.kv_a_layernorm.weight");
-    bind(b, &w->kv_b_proj, H * (N + V), C, layer, "self_attn.kv_b_proj.weight");
+    if (is_stored(b, layer, "self_attn.v_b_proj.weight")) {
+        int turned = is_stored(b, layer, "self_attn.k_b_proj_transposed.weight");
+        if (turned)
+            bind(b, &w->k_b_transposed, H * C, N, layer, "self_attn.k_b_proj_transposed.weight");
+        else
+            bind(b, &w->k_b_proj, H * N, C, layer, "self_attn.k_b_proj.weight");
+        bind(b, &w->v_b_proj, H * V, C, layer, "self_attn.v_b_proj.weight");
+    } else {
+        bind(b, &w->kv_b_proj, H * (N + V), C, layer, "self_attn.kv_b_proj.weight");
+    }
     bind(b, &w->o_proj, D, H * V, layer, "self_attn.o_proj.weight");
 }
 
@@ -228,18 +257,6 @@ static void bind_mtp(struct binder *b, struct mtp_module *w, int l)
     bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
 }
 
-/* Of a GGUF file. W_uk and W_uv may be tensors that have no place here, so it is said before one is missed. */
-static int refuse_quantised(const struct checkpoint *c, vb_error *err)
-{
-    for (size_t i = 0; i < checkpoint_count(c); i++) {
-        const struct tensor *t = checkpoint_at(c, i);
-        if (dtype_is_quantised(t->dtype))
-            return vb_fail(err, VB_UNSUPPORTED, "%s: %s is %s; the reference reads F32, F16, BF16 and F8_E4M3", t->file, t->name,
-                           t->dtype_name);
-    }
-    return VB_OK;
-}
-
 /* -- open and close ----------------------------------------------------------------------------------------------- */
 
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err)
@@ -254,7 +271,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
 
     struct config *c = &r->config;
     if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
-        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)) || (b.rc = refuse_quantised(r->checkpoint, err)))
+        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
         goto fail;
     r->layers = vb_alloc(&r->allocator, (size_t)c->num_hidden_layers, sizeof *r->layers);
     r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);

@@ -1,4 +1,5 @@
-/* simd/avx2_open.c -- blocks of quantised weights to open panels, eight rows at a time. */
+/* simd/avx2_open.c -- quantised matrices as a file has them: eight rows at a time are taken apart, into an open panel or, for few
+ * rows of x, straight into their sums (as avx2_quantised.c makes them). */
 #include "avx2.h"
 
 #define LANES 2
@@ -29,7 +30,114 @@ ALWAYS_INLINE floats half_of(words w)
     return (floats)_mm256_cvtph_ps(_mm256_castsi256_si128(packed));
 }
 
+ALWAYS_INLINE words four_bits(words bits, int j)
+{
+    const __m256i one_each = _mm256_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
+    const __m128i byte_of_word = _mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    __m256i index = _mm256_add_epi8(_mm256_broadcastsi128_si256(byte_of_word), _mm256_set1_epi8((char)(j / 2)));
+    __m256i set = _mm256_and_si256(_mm256_shuffle_epi8((__m256i)bits, index), one_each);
+    return (words)_mm256_cmpeq_epi8(set, one_each);
+}
+
+/* --- what becomes of a group --- */
+
+struct taker {
+    struct open_panel *panel; /* or NULL: */
+    size_t first;             /* row of the panel */
+    const struct quantised_group *x;
+    size_t T, ldx;
+    int32_t (*less)[BLOCK_GROUPS][2]; /* Q6_K: what codes of each half stand too high, times x */
+    __m256 acc[FEW_ROWS_OF_X];
+};
+
+/* so many products of a code and x have room in 16 bits, twice */
+ALWAYS_INLINE int room_for(enum weight_type type)
+{
+    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : type == WEIGHT_Q4_0 || type == WEIGHT_Q4_K ? 8 : 4;
+}
+
+/* s + the products of elements 4j..4(j + count) */
+ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct group *group, const struct quantised_group *x, int j, int count)
+{
+    const int room = room_for(type);
+    UNROLL
+    for (int i = j; i < j + count; i += room) {
+        __m256i s16 = _mm256_setzero_si256();
+        UNROLL
+        for (int k = i; k < i + room; k++) {
+            int32_t q;
+            memcpy(&q, x->q + 4 * k, sizeof q);
+            __m256i u = _mm256_set1_epi32(q), w = (__m256i)group->codes[k];
+            if (type == WEIGHT_Q8_0) { /* signed, and x has the sign: 128 * 127 * 2 has room */
+                w = _mm256_xor_si256(w, _mm256_set1_epi8((char)128));
+                u = _mm256_sign_epi8(u, w);
+                w = _mm256_abs_epi8(w);
+            }
+            s16 = _mm256_add_epi16(s16, _mm256_maddubs_epi16(w, u));
+        }
+        s = _mm256_add_epi32(s, _mm256_madd_epi16(s16, _mm256_set1_epi16(1)));
+    }
+    return s;
+}
+
+ALWAYS_INLINE __m256 add_scaled(__m256 acc, __m256i s, floats scale, const struct quantised_group *x)
+{
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_mul_ps((__m256)scale, _mm256_set1_ps(x->d)), acc);
+}
+
+ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group)
+{
+    if (to->panel) {
+        put_group(to->panel, to->first, g, type, group);
+        return;
+    }
+    for (size_t t = 0; t < to->T; t++) {
+        const struct quantised_group *x = to->x + t * to->ldx + g;
+        __m256 acc = to->acc[t];
+        const int halves = has_halves(type) ? 2 : 1;
+        UNROLL
+        for (int half = 0; half < halves; half++) {
+            int32_t less = type == WEIGHT_Q4_0   ? x->offset8
+                           : type == WEIGHT_Q5_0 ? 2 * x->offset8
+                           : type == WEIGHT_Q6_K ? to->less[t][g][half]
+                                                 : 0;
+            __m256i s = sum_of(_mm256_set1_epi32(less), type, group, x, 4 * half, 8 / halves);
+            acc = add_scaled(acc, s, group->scale[half], x);
+        }
+        if (has_minimums(type)) {
+            __m256 minimum = _mm256_mul_ps((__m256)group->minimum, _mm256_set1_ps(x->d));
+            acc = _mm256_fmadd_ps(_mm256_set1_ps(-(float)x->sum), minimum, acc);
+        }
+        to->acc[t] = acc;
+    }
+}
+
+/* --- every type --- */
+
 void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
 {
-    open_rows(panel, w, row, rows, group, groups);
+    struct taker to = {.panel = panel};
+    for (; to.first < rows; to.first += SLICE) {
+        const unsigned char *at[SLICE];
+        find_rows(at, w, row + to.first, rows - to.first, group);
+        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
+    }
+}
+
+void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
+              const struct quantised_group *x, size_t ldx, size_t T)
+{
+    int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
+    struct taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
+    if (w->type == WEIGHT_Q6_K)
+        sums_of_halves(less, x, ldx, T, groups);
+    for (size_t first = 0; first < rows; first += SLICE) {
+        const unsigned char *at[SLICE];
+        find_rows(at, w, row + first, rows - first, group);
+        for (size_t t = 0; t < T; t++)
+            to.acc[t] = _mm256_setzero_ps();
+        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
+        for (size_t t = 0; t < T; t++)
+            _mm256_storeu_ps(sums[t] + first, to.acc[t]);
+    }
 }

@@ -1,7 +1,6 @@
 /* simd/avx2_quantised.c -- quantised matrices without VNNI. vpmaddubsw adds two products of an unsigned code with a signed x in
- * 16 bits, and cuts them off there: a code of eight bits (255 * 127 * 2) is too large for it, of four (15 * 127 * 2) eight
- * such pairs have room, of five four, of six two. Codes of eight bits are widened instead, those of the odd elements apart from
- * those of the even ones, for vpmaddwd's sums in 32 bits. */
+ * 16 bits, and cuts them off there: of codes of four bits (15 * 127 * 2) eight such pairs have room, of five four, of six two, of
+ * eight (255 * 127 * 2) none. Those are made signed, and their sign is given to x: 128 * 127 * 2 has room. */
 #include "avx2.h"
 #include "quantised_tiles.h"
 
@@ -15,12 +14,6 @@ typedef __m256i integers[2][ROWS_OF_X]; /* rows 0..7 of the panel, rows 8..15 */
 /* Sums are made in the order written: gcc would gather all products of a group before it adds them, more than there are registers. */
 #define in_register(v) __asm__("" : "+x"(v))
 
-/* x as a tile wants it, where that is another form */
-struct wide_x {
-    int32_t pairs[BLOCK_GROUPS][8][2]; /* in 16 bits: elements 4j and 4j+2; 4j+1 and 4j+3 */
-    int32_t less[BLOCK_GROUPS][2];     /* what the codes of each half of the group stand too high */
-};
-
 /* elements 4j..4j+3, for every row of a panel */
 ALWAYS_INLINE __m256i four(const struct quantised_group *x, int j)
 {
@@ -30,6 +23,15 @@ ALWAYS_INLINE __m256i four(const struct quantised_group *x, int j)
 }
 
 ALWAYS_INLINE __m256i load(const unsigned char *codes) { return _mm256_load_si256((const void *)codes); }
+
+/* One row of x is faster than memory: L2 then has room for more that is on its way. */
+ALWAYS_INLINE void prefetch(const unsigned char *codes, int T)
+{
+    if (T == 1)
+        _mm_prefetch((const char *)codes, _MM_HINT_T1);
+    else
+        _mm_prefetch((const char *)codes, _MM_HINT_T0);
+}
 
 ALWAYS_INLINE __m256i add_32(__m256i sum, __m256i products)
 {
@@ -45,48 +47,27 @@ ALWAYS_INLINE __m256i add_16(__m256i sum, __m256i products)
     return sum;
 }
 
-static void widen_x(struct wide_x *wide, const struct quantised_group *x, size_t groups)
-{
-    for (size_t g = 0; g < groups; g++) {
-        __m256i q = _mm256_loadu_si256((const void *)x[g].q);
-        __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8), odd = _mm256_srai_epi16(q, 8);
-        __m256i low = _mm256_unpacklo_epi32(even, odd), high = _mm256_unpackhi_epi32(even, odd);
-        _mm256_storeu_si256((void *)wide->pairs[g][0], _mm256_permute2x128_si256(low, high, 0x20));
-        _mm256_storeu_si256((void *)wide->pairs[g][4], _mm256_permute2x128_si256(low, high, 0x31));
-    }
-}
-
-/* codes of Q6_K stand 32 too high when they are unsigned */
-static void sum_halves(struct wide_x *wide, const struct quantised_group *x, size_t groups)
-{
-    for (size_t g = 0; g < groups; g++)
-        for (int half = 0; half < 2; half++) {
-            int32_t sum = 0;
-            for (int l = 16 * half; l < 16 * half + 16; l++)
-                sum += x[g].q[l];
-            wide->less[g][half] = -32 * sum;
-        }
-}
-
 /* s += codes of eight bits times x */
-ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct wide_x *wide, size_t g, size_t prefetch)
+ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t ahead)
 {
-    const __m256i low_byte = _mm256_set1_epi16(255);
+    const __m256i ones = _mm256_set1_epi16(1), high_bit = _mm256_set1_epi8((char)128);
+    UNROLL
     for (int j = 0; j < 8; j++) {
-        __m256i even[2], odd[2];
+        __m256i w[2], magnitude[2];
         FOR_HALVES
         {
-            __m256i w = load(codes + 64 * j + 32 * r);
-            even[r] = _mm256_and_si256(w, low_byte);
-            odd[r] = _mm256_srli_epi16(w, 8);
+            w[r] = _mm256_xor_si256(load(codes + 64 * j + 32 * r), high_bit);
+            magnitude[r] = _mm256_abs_epi8(w[r]);
         }
-        if (prefetch)
-            _mm_prefetch((const char *)codes + 64 * j + prefetch, _MM_HINT_T0);
+        prefetch(codes + 64 * j + ahead, T);
         FOR_ROWS
         {
-            __m256i u = _mm256_set1_epi32(wide[t].pairs[g][j][0]), v = _mm256_set1_epi32(wide[t].pairs[g][j][1]);
-            FOR_HALVES s[r][t] = add_32(s[r][t], _mm256_madd_epi16(even[r], u));
-            FOR_HALVES s[r][t] = add_32(s[r][t], _mm256_madd_epi16(odd[r], v));
+            __m256i u = four(x[t], j);
+            FOR_HALVES
+            {
+                __m256i s16 = _mm256_maddubs_epi16(magnitude[r], _mm256_sign_epi8(u, w[r]));
+                s[r][t] = add_32(s[r][t], _mm256_madd_epi16(s16, ones));
+            }
         }
     }
 }
@@ -98,7 +79,7 @@ ALWAYS_INLINE void widen(integers s, int T, integers s16)
     FOR_HALVES FOR_ROWS s[r][t] = _mm256_add_epi32(s[r][t], _mm256_madd_epi16(s16[r][t], ones));
 }
 
-ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t prefetch)
+ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t ahead)
 {
     const __m256i low_nibble = _mm256_set1_epi8(15);
     integers s16;
@@ -112,7 +93,7 @@ ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, co
             low[r] = _mm256_and_si256(w, low_nibble);
             high[r] = _mm256_and_si256(_mm256_srli_epi16(w, 4), low_nibble);
         }
-        _mm_prefetch((const char *)codes + 64 * j + prefetch, _MM_HINT_T0);
+        prefetch(codes + 64 * j + ahead, T);
         FOR_ROWS
         {
             __m256i u = four(x[t], j), v = four(x[t], j + 4);
@@ -158,35 +139,35 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
 
 /* One group of a panel: scales as f16 and codes. sums[t] are rows' sums so far. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
-                                  const struct quantised_group *const *x, const struct wide_x *wide, size_t prefetch)
+                                  const struct quantised_group *const *x, size_t ahead)
 {
     const enum weight_type type = kind == PANEL_Q4_0 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     __m256 scale[2];
-    FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_Q4_0 ? x[t]->offset8 : x[t]->offset128);
+    FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_Q4_0 ? x[t]->offset8 : 0);
+    if (g % 2 == 0)
+        prefetch(scales + ahead, T);
     if (kind == PANEL_Q4_0)
-        add_nibbles(s, T, codes, x, prefetch);
+        add_nibbles(s, T, codes, x, ahead);
     else
-        add_bytes(s, T, codes, wide, g, prefetch);
+        add_bytes(s, T, codes, x, ahead);
     FOR_HALVES scale[r] = _mm256_cvtph_ps(_mm_load_si128((const void *)(scales + 16 * r)));
     add_scaled(sums, T, s, scale, x);
 }
 
 /* The same of a panel that was taken apart. */
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
-                                 const struct quantised_group *const *x, const struct wide_x *wide)
+                                 const struct quantised_group *const *x, int32_t (*less)[BLOCK_GROUPS][2])
 {
     const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
     UNROLL
     for (int half = 0; half < halves; half++) {
         integers s;
         __m256 scale[2];
-        FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_OPEN          ? x[t]->offset128
-                                                        : kind == PANEL_OPEN_HALVES ? wide[t].less[g][half]
-                                                                                    : 0);
+        FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_OPEN_HALVES ? less[t][g][half] : 0);
         if (kind == PANEL_OPEN)
-            add_bytes(s, T, w->codes[g], wide, g, 0);
+            add_bytes(s, T, w->codes[g], x, 0);
         else
             for (int j = 4 * half; j < 4 * half + 8 / halves; j += kind == PANEL_OPEN_HALVES ? 2 : 4)
                 add_small(s, T, w->codes[g], kind == PANEL_OPEN_HALVES ? 32 : 0, x, j, kind == PANEL_OPEN_HALVES ? 2 : 4);
@@ -207,32 +188,22 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
 
 /* T rows of x, at most ROWS_OF_X, times a group of every panel */
 ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const void *w, size_t g,
-                            const struct quantised_group *first, const struct wide_x *wide, const struct quantised_tile *tile)
+                            const struct quantised_group *first, int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_tile *tile)
 {
     const struct quantised_group *x[ROWS_OF_X];
     FOR_ROWS x[t] = first + (size_t)t * tile->ldx + g;
     if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
-        group_of_panel(kind, T, sums, w, g, x, wide, tile->prefetch);
+        group_of_panel(kind, T, sums, w, g, x, tile->prefetch);
     else
-        group_of_open(kind, T, sums, w, g, x, wide);
-}
-
-static void prepare_x(struct wide_x *wide, size_t T, const struct quantised_tile *tile)
-{
-    for (size_t t = 0; t < T; t++) {
-        const struct quantised_group *x = tile->x + t * tile->ldx;
-        if (tile->kind == PANEL_Q8_0 || tile->kind == PANEL_OPEN)
-            widen_x(&wide[t], x, tile->groups);
-        else if (tile->kind == PANEL_OPEN_HALVES)
-            sum_halves(&wide[t], x, tile->groups);
-    }
+        group_of_open(kind, T, sums, w, g, x, less);
 }
 
 /* Panels advance together, group by group: so many streams from memory. */
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    struct wide_x wide[TILE_GROUPS_OF_X];
-    prepare_x(wide, T, tile);
+    int32_t less[TILE_GROUPS_OF_X][BLOCK_GROUPS][2];
+    if (kind == PANEL_OPEN_HALVES)
+        sums_of_halves(less, tile->x, tile->ldx, T, tile->groups);
     memset(sums, 0, P * T * sizeof *sums);
     for (size_t g = 0; g < tile->groups; g++)
         for (size_t p = 0; p < P; p++)
@@ -240,9 +211,9 @@ ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], si
                 const struct quantised_group *x = tile->x + t * tile->ldx;
                 n = T - t == 4 ? 2 : T - t < ROWS_OF_X ? T - t : ROWS_OF_X;
                 switch (n) {
-                case 1: group_of(kind, 1, sums + p * T + t, tile->w[p], g, x, wide + t, tile); break;
-                case 2: group_of(kind, 2, sums + p * T + t, tile->w[p], g, x, wide + t, tile); break;
-                default: group_of(kind, 3, sums + p * T + t, tile->w[p], g, x, wide + t, tile);
+                case 1: group_of(kind, 1, sums + p * T + t, tile->w[p], g, x, less + t, tile); break;
+                case 2: group_of(kind, 2, sums + p * T + t, tile->w[p], g, x, less + t, tile); break;
+                default: group_of(kind, 3, sums + p * T + t, tile->w[p], g, x, less + t, tile);
                 }
             }
 }
@@ -261,6 +232,6 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T)
 {
-    const struct quantised_loops loops = {.tile = tile_any, .open = avx2_open};
+    const struct quantised_loops loops = {.tile = tile_any, .open = avx2_open, .few = avx2_few};
     tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T);
 }

@@ -86,6 +86,8 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
     integers s;
     float32x4_t scale[4];
     FOR_QUADS FOR_ROWS s[r][t] = vdupq_n_s32(kind == PANEL_Q4_0 ? x[t]->offset8 : 0);
+    if (g % 2 == 0)
+        __builtin_prefetch(scales + prefetch);
     if (kind == PANEL_Q4_0)
         add_nibbles(s, T, codes, x, prefetch);
     else

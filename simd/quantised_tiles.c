@@ -3,9 +3,7 @@
  * panels that stay in L2 while tiles of x pass over them. */
 #include "quantised_tiles.h"
 
-#define FEW 12            /* rows of x */
-#define MANY_PANELS 8     /* x BLOCK_GROUPS that stay in L2 while many rows of x pass */
-#define PREFETCH 512      /* bytes ahead in a panel */
+#define PREFETCH 512 /* bytes ahead in a panel */
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -17,20 +15,6 @@ struct product {
     const struct quantised_group *x;
     enum panel_kind kind;
 };
-
-void open_panel_of(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
-{
-    struct quantised_codes c;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t g = 0; g < groups; g++) {
-            quantised_codes(&c, w, row + r, group + g);
-            for (size_t l = 0; l < QUANTISED_GROUP; l++)
-                panel->codes[g][l / 4 * 64 + r * 4 + l % 4] = (unsigned char)(c.q[l] + 128);
-            panel->scale[g][0][r] = c.scale[0];
-            panel->scale[g][1][r] = c.scale[1];
-            panel->minimum[g][r] = c.minimum;
-        }
-}
 
 /* the rows of panel i that are asked for: y[t][n..n + count) */
 static size_t rows_of_panel(const struct product *p, size_t i, size_t *n)
@@ -99,6 +83,19 @@ static void multiply_panels(const struct product *p, size_t first, size_t count,
     }
 }
 
+/* Panel i, which is blocks, times few rows of x: nothing of it is kept. */
+static void multiply_few(const struct product *p, size_t i)
+{
+    size_t G = p->w->cols / QUANTISED_GROUP, n, rows = rows_of_panel(p, i, &n), first = i * PANEL_ROWS;
+    for (size_t g = 0, groups; g < G; g += groups) {
+        float sums[FEW_ROWS_OF_X][PANEL_ROWS] __attribute__((aligned(64)));
+        groups = min_size(G - g, BLOCK_GROUPS);
+        p->v->few(sums, p->w, first, min_size(p->n1 - first, PANEL_ROWS), g, groups, p->x + g, p->ldx, p->T);
+        for (size_t t = 0; t < p->T; t++)
+            add_sums(p->y + t * p->ldy + n, sums[t] + n % PANEL_ROWS, rows, g == 0);
+    }
+}
+
 static enum panel_kind kind_of(const struct weight_view *w)
 {
     const struct quantised_format *f = quantised_format(w->type);
@@ -117,10 +114,12 @@ void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ld
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
-    } else if (T > FEW || !w->panels) {
-        size_t at_once = T > FEW ? MANY_PANELS : TILE_PANELS;
-        for (size_t i = first; i < end; i += at_once)
-            multiply_panels(&p, i, min_size(at_once, end - i), 1, w->panels ? NULL : opened);
+    } else if (T > FEW_ROWS_OF_X) {
+        for (size_t i = first; i < end; i += MANY_PANELS)
+            multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, w->panels ? NULL : opened);
+    } else if (!w->panels) {
+        for (size_t i = first; i < end; i++)
+            multiply_few(&p, i);
     } else {
         size_t streams = (end - first + TILE_PANELS - 1) / TILE_PANELS; /* panels in each of four streams */
         for (size_t i = 0; i < streams && first + i < end; i++)

@@ -344,6 +344,29 @@ TEST(attention_does_not_depend_on_the_slots_of_a_timeline)
             }
 }
 
+/* Many queries sum their values where the result is; few keep each block's sums first. */
+TEST(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone)
+{
+    uint64_t seed = 11;
+    size_t length = 500;
+    struct problem p = random_problem((struct shape){16, 4, 8, 5, 544}, WEIGHT_BF16, 64, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    p.context = LONGEST;
+    for (size_t s = 0; s < p.S; s++) /* neighbours in one timeline, the end of a block between them */
+        p.seen[s] = (struct timeline){p.seen[s / 24].rows, p.seen[0].slots, 496 + s % 24};
+    FOR_EACH_TABLE(k) {
+        if (k == scalar_table())
+            continue;
+        size_t mark = guard_count;
+        float *y = run(k, 2, &p);
+        for (size_t s = 0; s < p.S; s += 7) {
+            struct problem one = alone(&p, s, IN_A_ROW, &seed);
+            check_same_bits(run(k, 1, &one), N, y + s * N, N, 1, N);
+        }
+        release_to(mark);
+    }
+}
+
 /* as branches of a tree of drafts do */
 TEST(attention_of_timelines_that_share_rows_equals_that_of_copies)
 {
@@ -459,6 +482,7 @@ int main(void)
         T(attention_is_within_its_bound_of_the_naive_formula),
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
         T(attention_does_not_depend_on_the_slots_of_a_timeline),
+        T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
         T(attention_of_timelines_that_share_rows_equals_that_of_copies),
         T(attention_ignores_what_stands_behind_its_timeline),
         T(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),

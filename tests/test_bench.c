@@ -112,9 +112,18 @@ TEST(drafts_forced_wrong_are_all_rejected)
     json_decref(all);
 }
 
+/* Of N rows of K: panels are 16 rows, two groups of 32 numbers each: 64 bytes of scales, then codes of 8 or 4 bits. */
+static double matrix_bytes(const char *weights, double N, double K)
+{
+    if (!strcmp(weights, "f32") || !strcmp(weights, "bf16"))
+        return N * K * (strcmp(weights, "f32") ? 2 : 4);
+    assert_true(!strcmp(weights, "Q8_0") || !strcmp(weights, "Q4_0"));
+    return ceil(N / 16) * ceil(K / 64) * (64 + 2 * 512 * (strcmp(weights, "Q8_0") ? 0.5 : 1));
+}
+
 TEST(linear_layers_are_measured_alone_and_beside_onednn)
 {
-    static const long long rows[] = {1, 2, 4, 8, 512};
+    static const long long rows[] = {1, 2, 4, 8, 512, 1, 2, 4, 8, 512, 1, 2, 4, 8, 512}; /* BF16, Q8_0, Q4_0 */
     json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "linear"), *row, *config = config_of_model();
     const json_t *version = json_object_get(all, "onednn"), *why = json_object_get(all, "no_onednn");
     long long N = integer(config, "intermediate_size"), K = integer(config, "hidden_size"); /* the largest of this model */
@@ -128,20 +137,21 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
         int large = integer(row, "outputs") == 2048 && integer(row, "inputs") == 7168;
         int by_onednn = !strcmp(string(row, "by"), "onednn"), few = integer(row, "rows") < 512;
         double numbers = real(row, "outputs") * real(row, "inputs"), calls = real(row, "calls");
+        int quantised = *string(row, "weights") == 'Q';
         assert_true(large || (integer(row, "outputs") == N && integer(row, "inputs") == K));
-        assert_true(about(real(row, "bytes"), numbers * calls * (strcmp(string(row, "weights"), "f32") ? 2 : 4)));
+        assert_true(about(real(row, "bytes"), calls * matrix_bytes(string(row, "weights"), real(row, "outputs"), real(row, "inputs"))));
         assert_true(about(real(row, "flops"), 2 * numbers * calls * real(row, "rows")));
         if (large && few) /* more of them than caches hold */
             assert_true(real(row, "bytes") > 256e6);
         assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row") : json_is_null(json_object_get(row, "of_one_row")));
-        assert_true(version && json_is_string(version) && !by_onednn ? is_share(row, "of_onednn")
+        assert_true(version && json_is_string(version) && !by_onednn && !(quantised && few) ? is_share(row, "of_onednn")
                                                                     : json_is_null(json_object_get(row, "of_onednn")));
         if (by_onednn)
             theirs++;
         else
             assert_int_equal(integer(row, "rows"), rows[ours[large]++]);
     }
-    assert_true(ours[0] == 5 && ours[1] == 5);
+    assert_true(ours[0] == 15 && ours[1] == 15);
     assert_int_equal(theirs, json_is_string(version) ? 12 : 0);
     if (json_is_string(why))
         printf("skipped: oneDNN's lines: %s\n", json_string_value(why));

@@ -20,10 +20,11 @@
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 static const int modules[] = {1, 3, 0, 0, 0, 1};
 
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s fingerprint:s draft:s draft_tokens:i stats:o"
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i acceptance:s lossy:b stats:o"
+#define DRAFT_KEYS \
+    "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
 #define STATS_KEYS \
-    "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
-    "decode_tokens_per_second:R"
+    "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
 #define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
     "draft_memory_bytes:i peak_memory_bytes:i numa:n" /* of generate alone */
 
@@ -85,14 +86,13 @@ TEST(no_tokens_are_an_answer_too)
     assert_int_equal(json_array_size(json_object_get(j, "tokens")), 0);
     assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
     assert_string_equal(string(j, "finish_reason"), "length");
-    expect_keys(stats, "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                       "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r copy_seconds:r copied_bytes:i "
-                       "time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i peak_memory_bytes:i numa:n");
+    expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
+                       "copy_seconds:r copied_bytes:i time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i "
+                       "peak_memory_bytes:i numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
-    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                                             "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
+    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
     json_decref(j);
     struct said s = RUN("generate", V3, "--tokens", "5,6,7", "-n", "0");
     expect_code(&s, 0);
@@ -147,15 +147,20 @@ TEST(statistics_add_up)
 {
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
-        long long by_depth = 0;
+        long long by_depth = 0, drafted = 0, rejected = 0;
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
         json_t *j = JSON("generate", dir, "--tokens", "9,8,7,6", "-n", "40", "--ignore-eos", "--draft",
                          modules[i] ? "mtp-vanilla" : "none", "--draft-tokens", "3");
         json_t *stats = json_object_get(j, "stats"), *depths = json_object_get(stats, "accepted_by_depth");
         long long forwards = integer(stats, "forwards"), accepted = integer(stats, "accepted");
-        for (size_t k = 0; k < json_array_size(depths); k++)
+        for (size_t k = 0; k < json_array_size(depths); k++) {
             by_depth += token_at(depths, k);
+            drafted += token_at(json_object_get(stats, "drafted_by_depth"), k);
+            rejected += token_at(json_object_get(stats, "rejected_by_depth"), k);
+        }
         assert_int_equal(by_depth, accepted);
+        assert_int_equal(drafted, integer(stats, "drafted"));
+        assert_int_equal(rejected, integer(json_object_get(stats, "first_reject"), "other_token")); /* strict, and nothing forbidden */
         assert_true(accepted <= integer(stats, "drafted") && integer(stats, "drafted") <= 3 * forwards);
         if (forwards + accepted != 39 && forwards + accepted != 40)
             fail_msg("%s: 40 tokens by %lld passes and %lld accepted drafts", dir, forwards, accepted);
@@ -375,7 +380,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
     json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
-    expect_keys(j, "equal:b prefill:s rows:a");
+    expect_keys(j, "equal:b prefill:s compared_with:s rows:a");
     assert_true(json_is_true(json_object_get(j, "equal")));
     json_t *first = json_array_get(rows, 0);
     const char *isa = string(first, "isa");

@@ -466,10 +466,11 @@ TEST(help_names_every_option)
 #define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
+#define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --stats --prefill" COMPUTE PROMPT DRAFT},
-        {"verify", "-n --ignore-eos --all --prefill" COMPUTE PROMPT DRAFT},
-        {"draft", "--prefill" COMPUTE PROMPT DRAFT},
+        {"generate", "-n --ignore-eos --stats --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT},
+        {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT},
+        {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},

@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 
+#include "../engine/template.h"
 #include "../engine/tokenizer.h"
 
 /* The request to fail next. Where there are many, some are left out: all of the first `each`, then so many more. */
@@ -91,13 +92,15 @@ static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantised.gguf",
+                                       "golden/tale"};
+    static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 5; k++) {
-            const char *precision = k == 1 ? "bf16" : "f32"; /* a copy of each matrix that is not BF16: in v3 */
-            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k < 3 ? k : k + 2], precision);
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k < 3 ? k : k + 2], k == 2 ? 15 : 2, precision});
+        for (int k = 0; k < 5; k++) { /* the first three with a draft method of the model's own each, and a precision */
+            const char *method = methods[k < 3 ? k : k + 2], *precision = precisions[k < 3 ? k : 0];
+            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], method, precision);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], method, k == 2 ? 15 : 2, precision});
         }
 }
 
@@ -124,6 +127,31 @@ TEST(every_allocation_of_a_tokenizer_fails_in_turn)
     fail_each(&(struct opening){.what = "golden/tokenizer", .open = open_tokenizer, .dir = "golden/tokenizer"});
     if (have_tale())
         fail_each(&(struct opening){.what = "golden/tale, tokenizer", .open = open_tokenizer, .dir = "golden/tale"});
+}
+
+static int open_template(const struct opening *o, const vb_allocator *a, vb_error *err)
+{
+    struct template *t;
+    char *source, *text;
+    size_t size;
+    json_t *variables = json_pack("{s:[{s:s,s:s},{s:s,s:[{s:{s:s,s:{s:[i,n]}}}]},{s:s,s:s}],s:[s],s:b}", "messages", "role", "user", "content",
+                                  "a long enough word", "role", "assistant", "tool_calls", "function", "name", "f", "arguments", "x", 1,
+                                  "role", "tool", "content", "said", "tools", "none", "add_generation_prompt", 1);
+    assert_int_equal(vb_read_file(NULL, o->dir, &source, &size, err), 0);
+    int code = template_parse(&t, source, size, o->dir, a, err);
+    vb_free(NULL, source);
+    if (code)
+        assert_null(t);
+    else if (!(code = template_render(t, variables, &text, &size, err)))
+        vb_free(a, text);
+    template_close(t);
+    json_decref(variables);
+    return code;
+}
+
+TEST(every_allocation_of_a_chat_template_fails_in_turn)
+{
+    fail_each(&(struct opening){.what = "golden/chat/chatml.jinja", .open = open_template, .dir = "golden/chat/chatml.jinja"});
 }
 
 /* ---- jansson, which takes its functions for the whole process ------------------------------------------------------ */
@@ -250,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_of_a_model_and_a_session_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_tokenizer_fails_in_turn),
+        cmocka_unit_test(every_allocation_of_a_chat_template_fails_in_turn),
         cmocka_unit_test(no_allocation_of_jansson_that_fails_leaves_a_block_or_a_model_behind),
         cmocka_unit_test(a_step_of_decoding_allocates_nothing),
     };

@@ -46,15 +46,30 @@ static vb_model *open_under(const char *name, const char *list)
     return m;
 }
 
-/* Greedy, or sampled with penalties and with an end token that comes now and then. */
+/* Which tokens are allowed depends on the two before and on their number, so a draft that it is not shown tells. */
+static void mask_by_what_was_said(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+{
+    size_t before = (count ? (size_t)tokens[count - 1] : 0) + 3 * (count > 1 ? (size_t)tokens[count - 2] : 0) + count;
+    for (size_t t = 0; t < *(const size_t *)context; t++)
+        mask[t] = (t * 7 + before) % 3 != 0;
+}
+
+/* Greedy, or sampled with penalties and with an end token that comes now and then; each with a mask or without. */
 static vb_sampling random_sampling(uint64_t *seed)
 {
+    static size_t V = 128; /* of the smallest vocabulary here; tokens beyond are always allowed */
     static const int32_t end[] = {1};
     static const float likely[] = {2};
-    if (random_below(seed, 2))
-        return (vb_sampling){0};
-    return (vb_sampling){.temperature = 0.7f, .seed = next_random(seed), .repetition_penalty = 1.2f, .presence_penalty = 0.3f,
-                         .frequency_penalty = 0.2f, .top_k = 20, .bias_tokens = end, .bias_values = likely, .bias_count = 1};
+    vb_sampling greedy = {0};
+    vb_sampling sampled = {.temperature = 0.7f, .seed = next_random(seed), .repetition_penalty = 1.2f, .presence_penalty = 0.3f,
+                           .frequency_penalty = 0.2f, .top_k = 20, .min_p = 0.01f, .bias_tokens = end, .bias_values = likely,
+                           .bias_count = 1};
+    vb_sampling s = random_below(seed, 2) ? greedy : sampled;
+    if (random_below(seed, 3) == 0) {
+        s.mask = mask_by_what_was_said;
+        s.mask_context = &V;
+    }
+    return s;
 }
 
 static vb_session_options random_options(uint64_t *seed, int32_t context, const vb_sampling *sampling)
@@ -193,6 +208,7 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         size_t which = run % COUNT(checkpoints);
         random_conventions(&seed, list, sizeof list);
         vb_model *m = open_under(checkpoints[which], list);
+        assert_true(vb_vocab_size(m) >= 128);
         int32_t context = (int32_t)(2 + random_below(&seed, 80));
         vb_sampling sampling = random_sampling(&seed);
         vb_session_options o = random_options(&seed, context, &sampling), p = {.context = context, .threads = 1, .sampling = sampling};

@@ -138,6 +138,7 @@ int cli_open(struct cli *c)
         c->tokenizer = NULL;
     int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
+    cli_tell_foreign_draft(c);
     return code;
 }
 
@@ -287,6 +288,10 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     if ((long long)prompt_tokens > (c->context > 0 ? c->context : most))
         return cli_fail(c, EXIT_USAGE, "the prompt has %zu tokens, the context %lld", prompt_tokens,
                         c->context > 0 ? c->context : most);
+    int code = cli_thinking(c);
+    if (code != EXIT_DONE)
+        return code;
+    o.sampling = c->session.sampling;
     o.context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
     o.draft = cli_draft_name(c);
     o.draft_tokens = cli_draft_tokens(c);
@@ -294,10 +299,10 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *bytes)
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *bytes)
 {
     struct utf8_stream stream = {0};
-    size_t room = 16, used = 0, size;
+    size_t room = 16, used = 0, taken = 0, size;
     if (!c->tokenizer)
         return NULL;
     for (size_t i = 0; i < count; i++)
@@ -308,8 +313,11 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *by
         abort();
     for (size_t i = 0; i < count; i++) {
         const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
-        if (piece && !(i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
-            used += utf8_stream_push(&stream, piece, size, text + used);
+        if (!piece || (i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
+            continue;
+        size = size < most - taken ? size : most - taken;
+        taken += size;
+        used += utf8_stream_push(&stream, piece, size, text + used);
     }
     used += utf8_stream_finish(&stream, text + used);
     text[used] = '\0';
@@ -319,15 +327,36 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *by
 
 static json_t *ratio(double a, double b) { return b > 0.0 ? json_real(a / b) : json_null(); }
 
+const char *cli_reject_name(enum vb_reject why)
+{
+    static const char *const names[VB_REJECT_REASONS] = {
+        [VB_REJECT_OTHER_TOKEN] = "other_token", [VB_REJECT_CHANCE] = "chance", [VB_REJECT_MASKED] = "masked",
+        [VB_REJECT_CUT_OFF] = "cut_off", [VB_REJECT_RANK] = "rank", [VB_REJECT_DELTA] = "delta"};
+    return names[why];
+}
+
+static json_t *reject_reasons(const vb_result *r)
+{
+    json_t *reasons = json_object();
+    for (int why = 0; why < VB_REJECT_REASONS; why++)
+        json_object_set_new(reasons, cli_reject_name((enum vb_reject)why), json_integer((json_int_t)r->first_reject[why]));
+    return reasons;
+}
+
 json_t *cli_stats(const vb_result *r, int draft_tokens)
 {
-    json_t *by_depth = json_array();
-    for (int k = 0; k < draft_tokens; k++)
+    json_t *by_depth = json_array(), *drafted = json_array(), *rejected = json_array();
+    for (int k = 0; k < draft_tokens; k++) {
         json_array_append_new(by_depth, json_integer((json_int_t)r->accepted_by_depth[k]));
+        json_array_append_new(drafted, json_integer((json_int_t)r->drafted_by_depth[k]));
+        json_array_append_new(rejected, json_integer((json_int_t)r->rejected_by_depth[k]));
+    }
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
-    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
+    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:I,s:f,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
                      ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted, "accepted",
-                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "prefill_tokens_per_second",
+                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "drafted_by_depth", drafted, "rejected_by_depth",
+                     rejected, "first_reject", reject_reasons(r), "relaxed", (json_int_t)r->relaxed, "relaxed_nats", r->relaxed_nats,
+                     "prefill_tokens_per_second",
                      ratio((double)r->prefill_tokens, r->prefill_seconds), "decode_tokens_per_second",
                      ratio(after_first, r->decode_seconds));
 }

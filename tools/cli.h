@@ -28,14 +28,20 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
     "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
     "  --draft-model DIR      of --draft draft-model a smaller checkpoint with the same tokens, in --draft-precision MODE\n" \
-    "                         (that of --precision); of eagle and eagle3 a published head\n"
+    "                         (that of --precision); of eagle and eagle3 a published head\n"                   \
+    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
+    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n" \
+    "  [--spec-draft-n-max K]\n"                                                                                            \
+    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n" \
+    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
 
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
+                            drafting in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -53,17 +59,34 @@ enum option_group {
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
+    TAKES_STOP = 1 << 28, /* --stop */
+    TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
+
+#define MOST_STOPS 16
 
 /* What the command line says of sampling and session.sampling does not hold as it stands; see tools/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
+    const char *stop[MOST_STOPS];
+    int num_stops;
+    const char *relaxed_delta, *thinking; /* as given */
     int32_t *bias_tokens;
     float *bias_values;
 };
 
-/* The same of drafting; see tools/drafting.c. */
+/* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
+struct foreign_draft {
+    const char *vllm, *mindie;                            /* JSON */
+    const char *trt_algorithm, *trt_length, *llama_type, *llama_length;
+    const char *relaxed_topk, *relaxed_delta;
+    int mtp_vanilla, relaxed;
+    const char *by;    /* the option that chose the method; NULL: none of these */
+    char ignored[128]; /* keys of the JSON that nothing here depends on */
+};
+
+/* Of drafting, what session does not hold as it stands; see tools/drafting.c. */
 struct cli_drafting {
     const char *model_dir, *precision;
     vb_model *model; /* opened by cli_open; session.draft_model */
@@ -76,6 +99,7 @@ struct cli {
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* quantize --force */
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
     double mtp_loss_scaling_factor;
@@ -86,6 +110,7 @@ struct cli {
     long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
     long long runs;             /* -1: not given */
     int threads_given, isa_given, draft_given;
+    struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
     struct cli_drafting drafting;
@@ -118,6 +143,18 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+/* The model and its tokenizer are open: relaxed acceptance gets its thinking tokens. Reports errors. */
+int cli_thinking(struct cli *c);
+const char *cli_acceptance(const struct cli *c); /* its name */
+int cli_is_rejection(const struct cli *c);
+int cli_is_relaxed(const struct cli *c);
+/* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
+int cli_stops(const struct cli *c, vb_generate_options *o);
+
+/* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
+ * stderr when the model is open. */
+int cli_foreign_draft(struct cli *c);
+void cli_tell_foreign_draft(const struct cli *c);
 
 /* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
 int cli_drafting(struct cli *c);
@@ -146,11 +183,13 @@ int cli_print_json(json_t *value);
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
 /* The text of ids as it would be shown, *size bytes (a token may be the character U+0000): invalid bytes as U+FFFD, the
- * end token left out, which with --ignore-eos ends nothing and is text. NULL without a tokenizer. */
-char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t *size);
+ * end token left out, which with --ignore-eos ends nothing and is text. Of more than `most` bytes the first so many (before
+ * a stop string). NULL without a tokenizer. */
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
+/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of the arrays by depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
+const char *cli_reject_name(enum vb_reject why);
 
 /* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);

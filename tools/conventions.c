@@ -252,6 +252,7 @@ const struct command command_conventions = {
     "  --context N            tokens of the text in a window (64); at most 8 windows are used\n"
     "  -n N                   tokens decoded after each (64)\n"
     "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --convention, --as     what the matrix starts from, instead of the defaults\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias    as for generate\n"

@@ -82,7 +82,7 @@ static int print_json(struct cli *c, const struct demo_run *runs, int same)
 static void print_heading(const struct cli *c, const char *method, const int32_t *prompt, size_t count)
 {
     size_t size, bos = count && prompt[0] == tokenizer_bos(c->tokenizer); /* not a part of the text */
-    char *text = cli_text(c, prompt + bos, count - bos, &size);
+    char *text = cli_text(c, prompt + bos, count - bos, SIZE_MAX, &size);
     printf("--- %s%s\n", method, !strcmp(method, "none") ? ": one token per pass"
                                  : isatty(STDOUT_FILENO)  ? ": accepted drafts are green"
                                                           : ": accepted drafts in [brackets]");

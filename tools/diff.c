@@ -106,7 +106,7 @@ static int compute_side(struct sides *s, int i, int scores)
 
 /* What rounding may do is measured on the model, if there is one and its tokens are known. Where a side computes in more than
  * linear layers what the reference of precision bf16 rounds there, the bound is scaled by its unit roundoff: from half an
- * ulp of f32, so what is measured is the reference that rounds nothing. */
+ * ulp of f32, so what is measured is the reference that rounds nothing; no x of quantised matrices either (diff_bound.c). */
 static int measure(struct sides *s)
 {
     struct cli model;
@@ -285,7 +285,8 @@ const struct command command_diff = {
     "  --layout-a, --layout-b LAYOUT   q_rope and k_rope of a dump without manifest: interleaved or halves\n"
     "  --model DIR            measures the bound when A and B are both dumps\n"
     "  --runs N               perturbed runs of the reference that measure the bound (8; 0: a priori, by dtype and depth)\n"
-    "  --arithmetic DTYPE     f32, f16 or bf16: what the coarser side computes in; without it, what it is stored in\n"
+    "  --arithmetic DTYPE     f32, f16 or bf16: what the coarser side computes in; without it, what it is stored in. bf16\n"
+    "                         also where it rounds to groups of 8 bits in a way of its own\n"
     "  --bits                 rounding is a difference: exit code 3\n"
     "  --all                  every tap in the table, not only those that differ\n"
     "  --json                 one object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes\n"

@@ -90,6 +90,7 @@ struct bounds {
     enum diff_dtype arithmetic; /* of the coarser side: F32, F16 or BF16 */
     size_t longest;         /* terms of a sum */
     json_t *spread;         /* "DEPTH NAME": the largest relative distance of a row, measured */
+    json_t *turned;         /* the same with roundings to groups of 32 turned near ties; NULL: there are none */
     int layers;
 };
 /* Measures over `runs` runs of the reference of c->model at these tokens. Reports errors. */

@@ -201,7 +201,8 @@ void diff_print(const struct diff_told *t, int all)
     }
     printf("A: %s (%s)   B: %s (%s)\n", t->a->path, t->a->kind, t->b->path, t->b->kind);
     if (t->bounds->runs)
-        printf("bound of rounding: 8 times what %d perturbed runs of the reference move\n\n", t->bounds->runs);
+        printf("bound of rounding: 8 times what %d perturbed runs of the reference move%s\n\n", t->bounds->runs,
+               t->bounds->turned ? ", and twice what a number does that is rounded the other way" : "");
     else
         printf("bound of rounding: a priori, by dtype and depth\n\n");
     if (all || counts[IDENTICAL] < r->count)

@@ -45,7 +45,8 @@ const struct command command_draft = {
     "Prints the target's next token and the drafts that would follow it.\n\n"
     CLI_DRAFT_HELP
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
+    "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
     "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run};

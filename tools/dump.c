@@ -59,6 +59,7 @@ const struct command command_dump = {
     "  --reference            the reference's values in double (F64), of one pass\n"
     "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep, ngram; --draft-tokens K, --ngram-min,\n"
     "                         --ngram-max: as for generate\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --prefill onednn       with -n: oneDNN reads the prompt\n"
     "  --ignore-eos           go on after an end token\n"
     "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"

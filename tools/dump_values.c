@@ -217,10 +217,8 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 {
     struct reference *r;
     vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb,
+    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
                                   .conventions = c->model->config.conventions, .precision = c->model->config.precision};
-    if (o.precision > PRECISION_BF16)
-        return cli_fail(c, EXIT_USAGE, "the reference knows the precisions f32 and bf16, not %s", c->precision);
     if (reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     t->config = reference_config(r);

@@ -7,17 +7,59 @@
 
 #include "cli.h"
 
-/* Writes the text as it comes; on a terminal, accepted drafts are green. */
+/* Writes the text as it comes; on a terminal, accepted drafts are green. What may become a stop string is held back. */
 struct printer {
     const struct cli *c;
     struct utf8_stream stream;
     int colour, printed;
     double first_token; /* when it came, by cli_seconds(); 0: none yet */
+    char *held;         /* the text's bytes that are not written yet, and for each whether a draft brought it */
+    char *drafted;
+    size_t count, room, written;
 };
 
-static void write_bytes(const char *bytes, size_t size)
+static void hold(struct printer *p, const char *bytes, size_t size, int draft)
 {
-    fwrite(bytes, 1, size, stdout);
+    if (p->count + size > p->room) {
+        p->room = 2 * (p->count + size);
+        p->held = realloc(p->held, p->room);
+        p->drafted = realloc(p->drafted, p->room);
+        if (!p->held || !p->drafted)
+            abort();
+    }
+    memcpy(p->held + p->count, bytes, size);
+    memset(p->drafted + p->count, draft, size);
+    p->count += size;
+}
+
+/* Writes the text up to that many bytes. */
+static void write_up_to(struct printer *p, size_t text_bytes)
+{
+    char out[4096];
+    size_t n = text_bytes - p->written, end;
+    for (size_t i = 0; i < n; i = end) {
+        int green = p->colour && p->drafted[i];
+        for (end = i + 1; end < n && end < i + 1024 && p->drafted[end] == p->drafted[i];)
+            end++;
+        fputs(green ? "\033[32m" : "", stdout);
+        fwrite(out, 1, utf8_stream_push(&p->stream, p->held + i, end - i, out), stdout);
+        fputs(green ? "\033[0m" : "", stdout);
+    }
+    fflush(stdout);
+    memmove(p->held, p->held + n, n ? p->count - n : 0);
+    memmove(p->drafted, p->drafted + n, n ? p->count - n : 0);
+    p->count -= n;
+    p->written += n;
+}
+
+static void finish_text(struct printer *p, const vb_result *r)
+{
+    char rest[16];
+    if (p->c->tokenizer)
+        write_up_to(p, r->text_bytes);
+    fwrite(rest, 1, utf8_stream_finish(&p->stream, rest), stdout);
+    if (r->tokens)
+        putchar('\n');
     fflush(stdout);
 }
 
@@ -25,7 +67,6 @@ static int print_token(void *context, const vb_event *e)
 {
     struct printer *p = context;
     size_t size;
-    char out[4096];
     if (!p->first_token)
         p->first_token = cli_seconds();
     if (p->c->json)
@@ -36,16 +77,9 @@ static int print_token(void *context, const vb_event *e)
         return ferror(stdout) != 0;
     }
     const char *piece = tokenizer_piece(p->c->tokenizer, e->token, &size);
-    if (!piece || (vb_is_end_token(p->c->model, e->token) && !p->c->ignore_eos))
-        return 0;
-    if (p->colour && e->draft_depth)
-        fputs("\033[32m", stdout);
-    for (size_t done = 0; done < size; done += 1024) {
-        size_t n = size - done < 1024 ? size - done : 1024;
-        write_bytes(out, utf8_stream_push(&p->stream, piece + done, n, out));
-    }
-    if (p->colour && e->draft_depth)
-        fputs("\033[0m", stdout);
+    if (piece && (!vb_is_end_token(p->c->model, e->token) || p->c->ignore_eos))
+        hold(p, piece, size, e->draft_depth > 0);
+    write_up_to(p, e->text_bytes);
     return ferror(stdout) != 0; /* nobody reads: stop */
 }
 
@@ -95,14 +129,41 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     for (size_t i = prompt; i < count; i++)
         json_array_append_new(ids, json_integer(tokens[i]));
     size_t size;
-    char *text = cli_text(c, tokens + prompt, count - prompt, &size);
+    char *text = cli_text(c, tokens + prompt, count - prompt, r->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
-                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
-                            fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
-                            all_stats(c, s, r, first_token));
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
+                            r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
+                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "acceptance", cli_acceptance(c), "lossy",
+                            cli_is_relaxed(c), "stats", all_stats(c, s, r, first_token));
     free(text);
     return cli_print_json(out);
+}
+
+static void print_by_depth(const struct cli *c, const vb_result *r)
+{
+    size_t rejected = 0;
+    for (int k = 0; k < cli_draft_tokens(c); k++)
+        if (r->drafted_by_depth[k])
+            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%), the first rejected of %zu rounds\n", k + 1,
+                    r->accepted_by_depth[k], r->drafted_by_depth[k],
+                    100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k], r->rejected_by_depth[k]);
+    for (int why = 0; why < VB_REJECT_REASONS; why++)
+        if (r->first_reject[why])
+            fprintf(stderr, "%s%s %zu", rejected++ ? ", " : "first rejected, why: ", cli_reject_name((enum vb_reject)why),
+                    r->first_reject[why]);
+    fputs(rejected ? "\n" : "", stderr);
+}
+
+/* Whoever asked for what is lossy hears what it did, every time. */
+static void tell_acceptance(const struct cli *c, const vb_result *r)
+{
+    if (!cli_is_relaxed(c))
+        return;
+    fprintf(stderr, "--acceptance relaxed is lossy: %zu of %zu tokens are not those of plain decoding", r->relaxed, r->tokens);
+    if (r->relaxed)
+        fprintf(stderr, " (%.3f nats below the best, on average)", r->relaxed_nats / (double)r->relaxed);
+    fputs(", and what follows them neither\n", stderr);
 }
 
 static void print_statistics(const struct cli *c, const vb_session *s, size_t prompt, const vb_result *r, double first_token)
@@ -115,9 +176,11 @@ static void print_statistics(const struct cli *c, const vb_session *s, size_t pr
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
     if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c),
-                cli_draft_tokens(c), after_first / (double)r->forwards, r->accepted, r->drafted);
+        fprintf(stderr, ", %s K=%d%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c),
+                strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",
+                after_first / (double)r->forwards, r->accepted, r->drafted);
     fprintf(stderr, "; %s\n", finish_name(r->finish));
+    tell_acceptance(c, r);
     if (!c->stats)
         return;
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
@@ -130,15 +193,36 @@ static void print_statistics(const struct cli *c, const vb_session *s, size_t pr
             1e-6 * (double)peak_memory());
     if (cli_draft_tokens(c))
         fprintf(stderr, "drafting took %.1f ms of them; its caches take %.1f MB\n", 1e3 * r->draft_seconds, 1e-6 * (double)vb_draft_memory(s));
-    for (int k = 0; k < cli_draft_tokens(c); k++)
-        if (r->drafted_by_depth[k])
-            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
-                    r->drafted_by_depth[k], 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]);
+    print_by_depth(c, r);
     if (r->draft_failures)
         fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
 }
 
 static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
+
+static int decode(struct cli *c, vb_session *session, size_t prompt, long long n)
+{
+    vb_error err;
+    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
+    struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
+    vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
+                             .callback = print_token, .context = &printer};
+    int code = cli_stops(c, &o);
+    if (code != EXIT_DONE)
+        return code;
+    int failed = vb_generate(session, &o, &result, &err);
+    if (!c->json)
+        finish_text(&printer, &result);
+    free(printer.held);
+    free(printer.drafted);
+    if (failed)
+        cli_error(c, &err), code = EXIT_OTHER;
+    else if (c->json)
+        code = print_json(c, session, prompt, &result, printer.first_token);
+    else if (!ferror(stdout)) /* else main says so */
+        print_statistics(c, session, prompt, &result, printer.first_token);
+    return code;
+}
 
 static int run(struct cli *c)
 {
@@ -146,7 +230,6 @@ static int run(struct cli *c)
     size_t count;
     long long n = c->n < 0 ? 128 : c->n;
     vb_session *session = NULL;
-    vb_result result = {.fingerprint = VB_FINGERPRINT_START};
     vb_error err;
     int code = cli_open(c);
     if (code == EXIT_DONE)
@@ -157,25 +240,8 @@ static int run(struct cli *c)
         code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
         code = cli_error(c, &err);
-    if (code == EXIT_DONE) {
-        struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
-        vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
-                                 .callback = print_token, .context = &printer};
-        int failed = vb_generate(session, &o, &result, &err);
-        if (!c->json) {
-            char rest[16];
-            write_bytes(rest, utf8_stream_finish(&printer.stream, rest));
-            if (result.tokens)
-                putchar('\n');
-            fflush(stdout);
-        }
-        if (failed)
-            cli_error(c, &err), code = EXIT_OTHER;
-        else if (c->json)
-            code = print_json(c, session, count, &result, printer.first_token);
-        else if (!ferror(stdout)) /* else main says so */
-            print_statistics(c, session, count, &result, printer.first_token);
-    }
+    if (code == EXIT_DONE)
+        code = decode(c, session, count, n);
     vb_session_close(session);
     free(prompt);
     return code;
@@ -192,6 +258,13 @@ const struct command command_generate = {
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
     CLI_DRAFT_HELP
+    "  --acceptance MODE      which drafts stand (strict). strict: those that are the target's tokens, chosen as without drafts;\n"
+    "                         rejection: drafts are drawn at the same temperature and stand by chance: more of them at temperature\n"
+    "                         1, the same distribution as without drafts, another text; relaxed: between the thinking tokens also\n"
+    "                         what is close to the best; lossy\n"
+    "  --draft-sample-method M   of rejection: probabilistic, greedy: drafts are the best of their rows (probabilistic)\n"
+    "  --relaxed-topk N, --relaxed-delta P, --thinking-tokens BEGIN,END   of relaxed: among the N best and at most P less probable\n"
+    "                         than the best, at temperature 1 (10, 0.6); ids or texts of one token each (<think>,</think>)\n"
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --convention LIST      NAME=VALUE,...: how other implementations do it; verbatim conventions lists them. Those of\n"
     "                         drafting change no output\n"
@@ -203,6 +276,7 @@ const struct command command_generate = {
     "  --repetition-penalty R    of tokens in prompt or output: z > 0 ? z/R : z*R; 0 and 1 are off (1)\n"
     "  --presence-penalty X, --frequency-penalty X   minus X, minus X times its count, for a token in the output (0, 0)\n"
     "  --logit-bias ID:VALUE,..  added to logits before all else; -inf forbids a token\n"
+    "  --stop TEXT            end with the token that completes TEXT in the output, which then ends before it; may be repeated\n"
     "  --threads N            (the processors this process may use)\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
     "  --precision MODE       f32; bf16: what linear layers take is rounded to bf16, faster prompts; q8, q4: their weights are\n"
@@ -218,6 +292,8 @@ const struct command command_generate = {
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
-    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
-    "                         draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};
+    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
+    "                         draft, draft_tokens, acceptance, lossy, stats\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
+        TAKES_ACCEPTANCE,
+    run};

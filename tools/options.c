@@ -9,7 +9,7 @@
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
 
 struct option {
     const char *name;
@@ -47,9 +47,26 @@ static const struct option options[] = {
     {"--presence-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.presence_penalty), 0, 0},
     {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
     {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
+    {"--acceptance", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.acceptance), 0, 0},
+    {"--draft-sample-method", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.draft_sample_method), 0, 0},
+    {"--relaxed-topk", TAKES_ACCEPTANCE, INT_VALUE, AT(session.sampling.relaxed_topk), 1, 1 << 30},
+    {"--relaxed-delta", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0},
+    {"--thinking-tokens", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
+    {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
+    {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */
+    {"--plugin-params", TAKES_DRAFT, TEXT_VALUE, AT(foreign.mindie), 0, 0},
+    {"--spec_decode_algo", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_algorithm), 0, 0},
+    {"--spec_decode_max_draft_len", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_length), 0, 0},
+    {"--use_mtp_vanilla", TAKES_DRAFT, FLAG, AT(foreign.mtp_vanilla), 0, 0},
+    {"--use_relaxed_acceptance_for_thinking", TAKES_DRAFT, FLAG, AT(foreign.relaxed), 0, 0},
+    {"--relaxed_topk", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_topk), 0, 0},
+    {"--relaxed_delta", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_delta), 0, 0},
+    {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
+    {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
+    {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
     {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
     {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
     {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(session.ngram_max), 1, 64},
@@ -95,6 +112,10 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(int *)(void *)field = 1;
     } else if (o->kind == TEXT_VALUE) {
         *(const char **)(void *)field = value;
+    } else if (o->kind == STOP_VALUE) { /* may be given again and again */
+        if (c->sampling.num_stops == (int)o->most)
+            return cli_fail(c, EXIT_USAGE, "%s is given more than %lld times", o->name, o->most);
+        c->sampling.stop[c->sampling.num_stops++] = value;
     } else if (o->kind == DOUBLE_VALUE) {
         double f = strtod(value, &end);
         if (end == value || *end || !isfinite(f) || f < 0.0)
@@ -253,5 +274,7 @@ int cli_parse(struct cli *c, int argc, char **argv)
         else
             code = only_arguments ? positional(c, argv[i]) : one_argument(c, argc, argv, &i);
     }
+    if (code == EXIT_DONE)
+        code = cli_foreign_draft(c);
     return code == EXIT_DONE ? check(c) : code;
 }

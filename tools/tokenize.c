@@ -17,7 +17,7 @@ static int decode(struct cli *c)
                             tokenizer_size(c->tokenizer));
     if (code == EXIT_DONE) {
         size_t size;
-        char *text = cli_text(c, ids, count, &size);
+        char *text = cli_text(c, ids, count, SIZE_MAX, &size);
         if (c->json) {
             code = cli_print_json(json_pack("{s:s%}", "text", text, size));
         } else {

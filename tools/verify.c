@@ -1,7 +1,8 @@
 /* tools/verify.c -- `verbatim verify`: the promise, checked on a prompt.
  *
  * Plain decoding first; its rows of logits are kept. Then the same run under other settings: each row that chooses a
- * token must have the same bits. */
+ * token must have the same bits. Under rejection (sampled) and relaxed acceptance the path belongs to the drafts: the first
+ * run of each draft method and K is what the others of that method and K must equal. */
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ struct setting {
     int draft_tokens, threads, chunk;
 };
 
-/* What is compared: the rows of plain decoding. */
+/* What is compared: the rows of plain decoding, or of the method's first run. */
 struct baseline {
     float *logits; /* [tokens, V] */
     int32_t *tokens;
@@ -57,10 +58,23 @@ struct verify {
     size_t prompt_count, n;
     struct baseline base;
     json_t *rows;
+    struct setting first; /* whose rows they are */
     int differences, runs, total;
 };
 
-static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r)
+/* Whether drafts change the path. */
+static int drafts_lead(const struct cli *c)
+{
+    return cli_is_relaxed(c) || (cli_is_rejection(c) && c->session.sampling.temperature != 0.0f);
+}
+
+/* Whether this run is what others are compared with. */
+static int is_first(const struct verify *v, const struct setting *s)
+{
+    return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
+}
+
+static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r, int first_run)
 {
     char fingerprint[17], K[12];
     int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_draft_tokens(v->c);
@@ -82,7 +96,7 @@ static void report(struct verify *v, const struct setting *s, const struct compa
     printf("%-12s %4s %7d %6d %-7s %s  %14.2f  ", s->draft, K, s->threads, s->chunk, s->isa, fingerprint,
            r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0);
     if (equal)
-        puts(v->runs ? "yes" : "(plain decoding)");
+        puts(!first_run ? "yes" : s->draft_tokens ? "(first of its K)" : "(plain decoding)");
     else
         printf("NO: token %lld, logit %lld\n", k->token < 0 ? (long long)k->index : k->token, k->logit);
     fflush(stdout);
@@ -94,7 +108,8 @@ static int run_setting(struct verify *v, const struct setting *s)
     vb_session *session = NULL;
     vb_result result;
     vb_error err;
-    struct comparison k = {.base = &v->base, .record = v->runs ? NULL : &v->base, .token = -1, .logit = -1};
+    int first = is_first(v, s);
+    struct comparison k = {.base = &v->base, .record = first ? &v->base : NULL, .token = -1, .logit = -1};
     vb_generate_options o = {.max_tokens = v->n, .ignore_eos = c->ignore_eos, .fingerprint = 1, .callback = see_row,
                              .context = &k};
     c->session.draft = s->draft;
@@ -102,11 +117,16 @@ static int run_setting(struct verify *v, const struct setting *s)
     c->session.threads = s->threads;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
-    int code = cli_session(c, v->prompt_count, (long long)v->n, &session);
+    int code = cli_stops(c, &o);
+    if (code == EXIT_DONE)
+        code = cli_session(c, v->prompt_count, (long long)v->n, &session);
+    if (first)
+        v->base.count = 0;
     if (code == EXIT_DONE && (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
-        report(v, s, &k, &result);
+        report(v, s, &k, &result, first);
+        v->first = first ? *s : v->first;
         v->runs++;
         cli_progress("verify", (size_t)v->runs, (size_t)v->total);
     }
@@ -135,6 +155,8 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
             continue;
         for (int i = 0; i < 6; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
+            if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
+                continue; /* what is said would depend on the time that it takes */
             if (K != 0 && (i == 0 || c->draft_tokens == -1)) {
                 k->drafts[k->num_drafts] = *plain;
                 k->drafts[k->num_drafts].draft = (*t)->name;
@@ -165,9 +187,21 @@ static struct setting combine(const struct choices *k, int draft, int threads, i
     return s;
 }
 
+static int most(int a, int b) { return a > b ? a : b; }
+
+/* Method after method: first as they come, then every other value once. */
+static int list_by_draft(struct setting *list, const struct choices *k)
+{
+    int n = 0;
+    for (int d = 0; d < k->num_drafts; d++)
+        for (int i = 0; i < most(k->num_threads, most(k->num_chunks, k->num_isa)); i++)
+            list[n++] = combine(k, d, i % k->num_threads, i % k->num_chunks, i % k->num_isa);
+    return n;
+}
+
 /* The settings to run, plain decoding first. With all, the full product; else each value alone, then 8 combinations,
  * the same every time. */
-static int list_settings(struct setting *list, const struct choices *k, int all)
+static int list_settings(struct setting *list, const struct choices *k, int all, int by_draft)
 {
     int n = 0;
     uint64_t random = 1;
@@ -176,8 +210,8 @@ static int list_settings(struct setting *list, const struct choices *k, int all)
             for (int c = 0; c < k->num_chunks; c++)
                 for (int i = 0; i < k->num_isa; i++)
                     list[n++] = combine(k, d, t, c, i);
-    if (all)
-        return n;
+    if (all || by_draft)
+        return all ? n : list_by_draft(list, k);
     for (int d = 0; d < k->num_drafts; d++)
         list[n++] = combine(k, d, 0, 0, 0);
     for (int t = 1; t < k->num_threads; t++)
@@ -205,7 +239,7 @@ static int run_choices(struct verify *v, const struct choices *k, int all)
     int code = EXIT_DONE;
     if (!list)
         return cli_fail(v->c, EXIT_OTHER, "no memory for the list of settings");
-    v->total = list_settings(list, k, all);
+    v->total = list_settings(list, k, all, drafts_lead(v->c));
     for (int i = 0; i < v->total && code == EXIT_DONE && !ferror(stdout); i++)
         code = run_setting(v, &list[i]);
     free(list);
@@ -216,6 +250,17 @@ static int processors(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static void conclude(const struct verify *v)
+{
+    const struct cli *c = v->c;
+    printf("%d runs: %s%s", v->runs, v->differences ? "DIFFERENT" : "identical, bit for bit",
+           prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
+    if (drafts_lead(c))
+        printf("; with --acceptance %s each draft method and K was compared with itself alone: %s", cli_acceptance(c),
+               cli_is_relaxed(c) ? "it is lossy, others give other tokens" : "the distribution is that of plain decoding, the tokens are not");
+    putchar('\n');
 }
 
 static int run(struct cli *c)
@@ -247,11 +292,11 @@ static int run(struct cli *c)
         else
             code = run_choices(&v, &choices, c->all);
         if (code == EXIT_DONE && c->json)
-            code = cli_print_json(json_pack("{s:b,s:s,s:O}", "equal", v.differences == 0, "prefill",
-                                            prefill_is_onednn(c) ? "onednn" : "contract", "rows", v.rows));
+            code = cli_print_json(json_pack("{s:b,s:s,s:s,s:O}", "equal", v.differences == 0, "prefill",
+                                            prefill_is_onednn(c) ? "onednn" : "contract", "compared_with",
+                                            drafts_lead(c) ? "the same draft method and K" : "plain decoding", "rows", v.rows));
         else if (code == EXIT_DONE)
-            printf("%d runs: %s%s\n", v.runs, v.differences ? "DIFFERENT" : "identical, bit for bit",
-                   prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
+            conclude(&v);
         if (code == EXIT_DONE && v.differences)
             code = EXIT_DIFFERENCE;
         json_decref(v.rows);
@@ -267,15 +312,20 @@ const struct command command_verify = {
     "usage: verbatim verify MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
     "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, auto, threads, prefill\n"
     "chunks, instruction sets) and in 8 combinations, and compares every row of logits that chose a token, bit by bit.\n"
-    "Exits with 3 when one differs.\n\n"
+    "Exits with 3 when one differs. With --acceptance rejection (at a temperature) and relaxed, tokens depend on the drafts:\n"
+    "each draft method and K is then compared with itself alone.\n\n"
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
     "  --draft-model DIR      with it draft-model is among the methods; --draft-precision MODE\n"
     "  --draft-p-min P, --ngram-min N, --ngram-max N    as for generate\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
-    "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
+    "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"
+    "  --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta, --thinking-tokens,\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
+    "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
+        TAKES_ACCEPTANCE,
+    run};

@@ -141,8 +141,11 @@ def yarn_mscale(factor, m):
 class Model:
     def __init__(self, path, overrides=None, **conventions):
         """overrides: keys of config.json to replace; conventions: rope_angle="f32" and so on"""
-        self.c = c = read_config(path, overrides)
-        self.w = read_weights(path, c.get("quantization_config", {}).get("weight_block_size", [128, 128]))
+        c = read_config(path, overrides)
+        self.start(c, read_weights(path, c.get("quantization_config", {}).get("weight_block_size", [128, 128])), conventions)
+
+    def start(self, c, weights, conventions):
+        self.c, self.w = c, weights
         self.how = {name: values[0] for name, values in CONVENTIONS.items()}
         for name, value in conventions.items():
             assert value in CONVENTIONS[name.replace("_", "-")], (name, value)
@@ -152,8 +155,11 @@ class Model:
                                               c["v_head_dim"])
         self.eps = c["rms_norm_eps"]
         self.latent_eps = self.eps if self.how["latent-eps"] == "config" else 1e-6
-        self.head = self.w["model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"]
+        self.head = "model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"
         self.routes = []                                   # one (layer, row, experts, gap) for each routed row
+
+    def linear(self, x, name):
+        return x @ self.w[name].T
 
     # -- attention --
 
@@ -198,27 +204,36 @@ class Model:
         """x [s,d] -> [s,d]; row s sees rows t <= s"""
         w, rows, heads, n, r, v = self.w, len(x), self.heads, self.n, self.r, self.v
         if self.c.get("q_lora_rank"):
-            latent = rms_norm(x @ w[p + "q_a_proj.weight"].T, w[p + "q_a_layernorm.weight"], self.latent_eps)
-            q = latent @ w[p + "q_b_proj.weight"].T
+            latent = rms_norm(self.linear(x, p + "q_a_proj.weight"), w[p + "q_a_layernorm.weight"], self.latent_eps)
+            q = self.linear(latent, p + "q_b_proj.weight")
         else:
-            q = x @ w[p + "q_proj.weight"].T
+            q = self.linear(x, p + "q_proj.weight")
         q = q.reshape(rows, heads, n + r).transpose(1, 0, 2)                                 # [h,s,n+r]
-        kv = x @ w[p + "kv_a_proj_with_mqa.weight"].T                                        # [t,c+r]
+        kv = self.linear(x, p + "kv_a_proj_with_mqa.weight")                                 # [t,c+r]
         ckv = rms_norm(kv[:, :-r], w[p + "kv_a_layernorm.weight"], self.latent_eps)
-        expanded = (ckv @ w[p + "kv_b_proj.weight"].T).reshape(rows, heads, n + v).transpose(1, 0, 2)
-        k_nope, value = expanded[..., :n], expanded[..., n:]                                 # [h,t,n] [h,t,v]
         cos, sin = self.rope(positions)
         q_rope, k_rope = self.rotate(q[..., n:], cos, sin), self.rotate(kv[:, -r:], cos, sin)
-        score = (q[..., :n] @ k_nope.transpose(0, 2, 1) + q_rope @ k_rope.T) * self.scale()  # [h,s,t]
+        score = (self.keys(q[..., :n], ckv, p) + q_rope @ k_rope.T) * self.scale()           # [h,s,t]
         score[:, np.triu(np.ones((rows, rows), bool), 1)] = -np.inf
-        out = softmax(score) @ value                                                         # [h,s,v]
-        return out.transpose(1, 0, 2).reshape(rows, heads * v) @ w[p + "o_proj.weight"].T
+        out = self.values(softmax(score), ckv, p)                                            # [h,s,v]
+        return self.linear(out.transpose(1, 0, 2).reshape(rows, heads * v), p + "o_proj.weight")
+
+    def expanded(self, ckv, p):
+        return (ckv @ self.w[p + "kv_b_proj.weight"].T).reshape(len(ckv), self.heads, self.n + self.v).transpose(1, 0, 2)
+
+    def keys(self, q_nope, ckv, p):
+        """[h,s,n], [t,c] -> [h,s,t]"""
+        return q_nope @ self.expanded(ckv, p)[..., :self.n].transpose(0, 2, 1)
+
+    def values(self, share, ckv, p):
+        """[h,s,t], [t,c] -> [h,s,v]"""
+        return share @ self.expanded(ckv, p)[..., self.n:]
 
     # -- experts --
 
     def mlp(self, p, x):
-        w = self.w
-        return (silu(x @ w[p + "gate_proj.weight"].T) * (x @ w[p + "up_proj.weight"].T)) @ w[p + "down_proj.weight"].T
+        gate, up = self.linear(x, p + "gate_proj.weight"), self.linear(x, p + "up_proj.weight")
+        return self.linear(silu(gate) * up, p + "down_proj.weight")
 
     def route(self, p, x):
         """one row x [d] -> chosen experts in ascending order, their weights, distance to the nearest tie"""
@@ -269,7 +284,7 @@ class Model:
         for i in range(self.layers):
             x = self.layer(i, x, np.arange(len(tokens)))
         hidden = rms_norm(x, self.w["model.norm.weight"], self.eps)
-        return hidden @ self.head.T, hidden, x
+        return self.linear(hidden, self.head), hidden, x
 
     # -- multi-token prediction --
 
@@ -284,10 +299,11 @@ class Model:
         pair = [rms_norm(e, w[p + "enorm.weight"], self.eps), rms_norm(h, w[p + "hnorm.weight"], self.eps)]
         if self.how["concat"] == "hidden-embedding":
             pair.reverse()
-        x = np.concatenate(pair, axis=1) @ w[p + "eh_proj.weight"].T
+        x = self.linear(np.concatenate(pair, axis=1), p + "eh_proj.weight")
         y = self.layer(self.layers + k, x, position)
         g = rms_norm(y, w[p + "shared_head.norm.weight"], self.eps)
-        logits = g @ w.get(p + "shared_head.head.weight", self.head).T
+        own = p + "shared_head.head.weight"
+        logits = self.linear(g, own if own in w else self.head)
         return logits, g if self.how["draft-hidden"] == "post-norm" else y
 
     def draft(self, tokens, method, K):

@@ -1,17 +1,19 @@
 #!/bin/sh
-# Makes the goldens again, in a virtual environment under build/: the tiny checkpoints, the NumPy truth, transformers'
-# numbers, the tokenizer's vectors, then the engine's own bits. The official script needs a copy of its repository and
-# is run by hand: see golden/README.md.
+# Makes the goldens again, in a virtual environment under build/: the tiny checkpoints, the NumPy truth, what the gguf
+# package says of blocks, transformers' numbers, the vectors of tokenizer and chat templates, then the engine's own bits. The official script
+# needs a copy of its repository and is run by hand: see golden/README.md.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=build/golden-venv
 [ -x $venv/bin/python ] || python3 -m venv $venv
 $venv/bin/pip install -q -r golden/scripts/requirements.txt
-for script in make_tiny make_truth against_transformers make_tokenizer_vectors; do
+for script in make_tiny make_truth make_blocks against_transformers make_tokenizer_vectors make_chat_vectors; do
     echo "golden/scripts/$script.py"
     $venv/bin/python golden/scripts/$script.py
 done
 golden/scripts/make_gguf.py golden/gguf/tiny.gguf
+golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
+$venv/bin/python golden/scripts/make_quantised.py
 make build/verbatim
 golden/scripts/make_bits.sh
 git diff --stat -- golden

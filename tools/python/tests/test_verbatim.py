@@ -57,6 +57,52 @@ def test_sampling_options_are_the_commands(models, options):
     assert models("tale").generate(PROMPT, 30, temperature=1.5, seed=2**64 - 1, **options).tokens == said["tokens"]
 
 
+@pytest.mark.parametrize("options", [
+    dict(min_p=0.1, temperature=1), dict(repetition_penalty=1.4), dict(presence_penalty=2, temperature=0.7), dict(frequency_penalty=0.5),
+])
+def test_penalties_are_the_commands(models, options):
+    arguments = itertools.chain.from_iterable(("--" + name.replace("_", "-"), value) for name, value in options.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 30, *arguments)
+    assert models("tale").generate(PROMPT, 30, **options).tokens == said["tokens"]
+
+
+def test_stop_strings_are_the_commands(models):
+    tokenizer = verbatim.Tokenizer(path("tale"))
+    prompt = tokenizer.encode("Once upon a time")
+    for stop in ["gambl"], ["never happens", "n, and"], ["never happens"]:
+        arguments = itertools.chain.from_iterable(("--stop", text) for text in stop)
+        said = run("generate", path("tale"), "--prompt", "Once upon a time", "-n", 40, *arguments)
+        for draft in "none", "mtp-eagle":
+            result = models("tale").generate(prompt, 40, draft=draft, tokenizer=tokenizer, stop=stop)
+            assert (result.tokens, result.text, result.finish_reason) == (said["tokens"], said["text"], said["finish_reason"])
+            assert result.stop_string == said["stop_string"]
+    with pytest.raises(verbatim.VerbatimError, match="no tokenizer"):
+        models("tale").generate(prompt, 4, stop="x")
+    with pytest.raises(ValueError, match="null character"):
+        models("tale").generate(prompt, 4, stop="a\0b", tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("options", [
+    dict(acceptance="rejection"), dict(acceptance="rejection", draft_sample_method="greedy"),
+    dict(acceptance="relaxed", relaxed_topk=3, relaxed_delta=0.5, thinking=(PROMPT[3], 1000)),
+    dict(acceptance="relaxed", relaxed_delta=0, thinking=(PROMPT[3], 1000)),
+])
+def test_acceptance_is_the_commands(models, options):
+    names = {name.replace("thinking", "thinking_tokens"): value for name, value in options.items()}
+    arguments = itertools.chain.from_iterable(
+        ("--" + name.replace("_", "-"), joined(value) if name == "thinking_tokens" else value) for name, value in names.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 60, "--ignore-eos", "--temperature", 0.9, "--draft",
+               "mtp-vanilla", *arguments)
+    result = models("tale").generate(PROMPT, 60, ignore_eos=True, temperature=0.9, draft="mtp-vanilla", threads=1, **options)
+    assert (result.tokens, result.fingerprint) == (said["tokens"], said["fingerprint"])
+    for key in "first_reject", "relaxed":
+        assert result.stats[key] == said["stats"][key], key
+    assert result.stats["rejected_by_depth"][:3] == said["stats"]["rejected_by_depth"]
+    assert result.stats["relaxed_nats"] == pytest.approx(said["stats"]["relaxed_nats"])
+    assert (result.stats["relaxed"] > 0) == (options["acceptance"] == "relaxed")
+    assert (result.stats["relaxed_nats"] > 0) == ("relaxed_topk" in options)  # delta 0: only what is best, if not what was sampled
+
+
 def test_a_draft_as_long_as_asked(models):
     said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", "mtp-eagle", "--draft-tokens", 7)
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)

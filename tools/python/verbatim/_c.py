@@ -36,6 +36,17 @@ class Finish(enum.IntEnum):
     STOPPED = 2
 
 
+class Reject(enum.IntEnum):
+    """enum vb_reject"""
+
+    OTHER_TOKEN = 0
+    CHANCE = 1
+    MASKED = 2
+    CUT_OFF = 3
+    RANK = 4
+    DELTA = 5
+
+
 class vb_error(C.Structure):
     _fields_ = [("code", C.c_int), ("message", C.c_char * 512)]
 
@@ -87,6 +98,12 @@ class vb_sampling(C.Structure):
         ("bias_count", C.c_int32),
         ("mask", mask_callback),
         ("mask_context", C.c_void_p),
+        ("acceptance", C.c_char_p),
+        ("draft_sample_method", C.c_char_p),
+        ("relaxed_topk", C.c_int32),
+        ("relaxed_delta", C.c_float),
+        ("thinking_begin", C.c_int32),
+        ("thinking_end", C.c_int32),
     ]
 
 
@@ -177,6 +194,7 @@ class vb_event(C.Structure):
         ("index", C.c_size_t),
         ("draft_depth", C.c_int),
         ("logits", C.POINTER(C.c_float)),
+        ("text_bytes", C.c_size_t),
     ]
 
 
@@ -198,6 +216,12 @@ class vb_result(C.Structure):
         ("prefill_seconds", C.c_double),
         ("decode_seconds", C.c_double),
         ("draft_seconds", C.c_double),
+        ("stop_string", C.c_int32),
+        ("text_bytes", C.c_size_t),
+        ("rejected_by_depth", C.c_size_t * MAX_DRAFT),
+        ("first_reject", C.c_size_t * len(Reject)),
+        ("relaxed", C.c_size_t),
+        ("relaxed_nats", C.c_double),
     ]
 
 
@@ -208,6 +232,9 @@ class vb_generate_options(C.Structure):
         ("fingerprint", C.c_int),
         ("callback", event_callback),
         ("context", C.c_void_p),
+        ("tokenizer", C.c_void_p),
+        ("stop", C.POINTER(C.c_char_p)),
+        ("stop_count", C.c_size_t),
     ]
 
 

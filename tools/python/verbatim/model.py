@@ -79,10 +79,10 @@ class Model:
         session.append(ids)
         return session
 
-    def generate(self, tokens, n: int, *, ignore_eos=False, logits=False, on_token=None, **options) -> Result:
-        """Continues tokens by at most n. `logits`: the rows that chose them too, [n, V]."""
+    def generate(self, tokens, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=(), **options) -> Result:
+        """Continues tokens by at most n. `logits`: the rows that chose them too, [n, V]. The rest is Session.generate's."""
         with self._session_of(tokens, n, options) as session:
-            return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token)
+            return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token, tokenizer=tokenizer, stop=stop)
 
     def logits(self, tokens, **options) -> np.ndarray:
         """float32 [len(tokens), V]: row i is what follows tokens[:i + 1]."""

@@ -41,9 +41,11 @@ class Result:
 
     tokens: list[int]  # the new ones, an end token included
     fingerprint: str  # of the rows of logits that chose them: equal fingerprints are equal bits
-    finish_reason: str  # length, stop (an end token), stopped (by on_token)
+    finish_reason: str  # length, stop (an end token, a stop string), stopped (by on_token)
     stats: dict  # forwards, drafted, accepted, accepted_by_depth, ...
     logits: np.ndarray | None = None  # float32 [len(tokens), V] when asked for
+    text: str | None = None  # with a tokenizer: without the end token and what stands from the stop string on
+    stop_string: str | None = None  # the one that ended the run
 
 
 class Session:
@@ -65,6 +67,9 @@ class Session:
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
                    It is called for drafts too, and must depend on its argument alone
+    acceptance     which drafts stand: None or "strict"; "rejection": the distribution of plain decoding on another path, with
+                   drafts that are drawn (draft_sample_method None or "probabilistic") or the best of their rows ("greedy");
+                   "relaxed", lossy: with relaxed_topk (10), relaxed_delta (0.6) between thinking=(begin, end), two tokens
     on_progress    on_progress(done, total): tokens of the prompt
     on_tap         on_tap(Tap): every named intermediate value, as it is computed; scores=True: attention scores too
 
@@ -72,8 +77,10 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, padded=False, bias=None, mask=None, on_progress=None, on_tap=None, scores=False):
+                 draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0,
+                 top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, padded=False,
+                 bias=None, mask=None, acceptance=None, draft_sample_method=None, relaxed_topk=None, relaxed_delta=None,
+                 thinking=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -97,7 +104,13 @@ class Session:
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+            acceptance=None if acceptance is None else acceptance.encode(),
+            draft_sample_method=None if draft_sample_method is None else draft_sample_method.encode(),
+            relaxed_topk=_number("relaxed_topk", relaxed_topk, 1),
+            relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
+        if thinking is not None:
+            options.sampling.thinking_begin, options.sampling.thinking_end = thinking
         bias = dict(bias or {})
         bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
         options.sampling.bias_tokens = ids_pointer(bias_tokens)
@@ -156,9 +169,10 @@ class Session:
         """Cuts the timeline, and the caches with it, to its first `count` tokens."""
         self._run(self._lib.vb_truncate, _number("count", count, 0))
 
-    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None) -> Result:
+    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=()) -> Result:
         """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
-        something true."""
+        something true. stop: strings; the token that completes one of them in the text that tokenizer (a Tokenizer) gives is
+        the last."""
         rows = np.empty((_number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
         tokens = []
 
@@ -173,15 +187,23 @@ class Session:
             return bool(on_token(Event(event.token, event.index, event.draft_depth, row)))
 
         result = _c.vb_result()
+        stop = [stop] if isinstance(stop, str) else list(stop)
+        strings = (C.c_char_p * len(stop))(*(_c_string("stop", s) for s in stop))
         options = _c.vb_generate_options(max_tokens=_number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
-                                         callback=self._guard.callback(_c.event_callback, on_event, 1))
+                                         callback=self._guard.callback(_c.event_callback, on_event, 1),
+                                         tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
-        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint")}
-        for name in "accepted_by_depth", "drafted_by_depth":
+        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
+        for name in "accepted_by_depth", "drafted_by_depth", "rejected_by_depth":
             stats[name] = list(stats[name])
+        stats["first_reject"] = {why.name.lower(): stats["first_reject"][why] for why in _c.Reject}
         stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
+        text = None
+        if tokenizer:
+            text = b"".join(tokenizer.piece(t) or b"" for t in tokens)[: result.text_bytes].decode("utf-8", "replace")
         return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats,
-                      None if rows is None else rows[: len(tokens)])
+                      None if rows is None else rows[: len(tokens)], text,
+                      stop[result.stop_string - 1] if result.stop_string else None)
 
     def draft(self) -> tuple[int, list[int]]:
         """The target's next token, which is appended, and what the session's method would propose after it."""
@@ -207,6 +229,12 @@ def _number(name, value, least, end=2**31):
     if isinstance(value, bool) or int(value) != value or not least <= value < end:
         raise ValueError("%s is %r, wanted an integer from %d to %d" % (name, value, least, end - 1))
     return int(value)
+
+
+def _c_string(name, text):
+    if "\0" in text:
+        raise ValueError("%s is %r: a null character ends a string in C" % (name, text))
+    return text.encode()
 
 
 def _mask(mask, vocab_size):

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Write golden/truth/blocks.safetensors: what the `gguf` package says about GGUF's quantised types.
+
+    TYPE.blocks   U8 [n, bytes]     random blocks; their scales are of any size and sign, zeros and subnormal ones among them
+    TYPE          F32 [n, numbers]  the package's dequantize of them
+    rows          F32 [n, 64]       rows of weights: of any size, equal maxima, numbers between two codes, zeros
+    rows.TYPE     F32 [n, 64]       dequantize(quantize(rows)) for Q8_0 and Q4_0
+
+The package is of the llama.cpp project and needs nothing but NumPy (requirements.txt); no file of ours is read.
+"""
+import os
+
+import gguf
+import numpy as np
+
+from make_tiny import write_safetensors
+
+TRUTH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "truth")
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # where
+CORNERS = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00]  # zeros, subnormal ones, the largest, 1
+
+
+def blocks_of(kind, rng):
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    n = 32 if numbers == 32 else 12
+    blocks = rng.integers(0, 256, (n, size), dtype=np.uint8)
+    for at in SCALES[kind.name]:
+        scales = rng.integers(0, 0x7C00, n).astype(np.uint16) | rng.integers(0, 2, n).astype(np.uint16) << 15  # all finite
+        scales[:len(CORNERS)] = rng.permutation(CORNERS)
+        blocks[:, at:at + 2] = scales.view(np.uint8).reshape(n, 2)
+    return blocks
+
+
+def rows(rng):
+    w = rng.standard_normal((24, 64)).astype(np.float32)
+    w[:12] *= np.exp2(rng.integers(-20, 9, (12, 1))).astype(np.float32)
+    for row, largest, size in ((12, 127, 1), (13, 127, 2.0**-9), (14, -8, 1), (15, 8, 2.0**-9)):  # halfway between codes
+        w[row] = (rng.integers(-abs(largest), abs(largest), 64) + 0.5) * size
+        w[row, [5, 40]] = largest * size
+    w[16:20, :] = rng.choice(np.array([-3, -1, 1, 3], np.float32), (4, 64))  # several of the largest magnitude
+    w[20] = 0
+    w[21, 32:] = 0
+    w[22] *= 1e-7  # a scale that F16 holds only as 0 or subnormal
+    w[23, ::2] = -0.0
+    return w
+
+
+def main():
+    rng, tensors = np.random.default_rng(41), []
+    for name in SCALES:
+        kind = gguf.GGMLQuantizationType[name]
+        blocks = blocks_of(kind, rng)
+        tensors += [(name + ".blocks", "U8", blocks), (name, "F32", gguf.dequantize(blocks, kind))]
+    w = rows(rng)
+    tensors.append(("rows", "F32", w))
+    for name in ("Q8_0", "Q4_0"):
+        kind = gguf.GGMLQuantizationType[name]
+        tensors.append(("rows." + name, "F32", gguf.dequantize(gguf.quantize(w, kind), kind)))
+    assert all(np.isfinite(a).all() for _, _, a in tensors)
+    tensors.sort(key=lambda t: t[1])  # F32 first, at multiples of four bytes
+    write_safetensors(os.path.join(TRUTH, "blocks.safetensors"), tensors, {"source": "gguf 0.19.0"})
+
+
+main()

@@ -1,0 +1,88 @@
+/* simd/neon_open.h -- quantised matrices as a file has them, for NEON: four rows at a time are taken apart, into an open panel or,
+ * for few rows of x, straight into their sums. Included behind neon_quantised.h and its add_four. */
+#ifndef VB_NEON_OPEN_H
+#define VB_NEON_OPEN_H
+
+#define LANES 1
+#include "quantised_open.h"
+
+ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at) { return vreinterpretq_u32_u8(vld1q_u8(row + at)); }
+
+ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t at)
+{
+    uint32x4_t a = row_of(row[0], at), b = row_of(row[1], at), c = row_of(row[2], at), d = row_of(row[3], at);
+    uint64x2_t ab_02 = vreinterpretq_u64_u32(vtrn1q_u32(a, b)), ab_13 = vreinterpretq_u64_u32(vtrn2q_u32(a, b));
+    uint64x2_t cd_02 = vreinterpretq_u64_u32(vtrn1q_u32(c, d)), cd_13 = vreinterpretq_u64_u32(vtrn2q_u32(c, d));
+    w[0] = (words)vtrn1q_u64(ab_02, cd_02);
+    w[1] = (words)vtrn1q_u64(ab_13, cd_13);
+    w[2] = (words)vtrn2q_u64(ab_02, cd_02);
+    w[3] = (words)vtrn2q_u64(ab_13, cd_13);
+}
+
+ALWAYS_INLINE floats half_of(words w) { return (floats)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)w))); }
+
+ALWAYS_INLINE words four_bits(words bits, int j)
+{
+    words index = (words){0, 0x04040404, 0x08080808, 0x0c0c0c0c} + each((unsigned)j / 2);
+    uint8x16_t byte = vqtbl1q_u8((uint8x16_t)bits, (uint8x16_t)index);
+    return (words)vtstq_u8(byte, vreinterpretq_u8_u32(vdupq_n_u32(j % 2 ? 0x80402010 : 0x08040201)));
+}
+
+struct taker {
+    struct open_panel *panel; /* or NULL: */
+    size_t first;             /* row of the panel */
+    const struct quantised_group *x;
+    size_t T, ldx;
+    float32x4_t acc[FEW_ROWS_OF_X];
+};
+
+ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group)
+{
+    const int halves = has_halves(type) ? 2 : 1;
+    if (to->panel) {
+        put_group(to->panel, to->first, g, type, group);
+        return;
+    }
+    for (size_t t = 0; t < to->T; t++) {
+        const struct quantised_group *x = to->x + t * to->ldx + g;
+        float32x4_t acc = to->acc[t];
+        UNROLL
+        for (int half = 0; half < halves; half++) {
+            int32x4_t s = vdupq_n_s32(0);
+            UNROLL
+            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* codes around 0, in vector bytes */
+                s = add_four(s, vsubq_s8((int8x16_t)group->codes[j], vdupq_n_s8((int8_t)code_above(type))), four(x, j));
+            acc = vfmaq_f32(acc, vcvtq_f32_s32(s), vmulq_n_f32((float32x4_t)group->scale[half], x->d));
+        }
+        if (has_minimums(type))
+            acc = vfmaq_n_f32(acc, vmulq_n_f32((float32x4_t)group->minimum, x->d), -(float)x->sum);
+        to->acc[t] = acc;
+    }
+}
+
+static void open_panel(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
+{
+    struct taker to = {.panel = panel};
+    for (; to.first < rows; to.first += SLICE) {
+        const unsigned char *at[SLICE];
+        find_rows(at, w, row + to.first, rows - to.first, group);
+        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
+    }
+}
+
+static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
+                     const struct quantised_group *x, size_t ldx, size_t T)
+{
+    struct taker to = {.x = x, .T = T, .ldx = ldx};
+    for (size_t first = 0; first < rows; first += SLICE) {
+        const unsigned char *at[SLICE];
+        find_rows(at, w, row + first, rows - first, group);
+        for (size_t t = 0; t < T; t++)
+            to.acc[t] = vdupq_n_f32(0.0f);
+        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
+        for (size_t t = 0; t < T; t++)
+            vst1q_f32(sums[t] + first, to.acc[t]);
+    }
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* tests/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
+ * package has them (golden/truth/blocks.safetensors); x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
+#include "../ops/quantise.h"
+#include "../reference/layers.h"
+#include "../simd/quantised.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "support/golden.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+#define COLS 64 /* of the rows that were quantised */
+
+static const struct { const char *name; enum dtype dtype; int numbers, minimums; } types[] = {
+    {"Q8_0", DTYPE_Q8_0, 32, 0},  {"Q4_0", DTYPE_Q4_0, 32, 0},  {"Q5_0", DTYPE_Q5_0, 32, 0},  {"Q5_1", DTYPE_Q5_1, 32, 1},
+    {"Q4_K", DTYPE_Q4_K, 256, 1}, {"Q5_K", DTYPE_Q5_K, 256, 1}, {"Q6_K", DTYPE_Q6_K, 256, 0},
+};
+
+static void check_bits(const char *what, size_t i, double have, float want)
+{
+    float f = (float)have;
+    if (memcmp(&f, &want, sizeof f) || (double)f != have)
+        fail_msg("%s, number %zu: %a, the golden has %a", what, i, have, (double)want);
+}
+
+/* Bit for bit, zeros with their signs. */
+TEST(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package)
+{
+    struct golden g = golden_open("blocks");
+    char name[32];
+    double row[256], exact[256];
+    float engine[256];
+    for (size_t k = 0; k < COUNT(types); k++) {
+        size_t bytes, count;
+        snprintf(name, sizeof name, "%s.blocks", types[k].name);
+        struct tensor t = {.dtype = types[k].dtype, .data = golden_data(&g, name, &bytes)};
+        const float *want = golden_data(&g, types[k].name, &count);
+        struct matrix w = {.tensor = &t, .rows = (int)count / types[k].numbers, .cols = types[k].numbers};
+        struct weight_view view = {.type = (enum weight_type)t.dtype, .data = t.data, .rows = (size_t)w.rows,
+                                   .cols = (size_t)w.cols, .stride = (size_t)w.cols};
+        assert_true(w.rows >= 12);
+        for (int i = 0; i < w.rows; i++) {
+            ref_row(&w, i, row);
+            ref_quantised_row(&w, i, exact);
+            decode_quantised(engine, &view, (size_t)i, 0, view.cols);
+            for (int j = 0; j < w.cols; j++) {
+                size_t at = (size_t)(i * w.cols + j);
+                check_bits(types[k].name, at, row[j], want[at]);
+                check_bits(types[k].name, at, (double)engine[j], want[at]);
+                if (types[k].minimums ? (float)exact[j] != want[at] : exact[j] != row[j])
+                    fail_msg("%s, number %zu: %a in sums, %a by itself", types[k].name, at, exact[j], row[j]);
+            }
+        }
+    }
+    golden_close(&g);
+}
+
+TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
+{
+    static const struct {
+        const char *name;
+        enum precision precision;
+        enum dtype dtype;
+        int (*quantise)(void *blocks, const float *w, size_t K);
+    } modes[] = {{"rows.Q8_0", PRECISION_Q8, DTYPE_Q8_0, op_quantise_q8_0},
+                 {"rows.Q4_0", PRECISION_Q4, DTYPE_Q4_0, op_quantise_q4_0}};
+    struct golden g = golden_open("blocks");
+    double row[COLS], engine[COLS];
+    unsigned char blocks[COLS / 32 * QUANTISE_Q8_0_BYTES];
+    size_t count;
+    const float *numbers = golden_data(&g, "rows", &count);
+    struct tensor t = {.dtype = DTYPE_F32, .data = numbers};
+    struct matrix w = {.tensor = &t, .rows = (int)count / COLS, .cols = COLS};
+    assert_true(w.rows >= 24);
+    for (size_t k = 0; k < COUNT(modes); k++) {
+        const float *want = golden_data(&g, modes[k].name, &count);
+        struct run run = {.row = row, .options.precision = modes[k].precision};
+        struct tensor quantised = {.dtype = modes[k].dtype, .data = blocks};
+        for (int i = 0; i < w.rows; i++, want += COLS) {
+            ref_weights(&run, &w, i);
+            assert_int_equal(modes[k].quantise(blocks, numbers + i * COLS, COLS), 0);
+            ref_row(&(struct matrix){.tensor = &quantised, .rows = 1, .cols = COLS}, 0, engine);
+            for (int j = 0; j < COLS; j++)
+                if (row[j] != want[j] || engine[j] != want[j])
+                    fail_msg("%s, row %d, number %d: %a, the engine's %a, the golden has %a", modes[k].name, i, j, row[j],
+                             engine[j], (double)want[j]);
+        }
+    }
+    golden_close(&g);
+}
+
+/* ---- x ----------------------------------------------------------------------------------------------------------- */
+
+static void rounded(double y[32], double m, const double *x, size_t n)
+{
+    struct run run = {0};
+    double group[32] = {m};
+    memcpy(group + 1, x, n * sizeof *x);
+    ref_round_x(&run, TO_GROUPS, y, group, 32);
+}
+
+TEST(x_becomes_whole_steps_of_its_groups_largest_over_127)
+{
+    static const double x[] = {2.5, 3.5, -2.5, -3.5, 0.5, 0.50001, 126.4}, codes[] = {2, 4, -2, -4, 0, 1, 126};
+    double y[32], scaled[COUNT(x)];
+    for (int e = -99; e < 100; e += 33)
+        for (int sign = -1; sign < 2; sign += 2) {
+            for (size_t i = 0; i < COUNT(x); i++)
+                scaled[i] = ldexp(x[i], e);
+            rounded(y, ldexp(127 * sign, e), scaled, COUNT(x));
+            assert_true(y[0] == ldexp(127 * sign, e) && y[COUNT(x) + 1] == 0);
+            for (size_t i = 0; i < COUNT(x); i++)
+                if (y[i + 1] != ldexp(codes[i], e))
+                    fail_msg("%g becomes %g, a step is 2^%d", scaled[i], y[i + 1], e);
+        }
+}
+
+TEST(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan)
+{
+    static const double bad[] = {NAN, INFINITY, -INFINITY, 1e39 /* not finite in f32 */};
+    double y[32];
+    rounded(y, 0x1.fffffep-101, (double[]){-0x1p-101}, 1);
+    for (int i = 0; i < 32; i++)
+        assert_true(y[i] == 0);
+    rounded(y, 0x1p-100, (double[]){-0x1p-100}, 1);
+    assert_true(y[0] > 0 && y[1] == -y[0]);
+    for (size_t k = 0; k < COUNT(bad); k++) {
+        rounded(y, 1, &bad[k], 1);
+        for (int i = 0; i < 32; i++)
+            assert_true(isnan(y[i]));
+    }
+}
+
+/* A perturbed run turns the rounding of numbers that lie within 2^-18 of the group's largest of a tie, and of no others. */
+TEST(a_perturbed_run_moves_a_number_near_a_tie_by_one_step)
+{
+    static const double x[] = {10.5, 64.5 + 127 * 0x1p-22, 3, 99.49, -7.5 - 127 * 0x1p-21};
+    double y[32], exact[32], group[32] = {127};
+    int turned[32] = {0};
+    memcpy(group + 1, x, sizeof x);
+    rounded(exact, 127, x, COUNT(x));
+    for (uint64_t seed = 1; seed <= 64; seed++) {
+        struct run run = {.options.perturb = seed, .random = seed};
+        ref_round_x(&run, TO_GROUPS, y, group, 32);
+        for (int i = 0; i < 32; i++) {
+            assert_true(fabs(y[i] - exact[i]) <= 1);
+            turned[i] += y[i] != exact[i];
+        }
+    }
+    for (int i = 0; i < 32; i++) {
+        int tie = i == 1 || i == 2 || i == 5;
+        if (tie ? turned[i] < 16 || turned[i] > 48 : turned[i] > 0)
+            fail_msg("%g was turned in %d of 64 runs", group[i], turned[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package),
+        cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to),
+        cmocka_unit_test(x_becomes_whole_steps_of_its_groups_largest_over_127),
+        cmocka_unit_test(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan),
+        cmocka_unit_test(a_perturbed_run_moves_a_number_near_a_tie_by_one_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
