@@ -53,8 +53,8 @@ int drafter_longest(const struct drafter_type *type, const struct model *m)
     return type == &draft_mtp_vanilla ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
 }
 
-/* exp(0) over the sum of exp(z - z[best]), ascending: one of V terms is 1, so no sum is 0. */
-static double probability(const struct kernels *k, const float *z, size_t V, int32_t best)
+/* The sum of exp(z - z[best]), ascending: one of V terms is 1. */
+static double sum_of_weights(const struct kernels *k, const float *z, size_t V, int32_t best)
 {
     double sum = 0.0;
     for (size_t i = 0; i < V; i += 256) {
@@ -66,7 +66,7 @@ static double probability(const struct kernels *k, const float *z, size_t V, int
         for (size_t j = 0; j < n; j++)
             sum += (double)e[j];
     }
-    return 1.0 / sum;
+    return sum;
 }
 
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed)
@@ -77,7 +77,34 @@ int32_t drafter_choose(const struct drafter_options *o, const float *logits, siz
     }
     int32_t best = argmax(logits, V);
     double p_min = (double)o->asked->draft_p_min;
-    if (p_min > 0.0 && probability(o->kernels, logits, V, best) < p_min)
+    if (p_min > 0.0 && 1.0 / sum_of_weights(o->kernels, logits, V, best) < p_min)
         return -1;
     return o->choose ? o->choose(o->choose_context, logits, number) : best;
+}
+
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed)
+{
+    float weight[VB_MAX_TOPK];
+    int count = 0, kept = 0;
+    if (!all_finite(logits, V)) {
+        ++*failed;
+        return 0;
+    }
+    for (size_t v = 0; v < V; v++) {
+        if (count == n && logits[v] <= logits[tokens[n - 1]])
+            continue;
+        int at = count < n ? count++ : n - 1;
+        for (; at > 0 && logits[tokens[at - 1]] < logits[v]; at--)
+            tokens[at] = tokens[at - 1];
+        tokens[at] = (int32_t)v;
+    }
+    for (int i = 0; i < count; i++)
+        weight[i] = logits[tokens[i]] - logits[tokens[0]];
+    o->kernels->exp(weight, weight, (size_t)count);
+    double sum = sum_of_weights(o->kernels, logits, V, tokens[0]), p_min = (double)o->asked->draft_p_min;
+    while (kept < count && (double)weight[kept] / sum >= p_min) {
+        p[kept] = (double)weight[kept] / sum;
+        kept++;
+    }
+    return kept;
 }

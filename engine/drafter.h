@@ -4,6 +4,7 @@
 #ifndef VB_DRAFTER_H
 #define VB_DRAFTER_H
 
+#include "draft_tree.h"
 #include "forward.h"
 
 struct drafter;
@@ -15,6 +16,7 @@ struct drafter_options {
     int threads;
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
+    int topk, nodes;         /* of a tree; topk is 1 where drafts are chains */
     int poison;              /* cut cache rows become NaN */
     int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
@@ -50,6 +52,9 @@ struct drafter_type {
      * of what a callback said. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
+    /* The same as a tree of at most o->nodes drafts and `depth` levels, all within the target's vocabulary; NULL: chains only. */
+    void (*propose_tree)(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
+
     /* The prompt is done and its next token observed; may be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
@@ -79,5 +84,8 @@ int drafter_longest(const struct drafter_type *type, const struct model *m);
 /* The token that a row of logits [V] drafts as draft `number`, from 1: by o->choose, or argmax, lowest index. -1 ends the draft:
  * the row is not finite (*failed counts it), or its best probability, at temperature 1, is below the session's draft_p_min. */
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
+/* The n <= VB_MAX_TOPK best tokens of a row of logits [V], by value, then index, and their probabilities at temperature 1; those
+ * below draft_p_min are left out. Returns how many; none if the row is not finite, which *failed counts. */
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed);
 
 #endif

@@ -125,7 +125,7 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
         op_rope(e->k + s * G * D, G, D, cos_sin, &e->rope);
         memcpy(row, e->k + s * G * D, G * D * sizeof *row);
         memcpy(row + G * D, e->v + s * G * D, G * D * sizeof *row);
-        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), cache->slots, (size_t)rows[s].index + 1};
+        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
     }
     op_gqa(&e->cx, e->attended, e->q, e->seen, &e->gqa, S);
     op_linear(&e->cx, e->delta, e->attended, &head->o_proj, S);
@@ -181,9 +181,9 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
     e->cx.crew = NULL;
 }
 
-void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g)
+void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S)
 {
     join(e, target);
-    op_linear(&e->cx, logits, g, &e->head->lm_head, 1);
+    op_linear(&e->cx, logits, g, &e->head->lm_head, S);
     e->cx.crew = NULL;
 }

@@ -78,7 +78,7 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
 /* rows [S], S <= max_rows, of one timeline, appended to a cache of one layer: h [S, d] -> next [S, d], which is y, and g [S, d],
  * which the head reads. next may be h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
-/* logits [vocab_size] = lm_head(g) */
-void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g);
+/* logits [S, vocab_size] = lm_head(g) */
+void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);
 
 #endif

@@ -17,7 +17,9 @@ struct row {
     int32_t index;    /* it sees tokens 0..index of its timeline */
     int32_t position; /* RoPE */
     int32_t draft;    /* 0: committed; k: the k-th draft of its round; -1: padding; for taps and traces, */
-    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them */
+    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them; */
+    int32_t parent;   /* and this, of a draft in a tree: the number of the draft it follows, 0: none */
+    const int32_t *slots; /* of the tokens that it sees, by index; NULL: the cache's. In a tree they are those of its ancestors */
 };
 
 /* All memory of a pass, made once: a step allocates nothing. */

@@ -11,10 +11,42 @@
 #include "prefill.h"
 #include "tap.h"
 
+static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
+
 /* Whether what is said depends on the drafts. */
 static int drafts_lead(const vb_sampling *o)
 {
     return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+}
+
+/* Trees: what does not go with them is named. */
+static int choose_tree(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    int most = s->max_draft * o->draft_topk;
+    if (o->draft_topk < 0 || o->draft_topk > VB_MAX_TOPK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->draft_topk, VB_MAX_TOPK);
+    if (o->draft_topk <= 1)
+        return o->draft_nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                        "want a draft topk of 2 or more", o->draft_nodes) : VB_OK;
+    if (o->draft_topk > s->model->config.vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->draft_topk, s->model->config.vocab_size);
+    if (o->draft_nodes && (o->draft_nodes < s->max_draft || o->draft_nodes > VB_MAX_NODES))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->draft_nodes,
+                       s->max_draft, VB_MAX_NODES);
+    if (!s->type->propose_tree)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; trees are of mtp-eagle, eagle and eagle3",
+                       o->draft_topk, s->type->name);
+    if (o->draft_auto)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->draft_topk);
+    if (o->padded)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->draft_topk);
+    if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->draft_topk, o->sampling.acceptance);
+    s->max_drafts = o->draft_nodes ? o->draft_nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+    s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
+    s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
+    return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
 }
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
@@ -34,6 +66,11 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
+    s->max_drafts = s->max_draft;
+    if (s->type && (o->draft_topk || o->draft_nodes))
+        code = choose_tree(s, err);
+    if (code)
+        return code;
     if (s->type && o->draft_auto && drafts_lead(&o->sampling))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
@@ -88,10 +125,10 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
 {
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
-    size_t round = VB_MAX_DRAFT + 1, max_rows = s->chunk > round ? s->chunk : round;
+    size_t drafts = (size_t)s->max_drafts, round = 1 + (drafts > VB_MAX_DRAFT ? drafts : VB_MAX_DRAFT), two = 2 * (VB_MAX_DRAFT + 1), max_rows = s->chunk > round ? s->chunk : round;
     size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
     int threads = s->options.threads ? s->options.threads : vb_processors();
-    int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
+    int code = workspace_open(&s->work, s->model, k, threads, max_rows, round > two ? round : two, s->context, err);
     if (!code)
         code = prefill_open(s, err);
     if (!code)
@@ -115,6 +152,7 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     if (!code && s->type) {
         struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context,
                                     .most_observed = max_rows + 1, .max_draft = s->max_draft,
+                                    .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                     .sequence = s->options.sequence, .tracer = s->tracer,
                                     .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
@@ -177,6 +215,8 @@ void vb_session_close(vb_session *s)
     kvcache_close(&s->cache, a);
     prefill_close(s);
     workspace_close(&s->work);
+    vb_free(a, s->tree);
+    vb_free(a, s->tree_slots);
     vb_free(a, s->tokens);
     vb_free(a, s->rows);
     vb_free(a, s);
@@ -238,7 +278,7 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
     if (prefill)
         return prefill;
     if (left == 1)
-        return 1 + (size_t)s->max_draft;
+        return 1 + (size_t)s->max_drafts;
     return left < chunk ? left : chunk;
 }
 
@@ -262,8 +302,36 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
         most = longest;
     acceptance_round(s->acceptance);
     if (most)
-        p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
+        p->drafts = session_propose(s, p->draft, (int)most, failed);
+    p->tree = s->tree;
     p->padding -= p->padding ? p->drafts : 0;
+}
+
+int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed)
+{
+    if (!s->tree)
+        return s->type->propose(s->drafter, &s->work, draft, most, failed);
+    s->type->propose_tree(s->drafter, &s->work, s->tree, most, failed);
+    assert(s->tree->count <= s->max_drafts);
+    for (int i = 0; i < s->tree->count; i++)
+        assert(s->tree->parent[i] < i && s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));
+    memcpy(draft, s->tree->token, (size_t)s->tree->count * sizeof *draft);
+    return s->tree->count;
+}
+
+/* A node sees the committed tokens and its ancestors, which stand in the cache behind those in the order of the nodes. */
+static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct row *rows)
+{
+    for (int i = 0; i < t->count; i++) {
+        int32_t *slots = s->tree_slots + (size_t)i * tree_width(s);
+        size_t index = s->count + (size_t)t->depth[i] - 1;
+        memcpy(slots, s->cache.slots, s->count * sizeof *slots);
+        for (int a = i; a >= 0; a = t->parent[a])
+            slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
+        rows[i].index = rows[i].position = (int32_t)index;
+        rows[i].parent = t->parent[i] + 1;
+        rows[i].slots = slots;
+    }
 }
 
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows)
@@ -277,12 +345,18 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
             .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
             .slot = kvcache_append(&s->cache)};
     }
+    for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
+        rows[p->first_row + p->committed + i].parent = (int32_t)i;
+    if (p->tree && p->drafts)
+        place_nodes(s, p->tree, rows + p->first_row + p->committed);
     return all;
 }
 
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
+    if (p->tree && n)
+        kvcache_take_path(&s->cache, s->count, p->path, n - 1);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
     s->count += n;
@@ -303,6 +377,16 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);
+}
+
+void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
+    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        if ((size_t)p->path[i] != i)
+            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
 }
 
 const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)

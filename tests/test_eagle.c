@@ -79,7 +79,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             }
             for (size_t i = 0; i < ROWS; i++) {
                 check_row(methods[v], i, h + i * 64, t.hidden, 64);
-                eagle_logits(&e, &w, logits, g + i * 64);
+                eagle_logits(&e, &w, logits, g + i * 64, 1);
                 check_row("its logits", i, logits, t.logits, head->vocab_size);
             }
             for (int step = 0; step < STEPS; step++) { /* on from its own rows */
@@ -88,7 +88,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
                 assert_int_equal(token, t.steps[step]);
                 rows[0] = (struct row){.cache = &cache, .token = token, .index = at, .position = at, .slot = kvcache_append(&cache)};
                 eagle_pass(&e, &w, rows, step ? h : h + (ROWS - 1) * 64, g, h, 1);
-                eagle_logits(&e, &w, logits, g);
+                eagle_logits(&e, &w, logits, g, 1);
                 check_row("logits of a step", (size_t)at, logits, t.logits, head->vocab_size);
             }
             kvcache_close(&cache, NULL);

@@ -25,6 +25,8 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "                         never the output\n"                                                                            \
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
     "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
+    "  --draft-topk M         drafts are a tree, K deep, in which up to M (2 to 16) follow each; of mtp-eagle, eagle, eagle3 (1: a chain)\n" \
+    "  --draft-nodes N        the most drafts of a tree, K to 64 (M * K): the most probable ones\n"                          \
     "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
     "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
     "  --draft-model DIR      of --draft draft-model a smaller checkpoint with the same tokens, in --draft-precision MODE\n" \

@@ -21,6 +21,8 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
     if (!dir && c->drafting.precision)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
+    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
+        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
     int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);

@@ -131,10 +131,11 @@ static int print_json(struct cli *c, const vb_session *s, size_t prompt, const v
     size_t size;
     char *text = cli_text(c, tokens + prompt, count - prompt, r->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
-                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "acceptance", cli_acceptance(c), "lossy",
+                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "draft_topk", c->session.draft_topk > 1 ? c->session.draft_topk : 1,
+                            "acceptance", cli_acceptance(c), "lossy",
                             cli_is_relaxed(c), "stats", all_stats(c, s, r, first_token));
     free(text);
     return cli_print_json(out);
@@ -175,8 +176,11 @@ static void print_statistics(const struct cli *c, const vb_session *s, size_t pr
     fprintf(stderr, ", %zu new", r->tokens);
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
+    char topk[20] = "";
+    if (c->session.draft_topk > 1)
+        snprintf(topk, sizeof topk, " topk=%d", c->session.draft_topk);
     if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c),
+        fprintf(stderr, ", %s K=%d%s%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c), topk,
                 strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",
                 after_first / (double)r->forwards, r->accepted, r->drafted);
     fprintf(stderr, "; %s\n", finish_name(r->finish));
@@ -293,7 +297,7 @@ const struct command command_generate = {
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
-    "                         draft, draft_tokens, acceptance, lossy, stats\n",
+    "                         draft, draft_tokens, draft_topk, acceptance, lossy, stats\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE,
     run};
