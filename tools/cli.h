@@ -8,8 +8,8 @@
 #include "../engine/model.h"
 #include "../engine/tokenizer.h"
 
-/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 1 everything else. */
-enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3 };
+/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
+enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
 
 /* Of a GGUF file: what the missing key means. */
 #define CLI_NO_GROUPS                                                                                                     \
@@ -19,7 +19,7 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --prefill-chunk --context --convention --as --numa --mlock */
-    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
+    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos --chat, and what TAKES_CHAT has */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --seed */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
@@ -38,6 +38,8 @@ enum option_group {
     TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
+    TAKES_LOGPROBS = 2097152, /* --logprobs */
+    TAKES_CHAT = 4194304, /* --system --messages --chat-template-kwargs */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
@@ -56,8 +58,9 @@ struct cli {
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    const char *system, *messages, *template_kwargs; /* of a conversation */
     int longer; /* bench --long */
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
     long long rounds;           /* -1: not given */
@@ -65,6 +68,7 @@ struct cli {
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given */
     long long runs;             /* -1: not given */
+    long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
     struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
@@ -73,6 +77,7 @@ struct cli {
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
+    struct template *template;  /* the chat template, opened by cli_render */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
@@ -85,7 +90,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench;
+    command_trace, command_bench, command_chat;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);
@@ -106,6 +111,14 @@ void cli_close(struct cli *c);
 /* The prompt's ids, by --prompt, --prompt-file or --tokens; BOS as add_bos_token, --bos and --no-bos say. Checks that
  * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
+
+/* A conversation (tools/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
+ * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
+int cli_messages(struct cli *c, json_t **messages);
+int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);
+int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
+int cli_chat_text(struct cli *c, char **text, size_t *size);
+int cli_check_chat(const struct cli *c);
 
 /* 5,6,7 or @FILE: integers separated by commas or white space. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);

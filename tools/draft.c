@@ -47,6 +47,7 @@ const struct command command_draft = {
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules)\n"
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
+    "  --chat, --messages, --system, --chat-template-kwargs,\n"
     "  --bos, --no-bos, --temperature, --top-k, --top-p, --seed, --threads, --isa, --precision, --prefill-chunk,\n"
     "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};

@@ -1,135 +1,16 @@
 /* tools/generate.c -- `verbatim generate`: continues a prompt. */
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include "cli.h"
+#include "answer.h"
 
-/* Writes the text as it comes; on a terminal, accepted drafts are green. */
-struct printer {
-    const struct cli *c;
-    struct utf8_stream stream;
-    int colour, printed;
-    double first_token; /* when it came, by cli_seconds(); 0: none yet */
-};
-
-static void write_bytes(const char *bytes, size_t size)
+static int report(struct answer *a, const vb_session *s, size_t prompt, const vb_result *r, int code)
 {
-    fwrite(bytes, 1, size, stdout);
-    fflush(stdout);
+    if (code != EXIT_OTHER && a->c->json)
+        return cli_print_json(answer_json(a, s, prompt, r)) == EXIT_DONE ? code : EXIT_OTHER;
+    if (code != EXIT_OTHER && !ferror(stdout)) /* else main says so */
+        answer_statistics(a, prompt, r);
+    return code;
 }
-
-static int print_token(void *context, const vb_event *e)
-{
-    struct printer *p = context;
-    size_t size;
-    char out[4096];
-    if (!p->first_token)
-        p->first_token = cli_seconds();
-    if (p->c->json)
-        return 0; /* all at once, in the end */
-    if (!p->c->tokenizer) { /* no text: ids, as --tokens takes them */
-        printf(p->printed++ ? ",%d" : "%d", e->token);
-        fflush(stdout);
-        return ferror(stdout) != 0;
-    }
-    const char *piece = tokenizer_piece(p->c->tokenizer, e->token, &size);
-    if (!piece || (vb_is_end_token(p->c->model, e->token) && !p->c->ignore_eos))
-        return 0;
-    if (p->colour && e->draft_depth)
-        fputs("\033[32m", stdout);
-    for (size_t done = 0; done < size; done += 1024) {
-        size_t n = size - done < 1024 ? size - done : 1024;
-        write_bytes(out, utf8_stream_push(&p->stream, piece + done, n, out));
-    }
-    if (p->colour && e->draft_depth)
-        fputs("\033[0m", stdout);
-    return ferror(stdout) != 0; /* nobody reads: stop */
-}
-
-static const char *finish_name(enum vb_finish finish)
-{
-    return finish == VB_FINISH_STOP ? "stop" : finish == VB_FINISH_LENGTH ? "length" : "stopped";
-}
-
-/* The most memory that the process had at once, mapped pages of the weights included. */
-static json_int_t peak_memory(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) ? 0 : (json_int_t)usage.ru_maxrss * 1024;
-}
-
-/* {nodes, ...} or null: --numa is off */
-static json_t *placement(const struct cli *c)
-{
-    vb_placement p;
-    if (!vb_model_placement(c->model, &p))
-        return json_null();
-    return json_pack("{s:i,s:I,s:I,s:I,s:f,s:s}", "nodes", p.nodes, "pages", (json_int_t)p.pages, "in_place",
-                     (json_int_t)p.in_place, "moved", (json_int_t)p.moved, "seconds", p.seconds, "why_not", p.why_not);
-}
-
-/* What is about the run and not about the decoding. */
-static json_t *all_stats(const struct cli *c, const vb_result *r, double first_token)
-{
-    json_t *stats = cli_stats(r, cli_draft_tokens(c));
-    json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
-    json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
-    json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
-    json_object_set_new(stats, "numa", placement(c));
-    return stats;
-}
-
-static int print_json(struct cli *c, const vb_session *s, size_t prompt, const vb_result *r, double first_token)
-{
-    size_t count;
-    char fingerprint[17];
-    const int32_t *tokens = vb_tokens(s, &count);
-    json_t *ids = json_array();
-    for (size_t i = prompt; i < count; i++)
-        json_array_append_new(ids, json_integer(tokens[i]));
-    size_t size;
-    char *text = cli_text(c, tokens + prompt, count - prompt, &size);
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s,s:s,s:i,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
-                            text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "fingerprint",
-                            fingerprint, "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "stats",
-                            all_stats(c, r, first_token));
-    free(text);
-    return cli_print_json(out);
-}
-
-static void print_statistics(const struct cli *c, size_t prompt, const vb_result *r, double first_token)
-{
-    double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
-    fprintf(stderr, "%zu prompt tokens", prompt);
-    if (r->prefill_seconds > 0.0)
-        fprintf(stderr, " (%.1f/s)", (double)r->prefill_tokens / r->prefill_seconds);
-    fprintf(stderr, ", %zu new", r->tokens);
-    if (r->decode_seconds > 0.0)
-        fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
-    if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c),
-                cli_draft_tokens(c), after_first / (double)r->forwards, r->accepted, r->drafted);
-    fprintf(stderr, "; %s\n", finish_name(r->finish));
-    if (!c->stats)
-        return;
-    fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
-    if (first_token > 0.0)
-        fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (first_token - c->started));
-    fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
-            1e-6 * (double)peak_memory());
-    for (int k = 0; k < cli_draft_tokens(c); k++)
-        if (r->drafted_by_depth[k])
-            fprintf(stderr, "depth %d: %zu of %zu accepted (%.1f %%)\n", k + 1, r->accepted_by_depth[k],
-                    r->drafted_by_depth[k], 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k]);
-    if (r->draft_failures)
-        fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
-}
-
-static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
 
 static int run(struct cli *c)
 {
@@ -142,30 +23,15 @@ static int run(struct cli *c)
     int code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &prompt, &count);
-    c->session.progress = show_prefill;
-    c->session.progress_context = "reading the prompt";
+    c->session.progress = answer_show_prefill;
     if (code == EXIT_DONE)
         code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
-        struct printer printer = {.c = c, .colour = isatty(STDOUT_FILENO)};
-        vb_generate_options o = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = c->json,
-                                 .callback = print_token, .context = &printer};
-        int failed = vb_generate(session, &o, &result, &err);
-        if (!c->json) {
-            char rest[16];
-            write_bytes(rest, utf8_stream_finish(&printer.stream, rest));
-            if (result.tokens)
-                putchar('\n');
-            fflush(stdout);
-        }
-        if (failed)
-            cli_error(c, &err), code = EXIT_OTHER;
-        else if (c->json)
-            code = print_json(c, session, count, &result, printer.first_token);
-        else if (!ferror(stdout)) /* else main says so */
-            print_statistics(c, count, &result, printer.first_token);
+        struct answer answer = {.c = c};
+        code = answer_generate(&answer, session, (size_t)n, &result);
+        code = report(&answer, session, count, &result, code);
     }
     vb_session_close(session);
     free(prompt);
@@ -174,12 +40,19 @@ static int run(struct cli *c)
 
 const struct command command_generate = {
     "generate", "continue a prompt",
-    "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
+    "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
+    "usage: verbatim generate MODEL --chat [--system TEXT] [--messages FILE.json] [--prompt TEXT | --prompt-file FILE] [OPTIONS]\n\n"
     "The text goes to stdout as it comes (accepted drafts are green on a terminal), one line of statistics to stderr.\n\n"
-    "  --prompt TEXT          the prompt, as it stands: no chat template is applied\n"
+    "  --prompt TEXT          the prompt, as it stands: without --chat no chat template is applied\n"
     "  --prompt-file FILE     its bytes, as they are\n"
     "  --tokens IDS           5,6,7 or @FILE (integers separated by commas or white space); never with BOS\n"
     "  --bos, --no-bos        put BOS in front or not; otherwise tokenizer_config.json's add_bos_token says\n"
+    "  --chat                 the prompt is what the checkpoint's chat template (chat_template.jinja, tokenizer_config.json, or\n"
+    "                         tokenizer.chat_template of a GGUF file) makes of these, with no BOS of ours in front:\n"
+    "  --messages FILE        a JSON array of messages, [{\"role\": \"user\", \"content\": \"Hello\"}, ...]; then\n"
+    "                         --prompt or --prompt-file, as the user's message; one of the three must be there\n"
+    "  --system TEXT          a system message in front\n"
+    "  --chat-template-kwargs JSON    more variables of the template: {\"thinking\": true, \"tools\": [...]}\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (none); changes\n"
@@ -209,5 +82,8 @@ const struct command command_generate = {
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
     "  --stats                more statistics, on stderr: by depth, load time, time to first token, peak memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, fingerprint, draft,\n"
-    "                         draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};
+    "                         draft_tokens, stats\n"
+    "  --logprobs N           with --json: `logprobs`, for each token its log-probability and the N likeliest tokens'\n"
+    "                         (0 to 1000), from the logits it was chosen from, before temperature, top-k and top-p\n\n"
+    "Ctrl-C ends the text after the current token, with its statistics (finish_reason `interrupted`) and exit code 130.\n",
+    TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL, run};
