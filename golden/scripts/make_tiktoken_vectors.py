@@ -9,6 +9,9 @@ TikTokenTokenizer, after that class's cuts of long texts. vectors.jsonl has a li
     ids            special tokens recognised
     plain          special tokens as text; null: the same
     sha256         in place of ids, for long texts: of the ids in decimal with commas between
+    points         in place of text: [first, last], for every code point c but surrogates "a", c, "A", newline
+The model has a token for "a" with the first byte of any character and for the last byte with "A", so that the ids tell whether c is
+in one word with its neighbours.
 """
 import base64
 import hashlib
@@ -20,7 +23,8 @@ import re
 import tiktoken
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tiktoken"
-BASE, RESERVED = 700, 258
+TRAINED, RESERVED = 700, 258
+BASE = TRAINED + 51 + 64
 
 MARK = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
@@ -37,7 +41,7 @@ def train():
     """Byte pairs by how often they are there, within words cut as GPT-2 does, more or less."""
     ranks = {bytes([b]): i for i, b in enumerate(sorted(range(256), key=lambda b: (not 33 <= b < 127, b)))}
     words = [[bytes([b]) for b in w.encode()] for w in re.findall(r" ?\w+| ?[^\w\s]+|\s+", PROSE * 2)]
-    while len(ranks) < BASE:
+    while len(ranks) < TRAINED:
         pairs = {}
         for w in words:
             for pair in zip(w, w[1:]):
@@ -50,6 +54,9 @@ def train():
                 if (w[i], w[i + 1]) == best:
                     w[i:i + 2] = [w[i] + w[i + 1]]
                 i += 1
+    for joined in [b"a" + bytes([lead]) for lead in range(0xc2, 0xf5)] + [bytes([last]) + b"A" for last in range(0x80, 0xc0)]:
+        ranks.setdefault(joined, len(ranks))
+    assert len(ranks) == BASE
     return ranks
 
 
@@ -67,8 +74,8 @@ def slices(text):
 
 
 TEXTS = ["", "Say hi", "  leading", "trailing  ", "multiple   spaces", "tabs\tand\nnewlines\r\nok", "1234567890", "你好世界", "Mix 汉字 and ASCII",
-         "punctuation!?.,;:-()[]{}", "[BOS]Hello[EOS]", "<|im_user|>user<|im_middle|>Hello<|im_end|>", "<|reserved_token_705|>",
-         "<|reserved_token_702|><|reserved_token_999999|>", "emoji 🙂🙃", "cafe\u0301 e\u0301X", "ABC汉DEF", "Abc汉def", "A汉a", "a汉A", "々〆〇〡⺀豈𠀀𫝼𬺰",
+         "punctuation!?.,;:-()[]{}", "[BOS]Hello[EOS]", "<|im_user|>user<|im_middle|>Hello<|im_end|>", "<|reserved_token_820|>",
+         "<|reserved_token_815|><|reserved_token_999999|>", "emoji 🙂🙃", "cafe\u0301 e\u0301X", "ABC汉DEF", "Abc汉def", "A汉a", "a汉A", "々〆〇〡⺀豈𠀀𫝼𬺰",
          "Don't stop, WE'RE here; it's I'LL'd ſ'ſ x'S", "HELLOWorld helloWORLD", "!Hello", "A\u0301b", "\u0301\u0301a", "ǅungla ǈ", "مرحبا بالعالم",
          "नमस्ते दुनिया", "สวัสดีโลก", "こんにちは世界ですー", "안녕하세요", "Здравствуй, МИР", "𝔘𝔫𝔦 𐍈 𝄞music", "zero\u200dwidth\u200cjoiners", "\u00a0\u3000x\u2028y\x85z",
          "line1\r\n\r\n  line2\n \n x", "<think>x</think>y<think", "[BOS][EOS][PAD][UNK]", "   \n   ", "\n\n a", " \U0001f9cc\U0001faff", "½ ² Ⅷ ①②③④",
@@ -85,7 +92,7 @@ def texts():
     for pool in ((0x20, 0x24f), (0x250, 0x2fff), (0x3000, 0xd7ff), (0xe000, 0xffff), (0x10000, 0x1ffff), (0x20000, 0x323ff)):
         for _ in range(15):
             yield "".join(chr(rng.randint(*pool)) for _ in range(30)), 1
-    yield from [("a", 25001), (" ", 30000), ("ab漢", 10000), ("Word ", 81000), ("x\x1c", 13000), ("A", 60000), ("é", 26000)]
+    yield from [("a", 25001), (" ", 30000), ("ab漢", 10000), ("the ", 101000), ("x\x1c", 13000), ("A", 60000), ("é", 26000)]
 
 
 def main():
@@ -111,6 +118,10 @@ def main():
         else:
             line.update(ids=ids, plain=None if plain == ids else plain)
         lines.append(json.dumps(line, ensure_ascii=False))
+    first, last = 0x20, 0x323af
+    every = "".join(f"a{chr(c)}A\n" for c in range(first, last + 1) if not 0xd800 <= c < 0xe000)
+    ids = [i for p in slices(every) for i in model.encode(p, allowed_special="all")]
+    lines.append(json.dumps({"points": [first, last], "sha256": hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}))
     (OUT / "vectors.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(len(lines), "texts")
 
