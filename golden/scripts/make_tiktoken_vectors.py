@@ -9,9 +9,9 @@ TikTokenTokenizer, after that class's cuts of long texts. vectors.jsonl has a li
     ids            special tokens recognised
     plain          special tokens as text; null: the same
     sha256         in place of ids, for long texts: of the ids in decimal with commas between
-    points         in place of text: [first, last], for every code point c but surrogates "a", c, "A", newline
-The model has a token for "a" with the first byte of any character and for the last byte with "A", so that the ids tell whether c is
-in one word with its neighbours.
+    points         in place of text: [first, last], for every code point c but surrogates the lines acA, cAa and 汉c
+The model has a token for "a" and for the last byte of "汉" with the first byte of any character, and for the last byte with "A", so
+that the ids tell whether c is in one word with its neighbours.
 """
 import base64
 import hashlib
@@ -24,7 +24,7 @@ import tiktoken
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tiktoken"
 TRAINED, RESERVED = 700, 258
-BASE = TRAINED + 51 + 64
+BASE = TRAINED + 2 * 51 + 64
 
 MARK = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
@@ -54,7 +54,7 @@ def train():
                 if (w[i], w[i + 1]) == best:
                     w[i:i + 2] = [w[i] + w[i + 1]]
                 i += 1
-    for joined in [b"a" + bytes([lead]) for lead in range(0xc2, 0xf5)] + [bytes([last]) + b"A" for last in range(0x80, 0xc0)]:
+    for joined in [b + bytes([lead]) for lead in range(0xc2, 0xf5) for b in (b"a", "汉".encode()[-1:])] + [bytes([last]) + b"A" for last in range(0x80, 0xc0)]:
         ranks.setdefault(joined, len(ranks))
     assert len(ranks) == BASE
     return ranks
@@ -74,8 +74,8 @@ def slices(text):
 
 
 TEXTS = ["", "Say hi", "  leading", "trailing  ", "multiple   spaces", "tabs\tand\nnewlines\r\nok", "1234567890", "你好世界", "Mix 汉字 and ASCII",
-         "punctuation!?.,;:-()[]{}", "[BOS]Hello[EOS]", "<|im_user|>user<|im_middle|>Hello<|im_end|>", "<|reserved_token_820|>",
-         "<|reserved_token_815|><|reserved_token_999999|>", "emoji 🙂🙃", "cafe\u0301 e\u0301X", "ABC汉DEF", "Abc汉def", "A汉a", "a汉A", "々〆〇〡⺀豈𠀀𫝼𬺰",
+         "punctuation!?.,;:-()[]{}", "[BOS]Hello[EOS]", "<|im_user|>user<|im_middle|>Hello<|im_end|>", "<|reserved_token_871|>",
+         "<|reserved_token_866|><|reserved_token_999999|>", "emoji 🙂🙃", "cafe\u0301 e\u0301X", "ABC汉DEF", "Abc汉def", "A汉a", "a汉A", "々〆〇〡⺀豈𠀀𫝼𬺰",
          "Don't stop, WE'RE here; it's I'LL'd ſ'ſ x'S", "HELLOWorld helloWORLD", "!Hello", "A\u0301b", "\u0301\u0301a", "ǅungla ǈ", "مرحبا بالعالم",
          "नमस्ते दुनिया", "สวัสดีโลก", "こんにちは世界ですー", "안녕하세요", "Здравствуй, МИР", "𝔘𝔫𝔦 𐍈 𝄞music", "zero\u200dwidth\u200cjoiners", "\u00a0\u3000x\u2028y\x85z",
          "line1\r\n\r\n  line2\n \n x", "<think>x</think>y<think", "[BOS][EOS][PAD][UNK]", "   \n   ", "\n\n a", " \U0001f9cc\U0001faff", "½ ² Ⅷ ①②③④",
@@ -119,7 +119,7 @@ def main():
             line.update(ids=ids, plain=None if plain == ids else plain)
         lines.append(json.dumps(line, ensure_ascii=False))
     first, last = 0x20, 0x323af
-    every = "".join(f"a{chr(c)}A\n" for c in range(first, last + 1) if not 0xd800 <= c < 0xe000)
+    every = "".join(f"a{chr(c)}A\n{chr(c)}Aa\n汉{chr(c)}\n" for c in range(first, last + 1) if not 0xd800 <= c < 0xe000)
     ids = [i for p in slices(every) for i in model.encode(p, allowed_special="all")]
     lines.append(json.dumps({"points": [first, last], "sha256": hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}))
     (OUT / "vectors.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
