@@ -23,8 +23,7 @@ import re
 import tiktoken
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tiktoken"
-TRAINED, RESERVED = 700, 258
-BASE = TRAINED + 2 * 51 + 64
+BASE, RESERVED = 866, 258
 
 MARK = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
@@ -40,22 +39,22 @@ PROSE = (OUT.parent / "scripts" / "make_tokenizer_vectors.py").read_text(encodin
 def train():
     """Byte pairs by how often they are there, within words cut as GPT-2 does, more or less."""
     ranks = {bytes([b]): i for i, b in enumerate(sorted(range(256), key=lambda b: (not 33 <= b < 127, b)))}
+    for joined in [b + bytes([lead]) for lead in range(0xc2, 0xf5) for b in (b"a", "汉".encode()[-1:])] + [bytes([last]) + b"A" for last in range(0x80, 0xc0)]:
+        ranks.setdefault(joined, len(ranks))
     words = [[bytes([b]) for b in w.encode()] for w in re.findall(r" ?\w+| ?[^\w\s]+|\s+", PROSE * 2)]
-    while len(ranks) < TRAINED:
+    while len(ranks) < BASE:
         pairs = {}
         for w in words:
             for pair in zip(w, w[1:]):
                 pairs[pair] = pairs.get(pair, 0) + 1
         best = max(pairs, key=lambda p: (pairs[p], p))
-        ranks[best[0] + best[1]] = len(ranks)
+        ranks.setdefault(best[0] + best[1], len(ranks))
         for w in words:
             i = 0
             while i + 1 < len(w):
                 if (w[i], w[i + 1]) == best:
                     w[i:i + 2] = [w[i] + w[i + 1]]
                 i += 1
-    for joined in [b + bytes([lead]) for lead in range(0xc2, 0xf5) for b in (b"a", "汉".encode()[-1:])] + [bytes([last]) + b"A" for last in range(0x80, 0xc0)]:
-        ranks.setdefault(joined, len(ranks))
     assert len(ranks) == BASE
     return ranks
 
