@@ -322,6 +322,7 @@ const struct command command_verify = {
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"
+    "  --chat, --messages, --system, --chat-template-kwargs,\n"
     "  --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta, --thinking-tokens,\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
