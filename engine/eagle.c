@@ -120,7 +120,7 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
     for (size_t s = 0; s < S; s++) {
         const struct kvcache *cache = rows[s].cache;
         const float *cos_sin = e->cos_sin + s * D;
-        float *row = kvcache_layer(cache, 0) + (size_t)rows[s].slot * cache->row;
+        float *row = kvcache_row(cache, 0, rows[s].slot);
         op_rope(e->q + s * H * D, H, D, cos_sin, &e->rope);
         op_rope(e->k + s * G * D, G, D, cos_sin, &e->rope);
         memcpy(row, e->k + s * G * D, G * D * sizeof *row);

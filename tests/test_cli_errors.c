@@ -466,11 +466,14 @@ TEST(help_names_every_option)
 #define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
+#define CHAT " --messages --system --chat-template-kwargs"
 #define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --stats --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT},
-        {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT},
-        {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE},
+        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"chat", "-n --ignore-eos --stats --stop --logprobs --temperature --top-k --top-p --min-p --seed --repetition-penalty --presence-penalty "
+                 "--frequency-penalty --logit-bias" ACCEPTANCE COMPUTE CHAT DRAFT},
+        {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE CHAT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
@@ -478,8 +481,9 @@ TEST(help_names_every_option)
         {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
-        char options[512], *place = NULL;
+        char options[1024], *place = NULL;
         struct said s = SUCCEED(takes[i][0], V3, "--help"), first = SUCCEED(takes[i][0], "-h", "--unknown");
+        assert_true(strlen(takes[i][1]) < sizeof options);
         strcpy(options, takes[i][1]);
         assert_non_null(strstr(all.out, takes[i][0]));
         assert_string_equal(s.out, first.out);

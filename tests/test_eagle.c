@@ -174,13 +174,13 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
         int32_t drafts[STEPS];
         size_t failed = 0, width = v ? 192 : 64;
         truth_open(&t, versions[v]);
-        s->type->observe(s->drafter, &s->work, 0, &(int32_t){7}, NULL, 1); /* token 0 is nobody's embedding */
+        s->type->observe(s->drafter, s->work, 0, &(int32_t){7}, NULL, 1); /* token 0 is nobody's embedding */
         for (size_t i = 0; i < ROWS; i += 5) {
             size_t n = ROWS - i < 5 ? ROWS - i : 5;
-            s->type->observe(s->drafter, &s->work, i + 1, t.ids + i, t.aligned + i * width, n);
+            s->type->observe(s->drafter, s->work, i + 1, t.ids + i, t.aligned + i * width, n);
         }
         for (int again = 0; again < 2; again++) {
-            assert_int_equal(s->type->propose(s->drafter, &s->work, drafts, STEPS, &failed), STEPS);
+            assert_int_equal(s->type->propose(s->drafter, s->work, drafts, STEPS, &failed), STEPS);
             assert_memory_equal(drafts, t.steps, sizeof drafts);
         }
         golden_close(&t.g);

@@ -125,6 +125,7 @@ static int open_tokenizer(const struct opening *o, const vb_allocator *a, vb_err
 TEST(every_allocation_of_a_tokenizer_fails_in_turn)
 {
     fail_each(&(struct opening){.what = "golden/tokenizer", .open = open_tokenizer, .dir = "golden/tokenizer"});
+    fail_each(&(struct opening){.what = "golden/tiktoken", .open = open_tokenizer, .dir = "golden/tiktoken"});
     if (have_tale())
         fail_each(&(struct opening){.what = "golden/tale, tokenizer", .open = open_tokenizer, .dir = "golden/tale"});
 }

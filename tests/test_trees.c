@@ -369,10 +369,10 @@ TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
             struct draft_tree t;
             size_t failed = 0;
             generate(s, 5, &r);
-            s->type->propose_tree(s->drafter, &s->work, &t, 6, &failed);
+            s->type->propose_tree(s->drafter, s->work, &t, 6, &failed);
             assert_int_equal(t.count, 40);
             for (int node = 0; node < t.count; node++) {
-                double c = confidence_by_chain(s->drafter, &s->work, &t, node);
+                double c = confidence_by_chain(s->drafter, s->work, &t, node);
                 if (c != t.confidence[node])
                     fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.draft, methods[i].model, round, node,
                              t.depth[node], t.confidence[node], c);
@@ -398,8 +398,8 @@ TEST(topk_1_drafts_the_chain)
             int32_t drafts[VB_MAX_DRAFT];
             size_t failed = 0;
             generate(s, 4, &r);
-            s->type->propose_tree(s->drafter, &s->work, &t, 9, &failed);
-            int n = s->type->propose(s->drafter, &s->work, drafts, 9, &failed);
+            s->type->propose_tree(s->drafter, s->work, &t, 9, &failed);
+            int n = s->type->propose(s->drafter, s->work, drafts, 9, &failed);
             assert_int_equal(t.count, n);
             assert_memory_equal(t.token, drafts, (size_t)n * sizeof *drafts);
             for (int k = 0; k < n; k++)

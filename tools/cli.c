@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../engine/template.h"
+
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 {
     vb_error err = {.code = exit_code == EXIT_USAGE ? VB_BAD_ARGUMENT : VB_IO};
@@ -145,6 +147,7 @@ int cli_open(struct cli *c)
 void cli_close(struct cli *c)
 {
     tokenizer_close(c->tokenizer);
+    template_close(c->template);
     if (c->model)
         vb_model_close(c->model);
     cli_drafting_close(c);
@@ -207,7 +210,7 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
 static int encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int32_t **ids, size_t *count)
 {
     int32_t *encoded;
-    int bos = c->bos || (!c->no_bos && tokenizer_add_bos(c->tokenizer));
+    int bos = c->bos || (!c->no_bos && !c->chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
     if (bos && tokenizer_bos(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, 1, &encoded, count);
@@ -240,6 +243,13 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
         code = cli_ids(c, c->tokens, ids, count);
     } else if (!c->tokenizer) {
         code = cli_error(c, &c->tokenizer_error);
+    } else if (c->chat) {
+        char *text;
+        size_t size;
+        code = cli_chat_text(c, &text, &size);
+        if (code == EXIT_DONE)
+            code = encode_prompt(c, "the chat template's text", text, size, ids, count);
+        vb_free(NULL, text);
     } else if (c->prompt) {
         code = encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), ids, count);
     } else {

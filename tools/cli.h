@@ -8,8 +8,8 @@
 #include "../engine/model.h"
 #include "../engine/tokenizer.h"
 
-/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 1 everything else. */
-enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3 };
+/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
+enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
 
 /* Of a GGUF file: what the missing key means. */
 #define CLI_NO_GROUPS                                                                                                     \
@@ -40,7 +40,7 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
-    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
+    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos --chat, and what TAKES_CHAT has */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
     TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
                             drafting in the words of other systems */
@@ -63,6 +63,8 @@ enum option_group {
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
     TAKES_STOP = 1 << 28, /* --stop */
     TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
+    TAKES_LOGPROBS = 1 << 22, /* --logprobs */
+    TAKES_CHAT = 1 << 23, /* --system --messages --chat-template-kwargs */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
@@ -99,11 +101,12 @@ struct cli {
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    const char *system, *messages, *template_kwargs; /* of a conversation */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
     int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* quantize --force */
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
     long long rounds;           /* -1: not given */
@@ -111,6 +114,7 @@ struct cli {
     long long context;          /* -1: not given */
     long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
     long long runs;             /* -1: not given */
+    long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
     struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
@@ -121,6 +125,7 @@ struct cli {
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
+    struct template *template;  /* the chat template, opened by cli_render */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
@@ -133,7 +138,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize;
+    command_trace, command_bench, command_quantize, command_chat;
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);
@@ -170,6 +175,14 @@ void cli_close(struct cli *c);
 /* The prompt's ids, by --prompt, --prompt-file or --tokens; BOS as add_bos_token, --bos and --no-bos say. Checks that
  * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
+
+/* A conversation (tools/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
+ * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
+int cli_messages(struct cli *c, json_t **messages);
+int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);
+int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
+int cli_chat_text(struct cli *c, char **text, size_t *size);
+int cli_check_chat(const struct cli *c);
 
 /* 5,6,7 or @FILE: integers separated by commas or white space. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);

@@ -70,6 +70,6 @@ const struct command command_draft = {
     "                         follows (0: next), and \"confidences\", the product of the probabilities up to it\n"
     "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
-    "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
+    "  --chat, --messages, --system, --chat-template-kwargs, --logit-bias, --bos, --no-bos, --threads, --isa, --precision,\n"
+    "  --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run};

@@ -38,6 +38,10 @@ static const struct option options[] = {
     {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0},
     {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
     {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
+    {"--chat", TAKES_PROMPT, FLAG, AT(chat), 0, 0},
+    {"--system", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(system), 0, 0},
+    {"--messages", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(messages), 0, 0},
+    {"--chat-template-kwargs", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(template_kwargs), 0, 0},
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
     {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
     {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
@@ -76,6 +80,7 @@ static const struct option options[] = {
     {"--draft-precision", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
+    {"--logprobs", TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
     {"--rounds", TAKES_BENCH, LONG_VALUE, AT(rounds), 1, 1 << 20},
     {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
@@ -241,7 +246,10 @@ static int check(struct cli *c)
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
             return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
     }
-    if (c->command->takes & TAKES_PROMPT && prompts != 1)
+    int chat = cli_check_chat(c);
+    if (chat != EXIT_DONE)
+        return chat;
+    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !(c->chat && !prompts))
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
@@ -256,6 +264,8 @@ static int check(struct cli *c)
         return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
+    if (c->logprobs >= 0 && !c->json)
+        return cli_fail(c, EXIT_USAGE, "--logprobs wants --json");
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
     int code = cli_sampling(c);

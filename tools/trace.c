@@ -234,6 +234,7 @@ const struct command command_trace = {
     "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
     "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
     "(brackets).\n\n"
+    "  --chat, --messages, --system, --chat-template-kwargs,\n"
     "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos,\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias\n"

@@ -1,138 +1,18 @@
-/* engine/batch.c -- the loop: rounds of passes that many sequences share. A sequence's bits do not depend on its
- * neighbours, since a row's bits depend on its own timeline alone. */
-#include <string.h>
-#include <time.h>
-
+/* engine/generate.c -- sessions run to their end: rounds of passes that they share. */
 #include "../simd/fpenv.h"
-#include "decode.h"
 #include "numa.h"
 #include "prefill.h"
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
-static void logits_of(struct workspace *w, struct run **runs, size_t count)
-{
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size, n = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct plan *p = &runs[i]->plan;
-        size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;
-        memcpy(w->normed + n * d, w->hidden + (p->first_row + p->committed - 1) * d, rows * d * sizeof *w->hidden);
-        p->logits = w->logits + n * V;
-        n += rows;
-    }
-    if (n)
-        forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
-    for (size_t i = 0; i < count; i++) {
-        struct plan *p = &runs[i]->plan;
-        if (p->chooses)
-            forward_tap_logits(w, p->logits, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
-    }
-}
-
-static void count_pass(struct run *run, double elapsed, int is_prompt)
-{
-    const struct plan *p = &run->plan;
-    vb_result *r = run->result;
-    if (is_prompt) {
-        r->prefill_tokens += p->committed;
-        r->prefill_seconds += elapsed;
-        return;
-    }
-    r->forwards++;
-    r->decode_seconds += elapsed;
-    r->drafted += (size_t)p->drafts;
-    for (int k = 0; k < p->drafts; k++)
-        r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
-}
+#include "round.h"
 
 #define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
-
-/* One pass for runs whose rows fit. */
-struct round {
-    struct workspace *w;
-    struct row *rows;
-    struct run **runs;
-    size_t count, chunk;
-    int by_onednn; /* a chunk of prefill onednn, of the only run */
-    size_t S;       /* rows of the target's pass, */
-    double seconds; /* and how long it took */
-};
-
-/* Drafts, the target's pass, logits: what threads stand by for. */
-static void passes_of_round(void *arg)
-{
-    struct round *r = arg;
-    size_t S = 0;
-    for (size_t i = 0; i < r->count; i++) {
-        struct run *run = r->runs[i];
-        size_t most = run->options->max_tokens - run->result->tokens;
-        struct op_ctx *own = &run->session->work.cx; /* modules draft in their session's memory */
-        if (own != &r->w->cx)
-            op_share_crew(own, &r->w->cx);
-        double start = seconds();
-        session_plan(run->session, &run->plan, r->chunk, most, &run->result->draft_failures);
-        run->drafting = seconds() - start;
-        run->result->draft_seconds += run->drafting;
-        if (own != &r->w->cx)
-            own->crew = NULL;
-        run->plan.first_row = S;
-        S += session_rows(run->session, &run->plan, r->rows);
-    }
-    double start = seconds();
-    if (r->by_onednn)
-        prefill_begin(r->w);
-    forward_target(r->w, r->rows, S);
-    if (r->by_onednn)
-        prefill_end(r->w);
-    logits_of(r->w, r->runs, r->count);
-    r->seconds = seconds() - start;
-    r->S = S;
-}
-
-/* Plan, forward, choose, commit. */
-static int round_of(struct round *r, vb_error *err)
-{
-    struct workspace *w = r->w;
-    double start = seconds();
-    op_with_crew(&w->cx, passes_of_round, r);
-    int code = prefill_failed(w, err);
-    for (size_t i = 0; i < r->count; i++) {
-        struct run *run = r->runs[i];
-        const struct plan *p = &run->plan;
-        int32_t chosen[VB_MAX_DRAFT + 1];
-        size_t n = 0;
-        int is_prompt = run->plan.is_prompt;
-        trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
-        if (run->plan.chooses && !code)
-            code = decode_choose(run, w, chosen, &n, err);
-        double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        session_gather(run->session, w, p, n);
-        session_commit(run->session, p, chosen, n, session_features(run->session, w, p->first_row));
-        run->drafting += seconds() - observing;
-        run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
-        session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);
-        if (!code) /* the drafter's own passes over a prompt */
-            code = prefill_failed(&run->session->work, err);
-        trace_round_ends(run->session->tracer);
-        count_pass(run, seconds() - start, is_prompt);
-        if (is_prompt && run->session->options.progress)
-            run->session->options.progress(run->session->options.progress_context,
-                                           run->session->cached, run->session->count - n);
-    }
-    return code;
-}
 
 static int run_all(struct run *runs, size_t count, vb_error *err)
 {
     struct vb_session *first = runs[0].session;
-    struct workspace *w = &first->work;
+    struct workspace *w = first->work;
     int code = VB_OK;
+    for (size_t i = 0; i < count; i++)
+        runs[i].chunk = first->chunk;
     for (size_t active = 1; active && !code;) {
         active = 0;
         for (size_t i = 0; i < count && !code;) {
@@ -151,10 +31,16 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
                 group[n++] = &runs[i];
             }
             if (n)
-                code = round_of(&(struct round){.w = w, .rows = first->rows, .runs = group, .count = n, .chunk = first->chunk,
-                                                 .by_onednn = prefill_rows(group[0]->session) > 0}, err);
-            for (size_t j = 0; j < n; j++)
+                code = round_run(&(struct round){.w = w, .rows = first->rows, .runs = group, .count = n,
+                                                  .by_onednn = prefill_rows(group[0]->session) > 0}, err);
+            for (size_t j = 0; j < n; j++) {
                 active |= !group[j]->finished;
+                if (!code && group[j]->error.code) {
+                    code = group[j]->error.code;
+                    if (err)
+                        *err = group[j]->error;
+                }
+            }
         }
     }
     return code;
@@ -188,11 +74,11 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
         else if (!code && s->context < sessions[0]->context && s->model->config.conventions.value[YARN])
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, the first one of %zu; convention yarn=max-len "
                            "wants equal ones", i, s->context, sessions[0]->context);
-        else if (!code && !s->work.onednn != !sessions[0]->work.onednn)
+        else if (!code && !s->work->onednn != !sessions[0]->work->onednn)
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
-        else if (!code && (1 + (size_t)s->max_drafts > sessions[0]->work.max_logit_rows || 1 + (size_t)s->max_drafts > sessions[0]->work.max_rows))
+        else if (!code && (1 + (size_t)s->max_drafts > sessions[0]->work->max_logit_rows || 1 + (size_t)s->max_drafts > sessions[0]->work->max_rows))
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts trees of %d, for which the first has no room", i, s->max_drafts);
-        else if (!code && s->type && s->type->takes == TAKES_THREE && !sessions[0]->work.three)
+        else if (!code && s->type && s->type->takes == TAKES_THREE && !sessions[0]->work->three)
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts by %s, which the first must do too", i, s->type->name);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
