@@ -10,9 +10,9 @@
 #include "prefill.h"
 #include "tap.h"
 
-/* Whether what is said depends on the drafts. */
-static int drafts_lead(const vb_sampling *o)
+int session_drafts_lead(const struct vb_session *s)
 {
+    const vb_sampling *o = &s->options.sampling;
     return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
 }
 
@@ -33,7 +33,7 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
-    if (s->type && o->draft_auto && drafts_lead(&o->sampling))
+    if (s->type && o->draft_auto && session_drafts_lead(s))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
     if (s->type && o->draft_auto) {
