@@ -98,7 +98,7 @@ static int config_token(struct loading *l, const char *key, int32_t *id)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is neither a string nor an object with a content", l->file,
                        key);
     if ((*id = names_find(&l->names, content, strlen(content))) < 0)
-        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is \"%s\", which tokenizer.json does not have", l->file, key,
+        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is \"%s\", which is no token", l->file, key,
                        token_show(content).text);
     return VB_OK;
 }
@@ -124,6 +124,7 @@ static int parse(struct tokenizer **out, struct source json, struct source confi
     if (a)
         t->memory.allocator = *a;
     t->bos = t->eos = -1;
+    t->slices = json_is_true(json_object_get(json.said, "slices"));
     struct loading l = {.t = t, .file = json.name, .err = err};
     json_t *first = NULL; /* l.names points into it */
     int rc;
@@ -162,16 +163,38 @@ int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const
                  (struct source){config, "tokenizer_config.json", config_size, NULL}, a, err);
 }
 
-int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+                         vb_error *err)
 {
-    struct source json = {.name = gguf_name(g)}, config = json;
-    int rc = tokenizer_from_gguf(&json.said, &config.said, g, err);
+    return parse(out, (struct source){.name = name, .said = json}, (struct source){.name = name, .said = config}, a, err);
+}
+
+/* Takes over what was said, if rc says that it was. */
+static int parse_and_forget(int rc, struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+                            vb_error *err)
+{
     *out = NULL;
     if (!rc)
-        rc = parse(out, json, config, a, err);
-    json_decref(json.said);
-    json_decref(config.said);
+        rc = tokenizer_parse_said(out, json, config, name, a, err);
+    json_decref(json);
+    json_decref(config);
     return rc;
+}
+
+int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
+{
+    json_t *json, *config;
+    int rc = tokenizer_from_gguf(&json, &config, g, err);
+    return parse_and_forget(rc, out, json, config, gguf_name(g), a, err);
+}
+
+int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
+                             const char *name, const vb_allocator *a, vb_error *err)
+{
+    struct tiktoken from = {ranks, config, name, "tokenizer_config.json", size, config_size, INT32_MAX};
+    json_t *json, *said;
+    int rc = tokenizer_from_tiktoken(&json, &said, &from, a, err);
+    return parse_and_forget(rc, out, json, said, name, a, err);
 }
 
 static int open_gguf(struct tokenizer **out, const char *path, const vb_allocator *a, vb_error *err)
@@ -184,18 +207,20 @@ static int open_gguf(struct tokenizer **out, const char *path, const vb_allocato
     return rc;
 }
 
-/* Says so when the tokenizer is one that is known and not implemented. */
-static int refuse_tiktoken(const vb_allocator *a, const char *dir, const char *json_path, vb_error *err)
+static int open_tiktoken(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
-    if (vb_file_exists(json_path))
-        return VB_OK;
-    char *path = vb_path(a, dir, "tiktoken.model");
-    if (!path)
-        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-    int rc = vb_file_exists(path)
-                 ? vb_fail(err, VB_UNSUPPORTED, "%s: tokenizers in tiktoken's format are not implemented", path)
-                 : VB_OK;
-    vb_free(a, path);
+    json_t *json, *config;
+    int rc = tokenizer_say_tiktoken(&json, &config, dir, INT32_MAX, a, err);
+    return parse_and_forget(rc, out, json, config, dir, a, err);
+}
+
+int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
+{
+    char *json = vb_path(a, dir, "tokenizer.json"), *ranks = vb_path(a, dir, "tiktoken.model");
+    int rc = json && ranks ? !vb_file_exists(json) && vb_file_exists(ranks)
+                           : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+    vb_free(a, json);
+    vb_free(a, ranks);
     return rc;
 }
 
@@ -204,6 +229,9 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     *out = NULL;
     if (gguf_is_path(dir))
         return open_gguf(out, dir, a, err);
+    int tiktoken = tokenizer_is_tiktoken(dir, a, err);
+    if (tiktoken)
+        return tiktoken < 0 ? tiktoken : open_tiktoken(out, dir, a, err);
     char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json");
     char *data = NULL, *config = NULL;
     size_t size = 0, config_size = 0;
@@ -212,7 +240,7 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
         goto done;
     }
-    if ((rc = refuse_tiktoken(a, dir, path, err)) || (rc = vb_read_file(a, path, &data, &size, err)) ||
+    if ((rc = vb_read_file(a, path, &data, &size, err)) ||
         (vb_file_exists(config_path) && (rc = vb_read_file(a, config_path, &config, &config_size, err))))
         goto done;
     rc = parse(out, (struct source){data, path, size, NULL}, (struct source){config, config_path, config_size, NULL}, a, err);
@@ -319,6 +347,17 @@ static int encode_stretch(struct encoding *e, const char *text, size_t size, int
     return rc;
 }
 
+static int encode_text(struct encoding *e, const char *text, size_t size, int parse_special)
+{
+    struct slices s = {.text = text, .size = size};
+    int rc = VB_OK;
+    if (!e->t->slices)
+        return encode_stretch(e, text, size, 0, parse_special);
+    for (size_t n; !rc && (n = slices_next(&s));)
+        rc = encode_stretch(e, text + s.at - n, n, 0, parse_special);
+    return rc;
+}
+
 static int encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
                   size_t *count, vb_error *err)
 {
@@ -339,7 +378,7 @@ static int encode(const struct tokenizer *t, const char *text, size_t size, int 
         rc = vb_fail(err, VB_NO_MEMORY, "no memory to encode %zu bytes", size);
     } else {
         pcre2_set_heap_limit(e.limits, HEAP_LIMIT_KIB);
-        rc = !words ? encode_stretch(&e, text, size, 0, parse_special) : size ? split_and_encode(&e, 0, text, size) : VB_OK;
+        rc = !words ? encode_text(&e, text, size, parse_special) : size ? split_and_encode(&e, 0, text, size) : VB_OK;
     }
     pcre2_match_data_free(e.match);
     pcre2_match_context_free(e.limits);

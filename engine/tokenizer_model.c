@@ -60,11 +60,8 @@ int32_t names_find(const struct name_table *table, const char *s, size_t size)
 
 /* ---- bytes as characters ---- */
 
-#define LAST_BYTE_CHARACTER 0x143
-
-/* byte_of[c]: the byte that character c stands for, -1: none. Printable Latin-1 stands for itself, the other 68 bytes
- * are U+0100 to U+0143 in order. */
-static void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1])
+/* Printable Latin-1 stands for itself, the other 68 bytes are U+0100 to U+0143 in order. */
+void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1])
 {
     int next = 0x100;
     for (int c = 0; c <= LAST_BYTE_CHARACTER; c++)
