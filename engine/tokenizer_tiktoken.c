@@ -232,22 +232,26 @@ static int say_vocabulary(struct reading *r, json_t *vocab)
 
 /* ---- tokenizer_config.json ---- */
 
-/* The class whose Python code this is, NULL: not said. A copy on another hub has "owner/name--" in front. */
+/* The class whose Python code this is, "": not said. A copy on another hub has "owner/name--" in front of its file. */
 static const char *class_of(const json_t *config)
 {
     const json_t *value = get_member(get_member(config, "auto_map"), "AutoTokenizer");
     const char *name = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value), *hub = name ? strstr(name, "--") : NULL;
-    return hub ? hub + 2 : name;
+    if (!name)
+        name = json_string_value(get_member(config, "tokenizer_class"));
+    return hub ? hub + 2 : name ? name : "";
 }
 
 static int check_class(const struct reading *r, const json_t *config)
 {
+    static const char *const known[] = {"tokenization_kimi.TikTokenTokenizer", "tokenization_moonshot.TikTokenTokenizer", "TikTokenTokenizer"};
     const char *name = class_of(config);
-    if (name && (!strcmp(name, "tokenization_kimi.TikTokenTokenizer") || !strcmp(name, "tokenization_moonshot.TikTokenTokenizer")))
-        return VB_OK;
-    return vb_fail(r->err, VB_UNSUPPORTED, "%s: auto_map.AutoTokenizer is \"%s\"; how tiktoken.model's text is cut into words is "
-                   "known of tokenization_kimi.TikTokenTokenizer and tokenization_moonshot.TikTokenTokenizer",
-                   r->from->config_name, name ? token_show(name).text : "");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i]))
+            return VB_OK;
+    return vb_fail(r->err, VB_UNSUPPORTED, "%s: the tokenizer's class (auto_map or tokenizer_class) is \"%s\"; how words are cut is "
+                   "known for TikTokenTokenizer of tokenization_kimi and tokenization_moonshot (Kimi-K2, Moonlight) only",
+                   r->from->config_name, token_show(name).text);
 }
 
 /* name[i]: what the config calls token n + i. */
@@ -337,6 +341,8 @@ int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int3
     struct tiktoken from = {.ranks_name = path, .config_name = config_path, .limit = limit};
     int rc = path && config_path ? VB_OK : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
     *json = *config = NULL;
+    if (!rc && !vb_file_exists(config_path))
+        rc = vb_fail(err, VB_IO, "%s: no tokenizer_config.json beside it, which names its special tokens", path);
     if (!rc && !(rc = vb_read_file(a, path, &ranks, &from.ranks_size, err)) &&
         !(rc = vb_read_file(a, config_path, &text, &from.config_size, err))) {
         from.ranks = ranks;

@@ -1,6 +1,5 @@
-/* tests/fuzz_tokenizer.c -- any bytes as tokenizer.json, or as tiktoken.model when they do not begin with a brace: opening it
- * and encoding with it must end in a result or in one sentence. The seeds are golden/tokenizer/tokenizer.json and
- * golden/tiktoken/fuzz.seed. */
+/* tests/fuzz_tokenizer.c -- any bytes as tokenizer.json: opening it and encoding with it must end in a result or in one
+ * sentence. The seed is golden/tokenizer/tokenizer.json. */
 #include "../engine/tokenizer.h"
 
 #include <string.h>
@@ -16,9 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
     size_t json_size = zero ? (size_t)(zero - data) : size;
     const char *config = zero ? (const char *)zero + 1 : NULL;
-    size_t config_size = zero ? size - json_size - 1 : 0;
-    if (size && *data == '{' ? tokenizer_parse(&t, (const char *)data, json_size, config, config_size, "tokenizer.json", NULL, &err)
-                             : tokenizer_parse_tiktoken(&t, (const char *)data, json_size, config, config_size, "tiktoken.model", NULL, &err))
+    if (tokenizer_parse(&t, (const char *)data, json_size, config, zero ? size - json_size - 1 : 0, "tokenizer.json", NULL,
+                        &err))
         return 0;
     for (int special = 0; special < 2; special++) {
         int32_t *ids;

@@ -98,6 +98,12 @@ static void check_ids(const struct tokenizer *t, const char *text, int special, 
     int same = n == json_array_size(want);
     for (size_t i = 0; same && i < n; i++)
         same = ids[i] == json_integer_value(json_array_get(want, i));
+    size_t at = 0, length;
+    for (size_t i = 0; same && i < n; i++, at += length) { /* pieces put together are the text again */
+        const char *piece = tokenizer_piece(t, ids[i], &length);
+        assert_true(piece && length <= strlen(text) - at && !memcmp(piece, text + at, length));
+    }
+    assert_true(!same || at == strlen(text));
     if (!same) {
         char *dump = json_dumps(want, JSON_COMPACT);
         print_error("%s, special tokens %s: \"%.200s\"\nwanted %.300s\n   got ", what, special ? "recognised" : "as text", text, dump);
@@ -343,8 +349,10 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
         int code;
         const char *want;
     } cases[] = {
-        {"{}", VB_UNSUPPORTED, "tokenizer_config.json: auto_map.AutoTokenizer is \"\"; how tiktoken.model's text is cut into words is known of "},
-        {"{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_qwen.QWenTokenizer\",null]}}", VB_UNSUPPORTED, "is \"tokenization_qwen.QWenTokenizer\""},
+        {"{}", VB_UNSUPPORTED, "tokenizer_config.json: the tokenizer's class (auto_map or tokenizer_class) is \"\"; how words are cut is known for "},
+        {"{\"tokenizer_class\":\"GPT2Tokenizer\"}", VB_UNSUPPORTED, "is \"GPT2Tokenizer\""},
+        {"{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_qwen.QWenTokenizer\",null]},\"tokenizer_class\":\"TikTokenTokenizer\"}", VB_UNSUPPORTED,
+         "is \"tokenization_qwen.QWenTokenizer\""},
         {"{\"auto_map\":{\"AutoTokenizer\":[null]}}", VB_UNSUPPORTED, "is \"\""},
         {"[1]", VB_BAD_CHECKPOINT, "tokenizer_config.json: not a JSON object"},
         {"{\"a\"", VB_BAD_CHECKPOINT, "tokenizer_config.json: line 1, column "},
@@ -365,6 +373,7 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
     struct text ranks = all_bytes();
     for (size_t i = 0; i < COUNT(cases); i++)
         refused(ranks.s, ranks.n, cases[i].config, cases[i].code, cases[i].want);
+    tokenizer_close(parse(ranks.s, "{\"tokenizer_class\":\"TikTokenTokenizer\"}"));
     tokenizer_close(parse(ranks.s, WITH("\"added_tokens_decoder\":{\"300\":{\"content\":\"<x>\"}}")));
     free(ranks.s);
 }

@@ -33,10 +33,19 @@ TEST(a_directory_without_tokenizer_json_is_refused_by_what_it_has)
     assert_non_null(strstr(err.message, "/tokenizer.json: No such file or directory"));
     make_file(dir, "tiktoken.model", "IQ== 0\n");
     assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_IO);
-    assert_non_null(strstr(err.message, "/tokenizer_config.json: No such file or directory"));
+    assert_non_null(strstr(err.message, "/tiktoken.model: no tokenizer_config.json beside it"));
     assert_null(t);
-    snprintf(path, sizeof path, "%s/tiktoken.model", dir);
-    remove(path);
+    make_file(dir, "tokenizer_config.json", "{\"tokenizer_class\":\"TikTokenTokenizer\"}");
+    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_BAD_CHECKPOINT);
+    assert_non_null(strstr(err.message, "/tiktoken.model: there is no token for byte 0x00"));
+    make_file(dir, "tokenizer.json", "{}"); /* goes first */
+    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_BAD_CHECKPOINT);
+    assert_non_null(strstr(err.message, "/tokenizer.json: there is no model"));
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"tiktoken.model", "tokenizer_config.json", "tokenizer.json"};
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        remove(path);
+    }
     remove(dir);
 }
 

@@ -12,6 +12,7 @@ for script in make_tiny make_truth make_blocks against_transformers make_tokeniz
     $venv/bin/python golden/scripts/$script.py
 done
 golden/scripts/make_gguf.py golden/gguf/tiny.gguf
+golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
 $venv/bin/python golden/scripts/make_quantised.py
 make build/verbatim
 golden/scripts/make_bits.sh
