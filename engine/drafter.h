@@ -53,6 +53,11 @@ struct drafter_type {
      * index cut - 1 - rewind on are observed anew. */
     size_t (*rewind)(const struct drafter *d);
 
+    /* A new drafter comes to know what another one of its type knows of tokens[0..n], where both have the same, and of the hidden
+     * rows before n. NULL: it cannot; unless it looks at tokens alone, and may be told them without hidden rows. */
+    void (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
+    int tokens_alone;
+
     size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
     void (*close)(struct drafter *d);
 };

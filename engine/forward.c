@@ -71,7 +71,7 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
         float *kv_a = w->kv_a + s * (latent + r), *layer_rows = kvcache_layer(cache, layer);
         op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        w->cx.k->pack(layer_rows + (size_t)rows[s].slot * cache->row, kv_a, latent + r);
+        w->cx.k->pack(kvcache_row(cache, layer, rows[s].slot), kv_a, latent + r);
         w->seen[s] = (struct timeline){layer_rows, cache->slots, (size_t)rows[s].index + 1};
         w->seen[s].length += MISTAKE(next_token_seen);
     }

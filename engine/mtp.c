@@ -111,6 +111,24 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
         mtp_round(s, w, NULL, 0, &failed);
 }
 
+void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
+{
+    size_t d = hidden_size(s), end = other->first_pending + other->pending_count;
+    assert(s->count == 0 && n < other->count && end >= n && s->num_depths <= other->num_depths);
+    memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
+    s->count = n + 1;
+    for (int k = 0; k < s->num_depths; k++) {
+        size_t rows = at_most(mtp_row_count(other, k), n);
+        if (rows)
+            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + phantom(s->model));
+        memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
+    }
+    s->first_pending = at_most(other->first_pending, n);
+    s->pending_count = n - s->first_pending;
+    assert(s->pending_count <= s->room);
+    memcpy(s->pending, other->pending, s->pending_count * d * sizeof *s->pending);
+}
+
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
 {
     const unsigned char *convention = s->model->config.conventions.value;
@@ -285,6 +303,8 @@ void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, con
 {
     mtp_observe(&d->state, w, pos, tokens, hidden, n);
 }
+
+void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { mtp_begin_as(&d->state, &other->state, n); }
 
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
 

@@ -42,6 +42,9 @@ void mtp_state_close(struct mtp_state *s);
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
+/* drafter_type.begin_as. The rows of the modules' caches are copied: one layer's. */
+void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
+
 /* drafter_type.after_prompt: what PREFILL_DRAFT and MISSING_HIDDEN ask for. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
@@ -86,6 +89,7 @@ struct drafter {
 int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
+void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);

@@ -44,15 +44,14 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
-static int choose_kernels(const struct vb_session *s, const struct kernels **k, vb_error *err)
+static int choose_kernels(const struct kernels **k, const char *isa, vb_error *err)
 {
     int known;
-    *k = kernels_select(s->options.isa, &known);
+    *k = kernels_select(isa, &known);
     if (!known)
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon",
-                       s->options.isa);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon", isa);
     if (!*k)
-        return vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", s->options.isa ? s->options.isa : "fused multiply-add");
+        return vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa ? isa : "fused multiply-add");
     return VB_OK;
 }
 
@@ -83,78 +82,102 @@ static int32_t draw_draft(void *context, const float *logits, int number)
     return token;
 }
 
-static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *err)
+int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
+                           size_t context, vb_error *err)
+{
+    const struct kernels *k;
+    int code = choose_kernels(&k, o->isa, err);
+    if (!code)
+        code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
+    w->cx.placement = numa_placement(model);
+    return code;
+}
+
+static size_t most_rows(const struct vb_session *s) { return s->chunk > VB_MAX_DRAFT + 1 ? s->chunk : VB_MAX_DRAFT + 1; }
+
+/* What a session has that is in no batch. */
+static int open_own_parts(struct vb_session *s, vb_error *err)
 {
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
-    size_t round = VB_MAX_DRAFT + 1, max_rows = s->chunk > round ? s->chunk : round;
-    size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
-    int threads = s->options.threads ? s->options.threads : vb_processors();
-    int code = workspace_open(&s->work, s->model, k, threads, max_rows, 2 * round, s->context, err);
+    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), 2 * (VB_MAX_DRAFT + 1), s->context, err);
     if (!code)
         code = prefill_open(s, err);
     if (!code)
-        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round, width, a, err);
-    s->work.cx.placement = numa_placement(s->model);
+        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + VB_MAX_DRAFT + 1,
+                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), a, err);
+    if (!code && s->options.tap) {
+        s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
+        s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;
+        if (!s->work->tapper)
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for taps of %zu rows", most_rows(s));
+    }
+    s->rows = vb_alloc(a, most_rows(s), sizeof *s->rows);
+    return code || s->rows ? code : vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", most_rows(s));
+}
+
+static int open_drafter(struct vb_session *s, vb_error *err)
+{
+    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.threads, .context = s->context,
+                                .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
+                                .poison = s->options.poison_cut_rows, .padded = s->options.padded,
+                                .sequence = s->options.sequence, .tracer = s->tracer,
+                                .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
+    return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
+}
+
+static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
+{
+    size_t V = (size_t)s->model->config.vocab_size;
+    const vb_allocator *a = s->model->allocator;
+    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + VB_MAX_DRAFT + 1, a, err) : open_own_parts(s, err);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {
-        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, max_rows, a);
+        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, most_rows(s), a);
         if (!s->tracer)
-            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", max_rows);
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", most_rows(s));
     }
     s->cache.tracer = s->tracer;
     if (!code)
-        code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+        code = sampler_open(&s->sampler, &s->options.sampling, V, a, err);
     if (!code)
-        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, (size_t)c->vocab_size, s->max_draft, a, err);
-    if (!code && s->type) {
-        struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context,
-                                    .most_observed = max_rows + 1, .max_draft = s->max_draft,
-                                    .poison = s->options.poison_cut_rows, .padded = s->options.padded,
-                                    .sequence = s->options.sequence, .tracer = s->tracer,
-                                    .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
-        code = s->type->open(&s->drafter, s->model, &o, err);
-    }
-    if (!code && s->options.tap) {
-        s->work.tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, max_rows, a);
-        s->work.cx.probe = s->work.tapper ? &s->work.tapper->probe : NULL;
-        if (!s->work.tapper)
-            code = vb_fail(err, VB_NO_MEMORY, "no memory for taps of %zu rows", max_rows);
-    }
+        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
+    if (!code)
+        code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
-    s->rows = vb_alloc(a, max_rows, sizeof *s->rows);
-    if (!code && (!s->tokens || !s->rows))
+    if (!code && !s->tokens)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", s->context);
+    return code;
+}
+
+int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err)
+{
+    vb_session *s = vb_alloc(model->allocator, 1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a session");
+    s->model = model;
+    s->work = shared ? shared->work : &s->own;
+    s->cache.pool = &s->cache.own; /* nothing yet */
+    if (options)
+        s->options = *options;
+    int code = check_options(s, err);
+    if (!code)
+        code = choose_drafter(s, err);
+    if (!code)
+        code = open_parts(s, shared, err);
+    if (code)
+        vb_session_close(s);
+    else
+        *out = s;
     return code;
 }
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err)
 {
     struct fpenv env = fpenv_enter();
-    const struct kernels *k;
-    vb_session *s = vb_alloc(model->allocator, 1, sizeof *s);
-    int code = VB_OK;
-    *out = NULL;
-    if (!s) {
-        code = vb_fail(err, VB_NO_MEMORY, "no memory for a session");
-        goto done;
-    }
-    s->model = model;
-    if (options)
-        s->options = *options;
-    code = check_options(s, err);
-    if (!code)
-        code = choose_drafter(s, err);
-    if (!code)
-        code = choose_kernels(s, &k, err);
-    if (!code)
-        code = open_parts(s, k, err);
-    if (code)
-        vb_session_close(s);
-    else
-        *out = s;
-done:
+    int code = session_open(out, model, options, NULL, err);
     fpenv_leave(env);
     return code;
 }
@@ -166,13 +189,15 @@ void vb_session_close(vb_session *s)
     const vb_allocator *a = s->model->allocator;
     if (s->drafter)
         s->type->close(s->drafter);
-    tapper_close(s->work.tapper, a);
     acceptance_close(s->acceptance, a);
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
-    prefill_close(s);
-    workspace_close(&s->work);
+    if (s->work == &s->own) {
+        tapper_close(s->work->tapper, a);
+        prefill_close(s);
+        workspace_close(s->work);
+    }
     vb_free(a, s->tokens);
     vb_free(a, s->rows);
     vb_free(a, s);
@@ -227,25 +252,28 @@ const int32_t *vb_tokens(const vb_session *s, size_t *count)
     return s->tokens;
 }
 
+/* Rows that a pass can take next: what is left of the tokens given, or the last one. */
+static size_t rows_left(const struct vb_session *s) { return (s->cached < s->given ? s->given : s->count) - s->cached; }
+
 size_t session_most_rows(const struct vb_session *s, size_t chunk)
 {
-    size_t left = s->count - s->cached, prefill = prefill_rows(s);
+    size_t left = rows_left(s), prefill = prefill_rows(s);
     chunk = s->chunk < chunk ? s->chunk : chunk;
     if (prefill)
         return prefill;
-    if (left == 1)
+    if (s->cached >= s->given)
         return 1 + (size_t)s->max_draft;
     return left < chunk ? left : chunk;
 }
 
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed)
 {
-    size_t left = s->count - s->cached, prefill = prefill_rows(s);
+    size_t left = rows_left(s), prefill = prefill_rows(s);
     assert(left > 0);
     chunk = s->chunk < chunk ? s->chunk : chunk;
     *p = (struct plan){.committed = prefill ? prefill : left < chunk ? left : chunk, .by_onednn = prefill > 0};
     p->is_prompt = s->cached < s->given;
-    p->chooses = p->committed == left;
+    p->chooses = s->cached + p->committed == s->count;
     if (!s->type || p->is_prompt)
         return;
     p->padding = s->options.padded ? s->max_draft : 0; /* and no drafts yet */
@@ -258,7 +286,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
         most = longest;
     acceptance_round(s->acceptance);
     if (most)
-        p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
+        p->drafts = s->type->propose(s->drafter, s->work, p->draft, (int)most, failed);
     p->padding -= p->padding ? p->drafts : 0;
 }
 
@@ -289,16 +317,16 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     if (!s->type)
         return;
     if (p->by_onednn)
-        prefill_begin(&s->work);
+        prefill_begin(s->work);
     if (s->observed == 0)
-        s->type->observe(s->drafter, &s->work, 0, s->tokens, NULL, 1);
+        s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     if (s->cached > first)
-        s->type->observe(s->drafter, &s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
+        s->type->observe(s->drafter, s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
     if (p->by_onednn)
-        prefill_end(&s->work);
+        prefill_end(s->work);
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
-        s->type->after_prompt(s->drafter, &s->work);
+        s->type->after_prompt(s->drafter, s->work);
 }
 
 void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
@@ -312,3 +340,42 @@ void session_took(struct vb_session *s, const struct plan *p, const int32_t *cho
 }
 
 size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }
+
+void session_leave(struct vb_session *s)
+{
+    kvcache_truncate(&s->cache, 0);
+    if (s->drafter)
+        s->type->close(s->drafter);
+    s->drafter = NULL;
+    s->cached = s->observed = 0;
+    s->given = s->given < s->count ? s->count - 1 : s->given; /* the round that the last token begins is still to come, with its drafts */
+}
+
+int session_return(struct vb_session *s, vb_error *err) { return open_drafter(s, err); }
+
+/* The drafter, which is new, comes to know tokens[0..rows]: as the other one does, or by being told. */
+static int share_drafter(struct vb_session *s, const struct vb_session *other, size_t rows)
+{
+    const struct drafter_type *type = s->type;
+    size_t step = most_rows(s);
+    if (type->begin_as && other->type == type && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
+        type->begin_as(s->drafter, other->drafter, rows);
+        return 1;
+    }
+    for (size_t i = 0; type->tokens_alone && i <= rows; i += step)
+        type->observe(s->drafter, s->work, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
+    return type->tokens_alone;
+}
+
+size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same)
+{
+    size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
+    rows = rows < other->cached ? rows : other->cached;
+    rows = rows < s->given ? rows : s->given;
+    if (!rows || (s->type && !share_drafter(s, other, rows)))
+        return 0;
+    kvcache_begin_as(&s->cache, &other->cache, rows);
+    s->cached = rows;
+    s->observed = rows + 1;
+    return rows;
+}

@@ -13,13 +13,14 @@
 struct vb_session {
     const struct model *model;
     vb_session_options options;
-    struct workspace work;
+    struct workspace *work, own; /* its own, or that of a batch */
     struct kvcache cache;
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* tokens the drafter knows */
     size_t prompt;        /* with prefill onednn, rows before this one are its; those not computed yet begin a chunk */
-    size_t given;         /* tokens appended by the caller or left by a cut: passes over them are a prompt's, without drafts */
+    size_t given;         /* tokens appended by the caller or left by a cut, or whose rows a batch took away: passes over them are a
+                             prompt's, without drafts, and end with the last of them */
     const struct drafter_type *type; /* NULL: no drafts */
     struct drafter *drafter;
     int max_draft;        /* K, */
@@ -27,8 +28,28 @@ struct vb_session {
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
-    struct row *rows;     /* [work.max_rows]: a pass, of this session or of several */
+    struct row *rows;     /* [work->max_rows]: a pass, of this session or of several; NULL in a batch, which has them */
 };
+
+/* What the sessions of a batch have together. It outlives them. */
+struct shared {
+    struct workspace *work;
+    struct kvpool *pool;
+};
+/* vb_session_open; shared may be NULL. Options of passes (isa, threads, prefill, taps) are those that shared->work was opened with. */
+int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
+
+/* Checks and opens a workspace as the options say, for passes of max_rows; the kernels and threads are in w->cx. */
+int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
+                           size_t context, vb_error *err);
+
+/* Lets go of every row of the cache and of the drafter; the timeline, the sampler's counts and the draft's length stay. The rounds
+ * after session_return choose what they would have chosen. */
+void session_leave(struct vb_session *s);
+int session_return(struct vb_session *s, vb_error *err);
+/* A session without rows of another one's pool takes over the rows of the first tokens, of which `same` are equal, and what its
+ * drafter knows of them. Returns how many rows: 0 where the draft method cannot share. */
+size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same);
 
 /* One session's part of a pass. */
 struct plan {
