@@ -104,7 +104,7 @@ int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
 int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
 
-/* Text and ids, by DIR/tokenizer.json or a GGUF file's metadata (byte-level BPE). Read-only once open. */
+/* Text and ids, by DIR/tokenizer.json, DIR/tiktoken.model or a GGUF file's metadata (byte-level BPE). Read-only once open. */
 typedef struct tokenizer vb_tokenizer;
 
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
