@@ -33,6 +33,7 @@ struct vb_batch {
     struct request *running[MOST_SEQUENCES]; /* by id */
     size_t num_running, most_running, context;
     size_t decoding_rows;     /* of a pass: the rest is for prompts */
+    size_t round_rows;        /* of a sequence, at most */
     int64_t next_id;
     vb_batch_state state;
 };
@@ -58,12 +59,13 @@ static int check_options(vb_batch *b, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
                        o->prefill_chunk, o->threads);
     b->context = (size_t)(o->context ? o->context : longest);
+    b->round_rows = 1 + (o->draft_topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
     b->most_running = (size_t)most;
     if (!b->options.cache_tokens)
-        b->options.cache_tokens = (int64_t)(b->context + VB_MAX_DRAFT + 1) * most;
-    if (b->options.cache_tokens < 2 + VB_MAX_DRAFT || b->options.cache_tokens > INT32_MAX)
-        return vb_fail(err, VB_BAD_ARGUMENT, "the cache is of %lld tokens, wanted %d to %d", (long long)b->options.cache_tokens,
-                       2 + VB_MAX_DRAFT, INT32_MAX);
+        b->options.cache_tokens = (int64_t)(b->context + b->round_rows) * most;
+    if (b->options.cache_tokens <= (int64_t)b->round_rows || b->options.cache_tokens > INT32_MAX)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the cache is of %lld tokens, wanted %zu to %d", (long long)b->options.cache_tokens,
+                       b->round_rows + 1, INT32_MAX);
     return VB_OK;
 }
 
@@ -71,7 +73,7 @@ static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
-    size_t round = VB_MAX_DRAFT + 1, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context);
+    size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context);
     size_t decoding = b->most_running * (o->draft_tokens > 0 ? 1 + (size_t)o->draft_tokens : 4); /* what is more waits for the next pass */
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
@@ -150,7 +152,7 @@ static void put_in_line(vb_batch *b, struct request *r)
 
 static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
 {
-    size_t room = (size_t)b->options.cache_tokens - VB_MAX_DRAFT - 1;
+    size_t room = (size_t)b->options.cache_tokens - b->round_rows;
     size_t most = q->options.max_tokens < b->context ? q->count + q->options.max_tokens : SIZE_MAX;
     if (!q->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
@@ -294,7 +296,7 @@ static void admit(vb_batch *b)
         timeline(r, &count);
         if (alike && alike->cached < alike->given && same > alike->cached + WORTH_WAITING)
             return; /* who comes first computes it */
-        size_t rows = count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * (VB_MAX_DRAFT + 1);
+        size_t rows = count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * b->round_rows;
         if (b->num_running && b->pool.num_free < rows)
             return;
         b->waiting = r->next;
@@ -361,7 +363,7 @@ static void compose(vb_batch *b, struct group *g)
     *g = (struct group){.count = 0};
     for (size_t i = 0; i < b->num_running; i++) {
         struct vb_session *s = b->running[i]->run.session;
-        size_t rows = 1 + (size_t)s->max_draft;
+        size_t rows = 1 + (size_t)s->max_drafts;
         if (s->cached >= s->given && g->rows + rows <= b->work.max_rows && g->logit_rows + rows <= b->work.max_logit_rows &&
             make_room(b, g, i, rows))
             join(g, &b->running[i]->run, rows, rows);

@@ -22,7 +22,7 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
                 if (runs[i].finished)
                     continue;
                 size_t most = session_most_rows(runs[i].session, first->chunk);
-                size_t choosing = 1 + (size_t)runs[i].session->max_draft;
+                size_t choosing = 1 + (size_t)runs[i].session->max_drafts;
                 prefill = prefill_rows(runs[i].session);
                 if (n && (prefill || rows + most > w->max_rows || logit_rows + choosing > w->max_logit_rows))
                     break;
@@ -76,6 +76,10 @@ int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_genera
                            "wants equal ones", i, s->context, sessions[0]->context);
         else if (!code && !s->work->onednn != !sessions[0]->work->onednn)
             code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
+        else if (!code && (1 + (size_t)s->max_drafts > sessions[0]->work->max_logit_rows || 1 + (size_t)s->max_drafts > sessions[0]->work->max_rows))
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts trees of %d, for which the first has no room", i, s->max_drafts);
+        else if (!code && s->type && s->type->takes == TAKES_THREE && !sessions[0]->work->three)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu drafts by %s, which the first must do too", i, s->type->name);
         else if (!code && s->count == 0)
             code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
         else if (!code)
@@ -96,7 +100,8 @@ int vb_generate(vb_session *session, const vb_generate_options *options, vb_resu
     return vb_generate_batch(&session, 1, options, result, err);
 }
 
-int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
+/* drafts has room for the session's. */
+static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
 {
     vb_result result;
     vb_generate_options one = {.max_tokens = 1, .ignore_eos = 1};
@@ -111,10 +116,28 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
         acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
-        *count = s->type->propose(s->drafter, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
-                                  &failed);
+        *count = session_propose(s, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft), &failed);
         numa_leave(&visit);
         fpenv_leave(env);
     }
     return VB_OK;
+}
+
+int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
+{
+    if (s->tree)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session drafts trees: vb_draft_tree tells of them");
+    return draft_after(s, next, drafts, count, err);
+}
+
+int vb_draft_tree(vb_session *s, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count, vb_error *err)
+{
+    int32_t all[VB_MAX_NODES];
+    int code = draft_after(s, next, all, count, err);
+    for (int32_t i = 0; i < *count; i++) {
+        drafts[i] = all[i];
+        parents[i] = s->tree ? s->tree->parent[i] + 1 : i;
+        confidences[i] = s->tree ? s->tree->confidence[i] : 0.0;
+    }
+    return code;
 }

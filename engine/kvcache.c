@@ -72,6 +72,15 @@ int32_t kvcache_append(struct kvcache *c)
     return c->slots[c->length++] = slot;
 }
 
+void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n)
+{
+    for (size_t i = 0; i < n; i++) { /* path[i] >= i, and those to come stand behind */
+        int32_t *to = c->slots + base + i, *from = c->slots + base + path[i], slot = *to;
+        *to = *from;
+        *from = slot;
+    }
+}
+
 void kvcache_truncate(struct kvcache *c, size_t n)
 {
     if (n >= c->length)

@@ -60,6 +60,9 @@ static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_byte
 int32_t kvcache_append(struct kvcache *c);
 /* An empty cache holds the first n rows of another one of the same pool; or, of another pool, copies of them. */
 void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n);
+/* Of rows that stand for a tree, from index `base` on: the n at base + path[i], path ascending, become those of indices base + i.
+ * Nothing is copied. */
+void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n);
 /* Keeps the first n tokens. n beyond the length changes nothing. */
 void kvcache_truncate(struct kvcache *c, size_t n);
 

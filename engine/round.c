@@ -47,7 +47,7 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
     r->decode_seconds += elapsed;
     r->drafted += (size_t)p->drafts;
     for (int k = 0; k < p->drafts; k++)
-        r->drafted_by_depth[k]++;
+        r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
 }
 
 /* Drafts, the target's pass, logits: what threads stand by for. */
@@ -84,7 +84,6 @@ static void passes_of_round(void *arg)
 int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
-    size_t d = (size_t)w->model->config.hidden_size;
     double start = seconds();
     op_with_crew(&w->cx, passes_of_round, r);
     int code = prefill_failed(w, err);
@@ -99,7 +98,8 @@ int round_run(struct round *r, vb_error *err)
         if (run->plan.chooses && !code && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
         double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        session_gather(run->session, w, p, n);
+        session_commit(run->session, p, chosen, n, session_features(run->session, w, p->first_row));
         run->drafting += seconds() - observing;
         run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
         session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);

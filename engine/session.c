@@ -6,14 +6,47 @@
 #include <string.h>
 
 #include "../simd/fpenv.h"
+#include "eagle.h"
 #include "numa.h"
 #include "prefill.h"
 #include "tap.h"
+
+static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
 
 int session_drafts_lead(const struct vb_session *s)
 {
     const vb_sampling *o = &s->options.sampling;
     return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+}
+
+/* Trees: what does not go with them is named. */
+static int choose_tree(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    int most = s->max_draft * o->draft_topk;
+    if (o->draft_topk < 0 || o->draft_topk > VB_MAX_TOPK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->draft_topk, VB_MAX_TOPK);
+    if (o->draft_topk <= 1)
+        return o->draft_nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                        "want a draft topk of 2 or more", o->draft_nodes) : VB_OK;
+    if (o->draft_topk > s->model->config.vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->draft_topk, s->model->config.vocab_size);
+    if (o->draft_nodes && (o->draft_nodes < s->max_draft || o->draft_nodes > VB_MAX_NODES))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->draft_nodes,
+                       s->max_draft, VB_MAX_NODES);
+    if (!s->type->propose_tree)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; trees are of mtp-eagle, eagle and eagle3",
+                       o->draft_topk, s->type->name);
+    if (o->draft_auto)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->draft_topk);
+    if (o->padded)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->draft_topk);
+    if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->draft_topk, o->sampling.acceptance);
+    s->max_drafts = o->draft_nodes ? o->draft_nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+    s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
+    s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
+    return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
 }
 
 static int choose_drafter(struct vb_session *s, vb_error *err)
@@ -33,12 +66,18 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
+    s->max_drafts = s->max_draft;
+    if (s->type && (o->draft_topk || o->draft_nodes))
+        code = choose_tree(s, err);
+    if (code)
+        return code;
     if (s->type && o->draft_auto && session_drafts_lead(s))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
     if (s->type && o->draft_auto) {
         int first = drafter_default_tokens(type, s->model);
         s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_drafts = s->max_draft;
         draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
     }
     return VB_OK;
@@ -93,18 +132,21 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
     return code;
 }
 
-static size_t most_rows(const struct vb_session *s) { return s->chunk > VB_MAX_DRAFT + 1 ? s->chunk : VB_MAX_DRAFT + 1; }
+/* Rows of a round, and of a pass. */
+static size_t round_rows(const struct vb_session *s) { return 1 + (size_t)(s->max_drafts > VB_MAX_DRAFT ? s->max_drafts : VB_MAX_DRAFT); }
+static size_t most_rows(const struct vb_session *s) { return s->chunk > round_rows(s) ? s->chunk : round_rows(s); }
 
 /* What a session has that is in no batch. */
 static int open_own_parts(struct vb_session *s, vb_error *err)
 {
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
-    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), 2 * (VB_MAX_DRAFT + 1), s->context, err);
+    size_t two = 2 * (VB_MAX_DRAFT + 1);
+    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), round_rows(s) > two ? round_rows(s) : two, s->context, err);
     if (!code)
         code = prefill_open(s, err);
     if (!code)
-        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + VB_MAX_DRAFT + 1,
+        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round_rows(s),
                             (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), a, err);
     if (!code && s->options.tap) {
         s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
@@ -120,6 +162,7 @@ static int open_drafter(struct vb_session *s, vb_error *err)
 {
     struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.threads, .context = s->context,
                                 .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
+                                .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                 .sequence = s->options.sequence, .tracer = s->tracer,
                                 .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
@@ -130,7 +173,7 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
 {
     size_t V = (size_t)s->model->config.vocab_size;
     const vb_allocator *a = s->model->allocator;
-    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + VB_MAX_DRAFT + 1, a, err) : open_own_parts(s, err);
+    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err) : open_own_parts(s, err);
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {
@@ -143,6 +186,9 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
         code = sampler_open(&s->sampler, &s->options.sampling, V, a, err);
     if (!code)
         code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
+    int before[3];
+    if (!code && s->type && s->type->takes == TAKES_THREE && !s->work->three && eagle_layers(s->model->config.num_hidden_layers, before))
+        code = workspace_keep_three(s->work, before, err); /* else open refuses */
     if (!code)
         code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
@@ -198,6 +244,8 @@ void vb_session_close(vb_session *s)
         prefill_close(s);
         workspace_close(s->work);
     }
+    vb_free(a, s->tree);
+    vb_free(a, s->tree_slots);
     vb_free(a, s->tokens);
     vb_free(a, s->rows);
     vb_free(a, s);
@@ -262,7 +310,7 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
     if (prefill)
         return prefill;
     if (s->cached >= s->given)
-        return 1 + (size_t)s->max_draft;
+        return 1 + (size_t)s->max_drafts;
     return left < chunk ? left : chunk;
 }
 
@@ -286,8 +334,36 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
         most = longest;
     acceptance_round(s->acceptance);
     if (most)
-        p->drafts = s->type->propose(s->drafter, s->work, p->draft, (int)most, failed);
+        p->drafts = session_propose(s, p->draft, (int)most, failed);
+    p->tree = s->tree;
     p->padding -= p->padding ? p->drafts : 0;
+}
+
+int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed)
+{
+    if (!s->tree)
+        return s->type->propose(s->drafter, s->work, draft, most, failed);
+    s->type->propose_tree(s->drafter, s->work, s->tree, most, failed);
+    assert(s->tree->count <= s->max_drafts);
+    for (int i = 0; i < s->tree->count; i++)
+        assert(s->tree->parent[i] < i && s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));
+    memcpy(draft, s->tree->token, (size_t)s->tree->count * sizeof *draft);
+    return s->tree->count;
+}
+
+/* A node sees the committed tokens and its ancestors, which stand in the cache behind those in the order of the nodes. */
+static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct row *rows)
+{
+    for (int i = 0; i < t->count; i++) {
+        int32_t *slots = s->tree_slots + (size_t)i * tree_width(s);
+        size_t index = s->count + (size_t)t->depth[i] - 1;
+        memcpy(slots, s->cache.slots, s->count * sizeof *slots);
+        for (int a = i; a >= 0; a = t->parent[a])
+            slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
+        rows[i].index = rows[i].position = (int32_t)index;
+        rows[i].parent = t->parent[i] + 1;
+        rows[i].slots = slots;
+    }
 }
 
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows)
@@ -301,12 +377,18 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
             .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
             .slot = kvcache_append(&s->cache)};
     }
+    for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
+        rows[p->first_row + p->committed + i].parent = (int32_t)i;
+    if (p->tree && p->drafts)
+        place_nodes(s, p->tree, rows + p->first_row + p->committed);
     return all;
 }
 
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
+    if (p->tree && n)
+        kvcache_take_path(&s->cache, s->count, p->path, n - 1);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
     s->count += n;
@@ -327,6 +409,23 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, s->work);
+}
+
+void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
+    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        if ((size_t)p->path[i] != i)
+            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
+}
+
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size;
+    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
 }
 
 void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)

@@ -23,7 +23,10 @@ struct vb_session {
                              prompt's, without drafts, and end with the last of them */
     const struct drafter_type *type; /* NULL: no drafts */
     struct drafter *drafter;
-    int max_draft;        /* K, */
+    int max_draft;        /* K: levels of drafts, */
+    int max_drafts;       /* rows of drafts in a round: K, or the nodes of a tree */
+    struct draft_tree *tree; /* of this round; NULL: drafts are chains */
+    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: of the tokens that each node sees */
     struct draft_length length; /* or with draft_auto the longest, and what of it is asked for */
     struct sampler *sampler;
     struct acceptance *acceptance;
@@ -54,8 +57,10 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
 /* One session's part of a pass. */
 struct plan {
     size_t committed;     /* rows of committed tokens, from index `cached` on */
-    int32_t draft[VB_MAX_DRAFT];
+    int32_t draft[VB_MAX_NODES];
     int drafts;           /* rows of drafts after them */
+    const struct draft_tree *tree; /* draft[i] is its node i; NULL: each draft follows the one before */
+    int32_t path[VB_MAX_DRAFT]; /* the drafts that stood, of those that were chosen */
     int asked;            /* with draft_auto: as many drafts were asked for as it wanted */
     int padding;          /* rows of nothing after those */
     int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
@@ -80,6 +85,16 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 /* After the pass: cuts the caches to what stands, takes over the `chosen` tokens (0 for a part of a prompt) and lets
  * the drafter observe. hidden: the rows of this plan. */
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden);
+
+/* At most `most` levels of drafts, as a chain or in s->tree; how many drafts. */
+int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
+
+/* Of a tree, when n tokens have been chosen: the rows that s's drafter takes, of those drafts that stood, come to stand side by side
+ * behind those of the committed tokens, as a chain's do. */
+void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n);
+
+/* The rows of a pass in w, from row `first` on, which s's drafter takes. */
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first);
 
 /* How long the round took, as far as it was this session's. */
 void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds);

@@ -28,6 +28,8 @@ extern "C" {
 const char *vb_version(void);
 
 #define VB_MAX_DRAFT 15 /* the longest draft, K */
+#define VB_MAX_TOPK 16  /* of a tree of drafts: the most that may follow one token, */
+#define VB_MAX_NODES 64 /* and the most of all */
 
 enum vb_code {
     VB_OK = 0,
@@ -165,6 +167,7 @@ typedef struct vb_tap_row {
     int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round; -1: padding */
     int32_t hidden_of; /* of a module's row, the row whose hidden vector it took: -1 none (zeros), else its index in */
     int32_t hidden_depth; /* the target (-1) or the module of an MTP depth (0..) */
+    int32_t parent;   /* of the target's row of a draft: the number of the draft that it follows, 0: the committed token; else 0 */
 } vb_tap_row;
 
 /* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
@@ -222,7 +225,7 @@ typedef struct vb_session_options {
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
-                              "draft-model", "callback" */
+                              "draft-model", "eagle", "eagle3", "callback" */
     int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
@@ -240,10 +243,14 @@ typedef struct vb_session_options {
     void *draft_context;
     const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
                                      the session; ids that only one of them has are not drafted */
+    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/eagle.h), opened with the session */
     float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
                               callbacks have no probabilities */
     int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
                               passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
+    int32_t draft_topk;    /* 2 or more: drafts are a tree (engine/draft_tree.h), draft_tokens deep: that many may follow each; of
+                              mtp-eagle, eagle, eagle3, with strict acceptance. 0, 1: a chain */
+    int32_t draft_nodes;   /* of a tree: the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
@@ -268,6 +275,7 @@ typedef struct vb_event {
     int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
     const float *logits; /* the row that chose it [V], as the model gave it */
     size_t text_bytes;   /* with a tokenizer: bytes of the run's text that no stop string can take back any more */
+    int draft;           /* of an accepted draft: its number in its round, from 1: but in a tree the same as draft_depth; else 0 */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
@@ -399,6 +407,10 @@ int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *cont
 /* What would be proposed: *next is the target's token after the timeline, drafts [at most VB_MAX_DRAFT] those of the
  * session's method after it. *next is appended to the timeline. */
 int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
+/* The same of a session that drafts trees, which vb_draft refuses: drafts, the number, from 1, of the draft that each follows (0:
+ * *next), and their confidences, the most confident first. All [at most VB_MAX_NODES]. A chain is a tree too. */
+int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
+                  vb_error *err);
 
 /* FNV-1a over 32-bit words: start with VB_FINGERPRINT_START; one call per row, in order. */
 #define VB_FINGERPRINT_START 14695981039346656037u
