@@ -179,7 +179,7 @@ TEST(no_schedule_reaches_a_bit)
     for (size_t i = 0; i < COUNT(names); i++) {
         vb_model *m = open_tiny(names[i]);
         small = m; /* drafts what the target would have said, or nearly */
-        for (int round = 0; round < rounds; round++) {
+        for (int round = 0; round < (i ? rounds : 2 * rounds); round++) {
             char what[64];
             snprintf(what, sizeof what, "%s, schedule %d", names[i], round);
             run_schedule(m, &seed, what, &all);
