@@ -75,10 +75,10 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 
 const struct drafter_type draft_eagle = {
     .name = "eagle", .needs = NEEDS_HEAD, .takes = TAKES_HIDDEN, .open = open_eagle, .observe = mtp_drafter_observe,
-    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .close = close_eagle,
+    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .begin_as = mtp_drafter_begin_as, .close = close_eagle,
 };
 
 const struct drafter_type draft_eagle3 = {
     .name = "eagle3", .needs = NEEDS_HEAD, .takes = TAKES_THREE, .open = open_eagle3, .observe = observe_eagle3,
-    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .close = close_eagle,
+    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .begin_as = mtp_drafter_begin_as, .close = close_eagle,
 };

@@ -66,6 +66,7 @@ struct drafter_type {
      * rows before n. NULL: it cannot; unless it looks at tokens alone, and may be told them without hidden rows. */
     void (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
     int tokens_alone;
+    int by_history; /* drafts depend on how the timeline came about, round by round, and not on it alone */
 
     size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
     void (*close)(struct drafter *d);

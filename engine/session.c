@@ -13,9 +13,9 @@
 
 static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
 
-/* Whether what is said depends on the drafts. */
-static int drafts_lead(const vb_sampling *o)
+int session_drafts_lead(const struct vb_session *s)
 {
+    const vb_sampling *o = &s->options.sampling;
     return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
 }
 
@@ -71,12 +71,13 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         code = choose_tree(s, err);
     if (code)
         return code;
-    if (s->type && o->draft_auto && drafts_lead(&o->sampling))
+    if (s->type && o->draft_auto && session_drafts_lead(s))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
     if (s->type && o->draft_auto) {
         int first = drafter_default_tokens(type, s->model);
-        s->max_draft = s->max_drafts = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_drafts = s->max_draft;
         draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
     }
     return VB_OK;
@@ -131,18 +132,17 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
     return code;
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-/* Of a round; and of a pass. */
-static size_t round_rows(const struct vb_session *s) { return 1 + larger((size_t)s->max_drafts, VB_MAX_DRAFT); }
-static size_t most_rows(const struct vb_session *s) { return larger(s->chunk, round_rows(s)); }
+/* Rows of a round, and of a pass. */
+static size_t round_rows(const struct vb_session *s) { return 1 + (size_t)(s->max_drafts > VB_MAX_DRAFT ? s->max_drafts : VB_MAX_DRAFT); }
+static size_t most_rows(const struct vb_session *s) { return s->chunk > round_rows(s) ? s->chunk : round_rows(s); }
 
 /* What a session has that is in no batch. */
 static int open_own_parts(struct vb_session *s, vb_error *err)
 {
     const struct config *c = &s->model->config;
     const vb_allocator *a = s->model->allocator;
-    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), larger(round_rows(s), 2 * (VB_MAX_DRAFT + 1)),
-                                      s->context, err);
+    size_t two = 2 * (VB_MAX_DRAFT + 1);
+    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), round_rows(s) > two ? round_rows(s) : two, s->context, err);
     if (!code)
         code = prefill_open(s, err);
     if (!code)
@@ -467,7 +467,9 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 {
     const struct drafter_type *type = s->type;
     size_t step = most_rows(s);
-    if (type->begin_as && other->type == type && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
+    const char *head = s->options.draft_head, *of_other = other->options.draft_head;
+    int same_head = type->needs != NEEDS_HEAD || !strcmp(head, of_other);
+    if (type->begin_as && other->type == type && same_head && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
         type->begin_as(s->drafter, other->drafter, rows);
         return 1;
     }

@@ -70,6 +70,9 @@ struct plan {
     const float *logits;  /* rows of the last committed token and of the drafts [1 + drafts, V] */
 };
 
+/* Whether what is said depends on the drafts: acceptance rejection and relaxed. */
+int session_drafts_lead(const struct vb_session *s);
+
 /* How many rows the next round brings at most, when a pass takes `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 

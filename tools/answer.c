@@ -143,8 +143,7 @@ json_t *answer_json(struct answer *a, const vb_session *s, size_t prompt, const 
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
                             "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "draft_topk",
-                            c->session.draft_topk > 1 ? c->session.draft_topk : 1,
-                            "acceptance", cli_acceptance(c), "lossy",
+                            c->session.draft_topk > 1 ? c->session.draft_topk : 1, "acceptance", cli_acceptance(c), "lossy",
                             cli_is_relaxed(c), "stats", all_stats(c, s, r, a->first_token));
     if (a->logprobs)
         json_object_set_new(out, "logprobs", a->logprobs);
