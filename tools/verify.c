@@ -86,8 +86,8 @@ static void report(struct verify *v, const struct setting *s, const struct compa
         json_t *first = equal ? json_null()
                               : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
                                           "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:b,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
-                                                 "draft_tokens", longest, "draft_topk", s->topk > 1 ? s->topk : 1, "auto", is_auto, "threads", s->threads, "chunk", s->chunk,
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "draft_tokens", longest, "auto", is_auto, "draft_topk", s->topk > 1 ? s->topk : 1, "threads", s->threads, "chunk", s->chunk,
                                                  "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
                                                  "first_difference", first, "stats", cli_stats(r, longest)));
         return;
@@ -161,15 +161,16 @@ static void add_drafts(struct choices *k, const char *draft, int K, int topk, in
     k->num_drafts++;
 }
 
-/* What the command line asks for, or, where it leaves K open, few nodes of a wide tree and many of a deep one. */
+/* What the command line asks for, or two of them: few nodes of a wide tree, many of a deep one. */
 static void add_trees(struct choices *k, const struct cli *c, const char *draft)
 {
+    static const int levels[] = {2, 7}, topk[] = {5, 4}, nodes[] = {6, 30};
     int K = (int)c->draft_tokens;
-    if (c->session.draft_topk > 1) {
+    if (c->session.draft_topk > 1)
         add_drafts(k, draft, K == -1 ? 3 : K, c->session.draft_topk, c->session.draft_nodes);
-    } else if (c->session.draft_topk == 0 && K == -1) {
-        add_drafts(k, draft, 2, 5, 6);
-        add_drafts(k, draft, 7, 4, 30);
+    for (int i = 0; i < 2 && c->session.draft_topk == 0 && K != CLI_AUTO; i++) {
+        int deep = K == -1 ? levels[i] : K;
+        add_drafts(k, draft, deep, topk[i], deep > nodes[i] ? deep : nodes[i]);
     }
 }
 
