@@ -61,7 +61,10 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
     drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);
-    int is_head = type ? type->needs == NEEDS_HEAD : c->drafting.model_dir && eagle_head_version(c->drafting.model_dir, NULL);
+    int version = 0;
+    if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
+        return cli_error(c, &err);
+    int is_head = type ? type->needs == NEEDS_HEAD : version != 0;
     c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
     if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
