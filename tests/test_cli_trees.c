@@ -117,7 +117,7 @@ TEST(what_contradicts_itself_is_refused)
         {"wanted an integer from 1 to 16", "--draft", "mtp-eagle", "--draft-topk", "17"},
         {"wanted an integer from 1 to 64", "--draft", "mtp-eagle", "--draft-topk", "2", "--draft-nodes", "65"},
         {"draft nodes is 2, wanted 3", "--draft", "mtp-eagle", "--draft-topk", "2", "--draft-tokens=3", "--draft-nodes=2"},
-        {"draft nodes is 8, but drafts are a chain", "--draft", "mtp-eagle", "--draft-nodes", "8"},
+        {"--draft-nodes is of trees", "--draft", "mtp-eagle", "--draft-nodes", "8"},
         {"auto is of chains", "--draft", "mtp-eagle", "--draft-topk", "2", "--draft-tokens", "auto"},
         {"padded passes are of chains", "--draft", "mtp-eagle", "--draft-topk", "2", "--padded"},
         {"acceptance rejection is of chains", "--draft", "mtp-eagle", "--draft-topk", "2", "--acceptance", "rejection"},

@@ -23,6 +23,8 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
     if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
+    if (c->session.draft_nodes && c->session.draft_topk <= 1)
+        return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
     int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
