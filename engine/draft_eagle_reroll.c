@@ -49,4 +49,5 @@ static void after_prompt(struct drafter *d, struct workspace *w)
 const struct drafter_type draft_eagle_reroll = {
     .name = "eagle-reroll", .needs_mtp = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = after_prompt, .rewind = mtp_drafter_no_rewind, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

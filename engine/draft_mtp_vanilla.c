@@ -20,4 +20,5 @@ static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num
 const struct drafter_type draft_mtp_vanilla = {
     .name = "mtp-vanilla", .needs_mtp = 1, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

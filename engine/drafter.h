@@ -7,6 +7,8 @@
 #include "forward.h"
 
 struct drafter;
+struct session_writer;
+struct session_reader;
 
 struct drafter_options {
     size_t context;          /* the most tokens of the timeline */
@@ -42,8 +44,17 @@ struct drafter_type {
      * index cut - 1 - rewind on are observed anew. */
     size_t (*rewind)(const struct drafter *d);
 
+    /* The state after `pos` observed tokens, of which what comes behind was cut, to a session file: hidden rows of the
+     * target too, or only what does not need them. A drafter without state of its own has NULL here: after a load it observes
+     * the tokens again, with zeros for hidden rows. w: scratch, as for observe. */
+    void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
+    /* Into a drafter that has observed nothing: tokens [pos] and what save has written. DRAFTER_OTHER, and nothing was changed,
+     * when it is of a drafter with other depths; DRAFTER_WRONG when no save can have written it. */
+    int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
+
     void (*close)(struct drafter *d);
 };
+enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */

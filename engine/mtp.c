@@ -34,7 +34,7 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
         depth->module = &m->mtp[k % m->num_mtp];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
-        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 2, width, a, err);
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3, width, a, err); /* the last slot: the dummy */
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;
@@ -68,6 +68,34 @@ size_t mtp_row_count(const struct mtp_state *s, int k)
 }
 
 void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + phantom(s->model) : 0); }
+
+/* A hidden row that will never be known must leave no cache row behind. Where a round takes zeros for it, the module's row,
+ * which was computed when it was known, changes places with the dummy slot, and afterwards it comes back. */
+static void swap_with_dummy(struct kvcache *c, size_t row)
+{
+    int32_t slot = c->slots[row];
+    c->slots[row] = c->slots[c->capacity - 1];
+    c->slots[c->capacity - 1] = slot;
+}
+
+static void put_aside(struct mtp_state *s, size_t row)
+{
+    if (!s->never || s->dummy || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
+        return;
+    s->dummy = row + phantom(s->model) + 1;
+    swap_with_dummy(&s->depths[0].cache, s->dummy - 1);
+}
+
+static void put_back(struct mtp_state *s)
+{
+    struct kvcache *c = &s->depths[0].cache;
+    if (!s->dummy)
+        return;
+    swap_with_dummy(c, s->dummy - 1);
+    assert(c->length == s->dummy - 1);
+    kvcache_append(c);
+    s->dummy = 0;
+}
 
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
@@ -104,7 +132,7 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
 {
     size_t failed;
     assert(pos <= s->count);
-    s->missing = 0;
+    s->missing = s->never = 0;
     if (pos < s->count)
         forget(s, pos);
     keep(s, pos, tokens, hidden, n);
@@ -221,14 +249,17 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
     int drafts = 0;
     if (N == 0)
         return 0; /* no hidden row yet: nothing can be proposed */
-    if (max > 0 && mtp_row_count(s, 0) == N)
+    if (max > 0 && mtp_row_count(s, 0) == N) {
+        put_aside(s, N - 1);
         mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
+    }
     for (int k = 0; k < s->num_depths; k++) {
         struct mtp_depth *depth = &s->depths[k];
         size_t first = mtp_row_count(s, k), final = N > (size_t)k ? N - (size_t)k : 0;
         size_t end = k < max ? N : final, n = end > first ? end - first : 0, pad = k < max ? mtp_padding(s, n) : 0;
         gather_hidden(s, k, first, n, pad, first_before);
-        if (k > 0 && final >= first_before && final < first_before + rows_before)
+        int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
+        if (k > 0 && final >= first_before && final < first_before + rows_before && !zeros_before)
             memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
         mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
         mtp_cut(s, k, final + MISTAKE(draft_row_kept));
@@ -270,6 +301,7 @@ void mtp_round_ends(struct mtp_state *s)
 {
     if (s->missing && s->count >= 2)
         mtp_cut(s, 0, s->count - 2);
+    put_back(s);
 }
 
 int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)

@@ -27,7 +27,9 @@ struct mtp_state {
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
     size_t head_row;      /* of the last pass: its last row that is no padding */
-    int missing;          /* MISSING_HIDDEN: in this round the target's newest hidden row is not known */
+    int missing;          /* in this round the target's newest hidden row is not known: MISSING_HIDDEN, which gets it later, */
+    int never;            /* or, both set, a session loaded without it, which has the module's row and never gets the other. */
+    size_t dummy;         /* That row N-1 + FIRST_ROW's stands aside, and its round's has the dummy slot; 0: it does not */
     struct mtp_depth *depths;
     int num_depths;
 };
@@ -88,6 +90,9 @@ void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, con
                          size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 void mtp_drafter_close(struct drafter *d);
+/* mtp_save.c */
+void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
+int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 /* Row i of module 0 holds tok[i+1]: all rows before a cut are final. */
 size_t mtp_drafter_no_rewind(const struct drafter *d);
 
