@@ -39,11 +39,12 @@ SEEDS_OF_fuzz_safetensors := $(wildcard golden/tiny/v3-mtp3/*.safetensors)
 SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
 SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf
+SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantize test_quantize_tokenizer test_model test_tokenizer test_tokenizer_errors test_template test_session test_sampler
+SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantize test_quantize_tokenizer test_model test_tokenizer test_tokenizer_errors test_template test_session test_session_file test_sampler
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \

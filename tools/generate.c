@@ -187,44 +187,67 @@ static int decode(struct cli *c, vb_session *session, size_t prompt, long long n
     free(printer.drafted);
     if (failed)
         cli_error(c, &err), code = EXIT_OTHER;
-    else if (c->json)
+    else if (c->save)
+        code = cli_save_session(c, session, c->save);
+    if (code != EXIT_DONE)
+        return code;
+    if (c->json)
         code = print_json(c, session, prompt, &result, printer.first_token);
     else if (!ferror(stdout)) /* else main says so */
         print_statistics(c, prompt, &result, printer.first_token);
     return code;
 }
 
-static int run(struct cli *c)
+/* The session before the first new token: a prompt, a loaded session, or both; *count tokens. */
+static int open_timeline(struct cli *c, long long n, vb_session **session, size_t *count)
 {
     int32_t *prompt = NULL;
+    vb_error err;
+    int code = EXIT_DONE;
+    *count = 0;
+    c->no_bos |= c->load && !c->bos; /* the text goes on */
+    if (c->prompt || c->prompt_file || c->tokens)
+        code = cli_prompt(c, &prompt, count);
+    if (code == EXIT_DONE)
+        code = c->load ? cli_load_session(c, *count, n, session) : cli_session(c, *count, n, session);
+    if (code == EXIT_DONE && *count && vb_append(*session, prompt, *count, &err))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE)
+        vb_tokens(*session, count);
+    free(prompt);
+    return code;
+}
+
+static int run(struct cli *c)
+{
     size_t count;
     long long n = c->n < 0 ? 128 : c->n;
     vb_session *session = NULL;
-    vb_error err;
-    int code = cli_open(c);
+    int code = cli_check_session_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
-        code = cli_prompt(c, &prompt, &count);
+        code = cli_open(c);
     c->session.progress = show_prefill;
     c->session.progress_context = "reading the prompt";
     if (code == EXIT_DONE)
-        code = cli_session(c, count, n, &session);
-    if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
-        code = cli_error(c, &err);
+        code = open_timeline(c, n, &session, &count);
     if (code == EXIT_DONE)
         code = decode(c, session, count, n);
     vb_session_close(session);
-    free(prompt);
     return code;
 }
 
 const struct command command_generate = {
     "generate", "continue a prompt",
-    "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
+    "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
+    "usage: verbatim generate MODEL --session FILE [--prompt TEXT | ...] [OPTIONS]\n\n"
     "The text goes to stdout as it comes (accepted drafts are green on a terminal), one line of statistics to stderr.\n\n"
     "  --prompt TEXT          the prompt, as it stands: no chat template is applied\n"
     "  --prompt-file FILE     its bytes, as they are\n"
     "  --tokens IDS           5,6,7 or @FILE (integers separated by commas or white space); never with BOS\n"
     "  --bos, --no-bos        put BOS in front or not; otherwise tokenizer_config.json's add_bos_token says\n"
+    "  --session FILE         go on from a saved session (verbatim session --help), with the prompt, if there is one, behind it\n"
+    "  --save-session FILE    save the session when the text is done; one that exists is not replaced without --force\n"
+    "  --without-hidden       save it without hidden rows\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (none); changes\n"
@@ -263,4 +286,5 @@ const struct command command_generate = {
     "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
     "                         draft, draft_tokens, stats\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
+        TAKES_SESSION | TAKES_SAVE | TAKES_SAVE_AFTER, run};
