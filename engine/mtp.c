@@ -80,7 +80,7 @@ static void swap_with_dummy(struct kvcache *c, size_t row)
 
 static void put_aside(struct mtp_state *s, size_t row)
 {
-    if (!s->never || s->dummy || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
+    if (!s->never || s->dummy || !row || MISTAKE(row_of_zeros_kept)) /* row 0 goes with FIRST_ROW's, which is computed again */
         return;
     s->dummy = row + phantom(s->model) + 1;
     swap_with_dummy(&s->depths[0].cache, s->dummy - 1);

@@ -104,7 +104,20 @@ char *session_identity(const struct model *m, size_t context)
     return l.text;
 }
 
-int session_identity_compare(const char *saved, const char *ours, const char *path, vb_error *err)
+/* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what it does now
+ * was done then. */
+static int is_news(const struct config *c, const char *name)
+{
+    const char *key;
+    char value[32];
+    int from_default;
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        if (!strcmp(key, name))
+            return from_default;
+    return 0;
+}
+
+int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err)
 {
     for (const char *mine = ours, *next; *mine; mine = next) {
         size_t key = strcspn(mine, "="), value = strcspn(mine + key, "\n") - 1, size;
@@ -113,6 +126,8 @@ int session_identity_compare(const char *saved, const char *ours, const char *pa
         snprintf(name, sizeof name, "%.*s", (int)key, mine);
         const char *theirs = session_line(saved, name, &size);
         if (theirs && size == value && !memcmp(theirs, mine + key + 1, value))
+            continue;
+        if (!theirs && is_news(&m->config, name))
             continue;
         if (!theirs)
             theirs = "not said", size = strlen(theirs);

@@ -14,8 +14,8 @@
  * In memory of the model's allocator; NULL without memory. */
 char *session_identity(const struct model *m, size_t context);
 
-/* VB_BAD_ARGUMENT with the first line in which they differ; *path names the file that `saved` is from. */
-int session_identity_compare(const char *saved, const char *ours, const char *path, vb_error *err);
+/* VB_BAD_ARGUMENT with the first line in which they differ; `ours` is m's, `path` names the file that `saved` is from. */
+int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err);
 
 /* The conventions of drafting alone, as conventions_list writes them. */
 void session_draft_conventions(const struct model *m, char *list, size_t room);

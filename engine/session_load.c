@@ -1,6 +1,7 @@
 /* engine/session_load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
 #include <string.h>
 
+#include "../ops/mistake.h"
 #include "../simd/fpenv.h"
 #include "numa.h"
 #include "prefill.h"
@@ -58,7 +59,7 @@ static int check_model(const struct loading *l, const struct model *m, const vb_
     char *ours = session_identity(m, context);
     if (!ours)
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for reading it", l->in.path);
-    int code = session_identity_compare(l->model, ours, l->in.path, l->err);
+    int code = session_identity_compare(l->model, ours, m, l->in.path, l->err);
     vb_free(m->allocator, ours);
     if (!code && l->in.head.tokens > context)
         code = vb_fail(l->err, VB_BAD_ARGUMENT, "%s holds %llu tokens, the context %zu", l->in.path,
@@ -108,7 +109,7 @@ static int read_output(struct loading *l, struct vb_session *s)
         session_read(&l->in, pair, sizeof pair);
         if (pair[0] <= before || pair[0] >= s->model->config.vocab_size || pair[1] < 1 || (uint64_t)pair[1] > left)
             code = wrong(l, "wrong: what it counts as output cannot be");
-        for (int32_t n = 0; n < pair[1] && !code; n++)
+        for (int32_t n = MISTAKE(loaded_output_forgotten) ? pair[1] : 0; n < pair[1] && !code; n++)
             sampler_saw_output(s->sampler, pair[0]);
         left -= code ? 0 : (uint64_t)pair[1];
         before = pair[0];
