@@ -101,9 +101,10 @@ static void write_output(struct session_writer *w, const struct vb_session *s)
 /* Layer by layer, in pieces short enough to tell progress and to stop between them. */
 static int write_cache(struct session_writer *w, const struct vb_session *s, const vb_file_options *o, vb_error *err)
 {
+    size_t bytes = s->cached * w->head.width * sizeof(float); /* of a layer */
     for (size_t layer = 0; layer < s->cache.layers && !w->error; layer++) {
         session_write_rows(w, &s->cache, layer, s->cached);
-        if (o->progress && o->progress(o->progress_context, layer + 1, s->cache.layers))
+        if (o->progress && o->progress(o->progress_context, (layer + 1) * bytes, s->cache.layers * bytes))
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
     }
     return VB_OK;

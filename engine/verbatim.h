@@ -297,14 +297,15 @@ typedef struct vb_file_options {
     int without_hidden; /* saving: without the target's hidden rows. Then the first draft after a load knows nothing of the newest
                            one, and later ones are as always: it takes zeros, and its cache row goes to a dummy slot */
     int replace;        /* saving: a file of this name is replaced; else it is an error */
-    int (*progress)(void *context, size_t done, size_t total); /* bytes; non-zero stops (VB_STOPPED). NULL: silent */
+    int (*progress)(void *context, size_t done, size_t total); /* bytes: of the target's cache, or of the file that is read. Non-zero
+                           stops (VB_STOPPED); NULL: silent */
     void *progress_context;
 } vb_file_options;
 
 /* Writes the session to a file: its tokens, the target's cache, what its draft method holds, and which of its tokens penalties
  * count as output. Options of sampling are not in it, and need not be, since random numbers depend on seed and index alone.
- * `path` is there when the file is whole and on the disk, not before; engine/session_file.h draws it. Drafts apart (only
- * those of eagle-reroll, and only without_hidden), the session goes on as if it had not been saved. options may be NULL. */
+ * `path` is there when the file is whole and on the disk, not before; engine/session_file.h draws it. The session goes on as
+ * if it had not been saved, but that drafts of eagle-reroll may be others after a save without_hidden. options may be NULL. */
 int vb_session_save(vb_session *session, const char *path, const vb_file_options *options, vb_error *err);
 
 /* Opens a session of `model` with `options` and fills it from the file. From there on it gives, bit for bit, what the one
