@@ -25,6 +25,14 @@ BASE    += -DHAVE_NUMA
 LIBS    += -lnuma
 endif
 
+# Without libedit the command reads lines as they come.
+HAVE_LIBEDIT := $(shell echo 'int main(void) { return !readline(""); }' | $(CC) $(CFLAGS) -include stdio.h -include editline/readline.h \
+                  -x c -o /dev/null - -ledit 2>/dev/null && echo yes)
+ifeq ($(HAVE_LIBEDIT),yes)
+FLAGS_OF_line := -DHAVE_LIBEDIT
+EDIT    := -ledit
+endif
+
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)
@@ -80,7 +88,7 @@ flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
         $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
-        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn))
+        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/line.c,$<),$(FLAGS_OF_line))
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -103,7 +111,7 @@ $(BUILD)/libreference.a: $(REF_OBJ)
 
 $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
-	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT)
 
 # Another SLEEF with other bits is refused when the program is built, in one sentence.
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash

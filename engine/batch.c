@@ -60,12 +60,14 @@ struct round {
     struct run **runs;
     size_t count, chunk;
     int by_onednn; /* a chunk of prefill onednn, of the only run */
+    size_t S;       /* rows of the target's pass, */
+    double seconds; /* and how long it took */
 };
 
 /* Drafts, the target's pass, logits: what threads stand by for. */
 static void passes_of_round(void *arg)
 {
-    const struct round *r = arg;
+    struct round *r = arg;
     size_t S = 0;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
@@ -73,18 +75,24 @@ static void passes_of_round(void *arg)
         struct op_ctx *own = &run->session->work.cx; /* modules draft in their session's memory */
         if (own != &r->w->cx)
             op_share_crew(own, &r->w->cx);
+        double start = seconds();
         session_plan(run->session, &run->plan, r->chunk, most, &run->result->draft_failures);
+        run->drafting = seconds() - start;
+        run->result->draft_seconds += run->drafting;
         if (own != &r->w->cx)
             own->crew = NULL;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
+    double start = seconds();
     if (r->by_onednn)
         prefill_begin(r->w);
     forward_target(r->w, r->rows, S);
     if (r->by_onednn)
         prefill_end(r->w);
     logits_of(r->w, r->runs, r->count);
+    r->seconds = seconds() - start;
+    r->S = S;
 }
 
 /* Plan, forward, choose, commit. */
@@ -104,7 +112,11 @@ static int round_of(struct round *r, vb_error *err)
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (run->plan.chooses && !code)
             code = decode_choose(run, w, chosen, &n, err);
+        double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
         session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
+        run->drafting += seconds() - observing;
+        run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
+        session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);
         if (!code) /* the drafter's own passes over a prompt */
             code = prefill_failed(&run->session->work, err);
         trace_round_ends(run->session->tracer);
@@ -139,7 +151,8 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
                 group[n++] = &runs[i];
             }
             if (n)
-                code = round_of(&(struct round){w, first->rows, group, n, first->chunk, prefill_rows(group[0]->session) > 0}, err);
+                code = round_of(&(struct round){.w = w, .rows = first->rows, .runs = group, .count = n, .chunk = first->chunk,
+                                                 .by_onednn = prefill_rows(group[0]->session) > 0}, err);
             for (size_t j = 0; j < n; j++)
                 active |= !group[j]->finished;
         }
@@ -209,6 +222,7 @@ int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_e
     *next = s->tokens[s->count - 1];
     room = s->context - s->count;
     if (s->type && room) {
+        acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
         *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),

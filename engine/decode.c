@@ -58,13 +58,14 @@ static size_t look_for_end(struct run *run, const vb_event *event)
 }
 
 /* Counts and tells; returns whether the run ends with this token. */
-static int emit(struct run *run, int32_t token, size_t i, const float *logits)
+static int emit(struct run *run, const struct verdict *v, size_t i, const float *logits)
 {
     const vb_generate_options *o = run->options;
     struct vb_session *s = run->session;
     vb_result *r = run->result;
     size_t index = s->count + i, V = (size_t)s->model->config.vocab_size;
-    int depth = i < (size_t)run->plan.drafts && run->plan.draft[i] == token ? (int)i + 1 : 0;
+    int32_t token = v->token;
+    int depth = v->stands ? (int)i + 1 : 0;
     vb_event event = {.token = token, .index = index, .draft_depth = depth, .logits = logits};
 
     s->tokens[index] = token; /* the next row's mask looks at it; it is committed later */
@@ -77,6 +78,11 @@ static int emit(struct run *run, int32_t token, size_t i, const float *logits)
     if (depth) {
         r->accepted++;
         r->accepted_by_depth[depth - 1]++;
+        r->relaxed += (size_t)v->relaxed;
+        r->relaxed_nats += v->nats;
+    } else if (i < (size_t)run->plan.drafts) {
+        r->rejected_by_depth[i]++;
+        r->first_reject[v->why]++;
     }
     event.text_bytes = look_for_end(run, &event);
     if (o->callback && o->callback(o->context, &event) && !run->finished)
@@ -93,13 +99,15 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         const float *logits = p->logits + *n * V;
         if (!all_finite(logits, V))
             return row_not_finite(run, w, *n, err);
-        int32_t token = sampler_choose(s->sampler, logits, s->tokens, s->count + *n * !MISTAKE(random_number_by_round));
-        if (token < 0)
+        struct draft_at d = {0};
+        if (*n < (size_t)p->drafts)
+            d = (struct draft_at){p->draft[*n], (int)*n + 1, vb_is_end_token(s->model, p->draft[*n])};
+        struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + *n * !MISTAKE(random_number_by_round), &d);
+        if (v.token < 0)
             return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
         size_t i = (*n)++;
-        chosen[i] = token;
-        if (emit(run, token, i, logits) || i == (size_t)p->drafts ||
-            (p->draft[i] != token && !(MISTAKE(one_draft_too_many) && i == 0)))
+        chosen[i] = v.token;
+        if (emit(run, &v, i, logits) || i == (size_t)p->drafts || (!v.stands && !(MISTAKE(one_draft_too_many) && i == 0)))
             break;
     }
     return VB_OK;

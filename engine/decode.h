@@ -11,6 +11,7 @@ struct run {
     const vb_generate_options *options;
     vb_result *result;
     struct plan plan;
+    double drafting; /* seconds of the round that the drafter took */
     int finished;
     struct stop *stop; /* NULL: no stop strings */
     size_t text;       /* bytes of the run's text */
@@ -20,9 +21,9 @@ struct run {
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run);
 
-/* Strict verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it
- * counts only if drafts 1..i are the tokens chosen before it. Chooses from row to row until a draft differs, the run
- * ends, or a row that would choose is not finite (VB_NOT_FINITE, naming the token's index and the first layer). Tokens
+/* Verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it counts only
+ * if drafts 1..i are the tokens chosen before it. Chooses from row to row, as engine/acceptance.h says, until a draft does not
+ * stand, the run ends, or a row that would choose is not finite (VB_NOT_FINITE, naming the token's index and the first layer). Tokens
  * go to the callback as they are chosen. chosen has room for 1 + drafts tokens; *n are chosen, also on an error. */
 int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);
 

@@ -43,7 +43,8 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 }
 
 const struct drafter_type draft_eagle_keep = {
-    .name = "eagle-keep", .needs_mtp = 1, .open = open_keep, .observe = observe, .propose = propose,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .close = mtp_drafter_close,
+    .name = "eagle-keep", .needs = NEEDS_MTP, .open = open_keep, .observe = observe, .propose = propose,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -26,11 +26,9 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
         memcpy(s->h, s->next, (rows + pad) * d * sizeof *s->h);
         mtp_cut(s, 0, first + (size_t)drafts);
         mtp_rows(s, w, 0, rows, pad, ALL_FROM_ITSELF, draft);
-        int32_t chosen = mtp_choose(s, w, 0, s->g + (rows - 1) * d, drafts + 1);
-        if (chosen < 0) {
-            ++*failed;
+        int32_t chosen = mtp_choose(s, w, 0, s->g + (rows - 1) * d, drafts + 1, failed);
+        if (chosen < 0)
             break;
-        }
         draft[drafts++] = chosen;
     }
     mtp_cut(s, 0, N);
@@ -47,7 +45,8 @@ static void after_prompt(struct drafter *d, struct workspace *w)
 }
 
 const struct drafter_type draft_eagle_reroll = {
-    .name = "eagle-reroll", .needs_mtp = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
-    .after_prompt = after_prompt, .rewind = mtp_drafter_no_rewind, .close = mtp_drafter_close,
+    .name = "eagle-reroll", .needs = NEEDS_MTP, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
+    .after_prompt = after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -18,7 +18,8 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num_depths - 1; }
 
 const struct drafter_type draft_mtp_vanilla = {
-    .name = "mtp-vanilla", .needs_mtp = 1, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .close = mtp_drafter_close,
+    .name = "mtp-vanilla", .needs = NEEDS_MTP, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .bytes = mtp_drafter_bytes,
+    .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -11,18 +11,28 @@ struct session_writer;
 struct session_reader;
 
 struct drafter_options {
+    const vb_session_options *asked; /* by the session's user: what only one method wants is read there */
     size_t context;          /* the most tokens of the timeline */
+    const struct kernels *kernels;
+    int threads;
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
     int poison;              /* cut cache rows become NaN */
     int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
     struct tracer *tracer;   /* NULL: nobody listens */
+    /* Draft `number` of the round, from 1, given its row of logits [V], finite; those before it were chosen so too. NULL: the
+     * best. How many drafts there are may depend on the drafts chosen and on what was observed, and on no other draw. */
+    int32_t (*choose)(void *context, const float *logits, int number);
+    void *choose_context;
 };
+
+/* Without which a method is refused. */
+enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_CALLBACK };
 
 struct drafter_type {
     const char *name;
-    int needs_mtp; /* refused on a model without MTP modules */
+    enum drafter_needs needs;
 
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
@@ -33,8 +43,9 @@ struct drafter_type {
     void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
-    /* Proposes at most max drafts after the tokens observed; returns how many. Changes nothing that observe would not
-     * undo. *failed counts rows that were not finite. */
+    /* Proposes at most max drafts after the tokens observed; returns how many, each in the target's vocabulary. Changes
+     * nothing that observe would not undo. *failed counts drafts that ended early because of a row that was not finite, or
+     * of what a callback said. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
     /* The prompt is done and its next token observed; may be NULL. */
@@ -45,20 +56,32 @@ struct drafter_type {
     size_t (*rewind)(const struct drafter *d);
 
     /* The state after `pos` observed tokens, of which what comes behind was cut, to a session file: hidden rows of the
-     * target too, or only what does not need them. A drafter without state of its own has NULL here: after a load it observes
-     * the tokens again, with zeros for hidden rows. w: scratch, as for observe. */
+     * target too, or only what does not need them. NULL where the tokens say all: after a load they are observed
+     * again, with zeros for hidden rows. w: scratch, as for observe. */
     void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
     /* Into a drafter that has observed nothing: tokens [pos] and what save has written. DRAFTER_OTHER, and nothing was changed,
      * when it is of a drafter with other depths; DRAFTER_WRONG when no save can have written it. */
     int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 
+    size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
     void (*close)(struct drafter *d);
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 
-extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep;
+extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep, draft_ngram,
+    draft_model, draft_callback;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
 /* By name; NULL and "none" give NULL. Another name is VB_BAD_ARGUMENT, and the known ones are told. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
+/* Whether there is what the method needs; VB_BAD_ARGUMENT says what is missing. */
+int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
+/* K where none was given: the number of MTP modules where these draft, else 3. */
+int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
+/* The most that draft_auto asks for where no number was given. mtp-vanilla keeps a cache for each, whatever is asked for. */
+int drafter_longest(const struct drafter_type *type, const struct model *m);
+
+/* The token that a row of logits [V] drafts as draft `number`, from 1: by o->choose, or argmax, lowest index. -1 ends the draft:
+ * the row is not finite (*failed counts it), or its best probability, at temperature 1, is below the session's draft_p_min. */
+int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
 
 #endif

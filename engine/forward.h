@@ -42,6 +42,7 @@ struct workspace {
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;
+    size_t bytes;                  /* of all blocks */
 };
 
 /* context: of the session; timelines may be a round longer, by drafts and padding. */

@@ -28,6 +28,11 @@ void kvcache_close(struct kvcache *c, const vb_allocator *a);
 
 static inline float *kvcache_layer(const struct kvcache *c, size_t layer) { return c->rows + layer * c->capacity * c->row; }
 
+static inline size_t kvcache_bytes(const struct kvcache *c)
+{
+    return c->capacity * (c->layers * c->row * sizeof *c->rows + sizeof *c->slots);
+}
+
 /* Makes room for token index `length`: returns its slot. */
 int32_t kvcache_append(struct kvcache *c);
 /* Keeps the first n tokens. n beyond the length changes nothing. */

@@ -16,7 +16,7 @@
 #include "../ops/weights.h"
 #include "../simd/decode.h"
 
-#define AT_ONCE ((size_t)8 << 20) /* bytes of a file between two calls of progress, about */
+#define AT_ONCE ((size_t)8 << 20) /* bytes of a file, or of a copy, between two calls of progress, about */
 
 /* ---- what is to be copied ---- */
 
@@ -324,12 +324,20 @@ struct work {
     int rc;
 };
 
+/* Of the result, so many that neither they nor what they are made from is much memory. */
+static size_t rows_at_once(const struct model_copy *c)
+{
+    const struct weight_view *from = &c->from, *to = &c->result;
+    size_t before = weight_bytes(from) / from->rows * to->cols / from->cols, after = weight_bytes(to) / to->rows;
+    return AT_ONCE / ((before > after ? before : after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
+}
+
 static int make_copy(struct work *w)
 {
     struct making *m = &w->m;
     const struct binder *b = w->b;
     const struct weight_view *to = &m->copy->result;
-    size_t bytes = weight_bytes(to), each = AT_ONCE / (bytes / to->rows + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
+    size_t bytes = weight_bytes(to), each = rows_at_once(m->copy);
     for (m->row = 0; m->row < to->rows; m->row = m->end) {
         m->end = to->rows - m->row < each ? to->rows : m->row + each;
         size_t rows = m->end - m->row;

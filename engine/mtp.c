@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "../ops/mistake.h"
-#include "sampler.h"
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
@@ -203,12 +202,12 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
         mtp_cut(s, k, first + n);
 }
 
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number)
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
 {
     size_t V = (size_t)s->model->config.vocab_size;
     forward_head(w, &s->depths[k].module->head, s->logits, g, 1);
     forward_tap_logits(w, s->logits, s->head_row, 1);
-    int32_t token = all_finite(s->logits, V) ? argmax(s->logits, V) : -1;
+    int32_t token = drafter_choose(&s->options, s->logits, V, number, failed);
     trace_choose(s->options.tracer, k, s->head_row, token, number);
     return token;
 }
@@ -264,13 +263,11 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
         mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
         mtp_cut(s, k, final + MISTAKE(draft_row_kept));
         if (k < max) {
-            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1);
-            if (chosen < 0) {
-                ++*failed;
+            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1, failed);
+            if (chosen < 0)
                 max = k; /* the deeper ones still compute their final rows */
-            } else {
+            else
                 draft[drafts++] = chosen;
-            }
         }
         first_before = first;
         rows_before = n;
@@ -287,11 +284,9 @@ int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int draf
         memset(s->h + d, 0, pad * d * sizeof *s->h);
         mtp_rows(s, w, 0, 1, pad, FROM_ITSELF, draft);
         last = 0;
-        int32_t chosen = mtp_choose(s, w, 0, s->g, drafts + 1);
-        if (chosen < 0) {
-            ++*failed;
+        int32_t chosen = mtp_choose(s, w, 0, s->g, drafts + 1, failed);
+        if (chosen < 0)
             break;
-        }
         draft[drafts++] = chosen;
     }
     return drafts;
@@ -324,6 +319,14 @@ void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, con
 }
 
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
+
+size_t mtp_drafter_bytes(const struct drafter *d)
+{
+    size_t all = 0;
+    for (int k = 0; k < d->state.num_depths; k++)
+        all += kvcache_bytes(&d->state.depths[k].cache);
+    return all;
+}
 
 void mtp_drafter_close(struct drafter *d)
 {

@@ -65,8 +65,8 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * last is `last` of s->next. Returns how many there are then. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* argmax of depth k's head over a row g, lowest index; -1 when its logits are not finite. number: of the draft, from 1. */
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number);
+/* What depth k's head drafts from a row g (drafter_choose). number: of the draft, from 1. */
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
 /* Rows of a depth's cache, without the phantom; and a cut to n of them. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
@@ -89,6 +89,7 @@ int mtp_drafter_open(struct drafter **out, const struct model *m, const struct d
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
+size_t mtp_drafter_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);
 /* mtp_save.c */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);

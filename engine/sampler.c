@@ -10,8 +10,8 @@ struct sampler {
     vb_sampling options;
     size_t V;
     float *bias;           /* [V], NULL without logit bias */
-    unsigned char *seen;   /* [V]: in the prompt or the output */
-    int32_t *in_output;    /* [V]: how often in the output */
+    unsigned char *in_prompt; /* [V] */
+    int32_t *in_output;    /* [V]: how often */
     unsigned char *mask;   /* [V] */
     float *z;              /* [V] */
     double *weight;        /* [V], by token */
@@ -33,33 +33,6 @@ int all_finite(const float *z, size_t n)
     for (size_t i = 0; i < n; i++)
         zero += z[i] * 0.0f;
     return zero == 0.0f;
-}
-
-void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
-{
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53 * c0, p1 = (uint64_t)0xCD9E8D57 * c2;
-        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        c0 = n0;
-        c2 = n2;
-        k0 += 0x9E3779B9;
-        k1 += 0xBB67AE85;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
-
-double random_at(uint64_t seed, uint64_t index, enum random_stream stream)
-{
-    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, 0}, word[4];
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    philox4x32(word, counter, key);
-    return (double)(((uint64_t)word[1] << 32 | word[0]) >> 11) * 0x1p-53;
 }
 
 static int check(const vb_sampling *o, size_t V, vb_error *err)
@@ -97,13 +70,13 @@ int sampler_open(struct sampler **out, const vb_sampling *options, size_t V, con
     s->options = *options;
     s->V = V;
     s->bias = options->bias_count ? vb_alloc(a, V, sizeof *s->bias) : NULL;
-    s->seen = vb_alloc(a, V, sizeof *s->seen);
+    s->in_prompt = vb_alloc(a, V, sizeof *s->in_prompt);
     s->in_output = vb_alloc(a, V, sizeof *s->in_output);
     s->mask = vb_alloc(a, V, sizeof *s->mask);
     s->z = vb_alloc(a, V, sizeof *s->z);
     s->weight = vb_alloc(a, V, sizeof *s->weight);
     s->candidate = vb_alloc(a, V, sizeof *s->candidate);
-    if ((options->bias_count && !s->bias) || !s->seen || !s->in_output || !s->mask || !s->z || !s->weight || !s->candidate) {
+    if ((options->bias_count && !s->bias) || !s->in_prompt || !s->in_output || !s->mask || !s->z || !s->weight || !s->candidate) {
         sampler_close(s, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a sampler over %zu tokens", V);
     }
@@ -124,24 +97,20 @@ void sampler_close(struct sampler *s, const vb_allocator *a)
 {
     if (!s)
         return;
-    void *blocks[] = {s->bias, s->seen, s->in_output, s->mask, s->z, s->weight, s->candidate, s};
+    void *blocks[] = {s->bias, s->in_prompt, s->in_output, s->mask, s->z, s->weight, s->candidate, s};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
 }
 
 void sampler_restart(struct sampler *s)
 {
-    memset(s->seen, 0, s->V * sizeof *s->seen);
+    memset(s->in_prompt, 0, s->V * sizeof *s->in_prompt);
     memset(s->in_output, 0, s->V * sizeof *s->in_output);
 }
 
-void sampler_saw_prompt(struct sampler *s, int32_t token) { s->seen[token] = 1; }
-
-void sampler_saw_output(struct sampler *s, int32_t token)
-{
-    s->seen[token] = 1;
-    s->in_output[token]++;
-}
+void sampler_saw_prompt(struct sampler *s, int32_t token) { s->in_prompt[token] = 1; }
+void sampler_saw_output(struct sampler *s, int32_t token) { s->in_output[token]++; }
+void sampler_forget_output(struct sampler *s, int32_t token) { s->in_output[token]--; }
 
 int32_t sampler_in_output(const struct sampler *s, int32_t token) { return s->in_output[token]; }
 
@@ -156,7 +125,7 @@ static void adjust(struct sampler *s, const float *logits, const int32_t *tokens
     }
     for (size_t t = 0; t < s->V; t++) {
         float z = s->bias ? logits[t] + s->bias[t] : logits[t];
-        if (r != 0.0f && r != 1.0f && s->seen[t])
+        if (r != 0.0f && r != 1.0f && (s->in_prompt[t] || s->in_output[t]))
             z = z > 0.0f ? z / r : z * r;
         if (s->in_output[t]) {
             z = z - o->presence_penalty;
@@ -208,11 +177,11 @@ static size_t top_p(const struct sampler *s, size_t n)
     return kept;
 }
 
-/* The candidates that temperature, top-k, top-p and min-p leave: mask[t] is 1 for them; returns how many. */
-static size_t select_candidates(struct sampler *s)
+/* The candidates that temperature, top-k, top-p and min-p leave: mask[t] is 1 for them, weight[t] what they weigh. */
+static void select_candidates(struct sampler *s)
 {
     const vb_sampling *o = &s->options;
-    size_t n = 0, left = 0;
+    size_t n = 0;
     float max = -INFINITY;
     for (size_t t = 0; t < s->V; t++) {
         s->z[t] = s->z[t] / o->temperature;
@@ -231,29 +200,72 @@ static size_t select_candidates(struct sampler *s)
         n = top_p(s, n);
     memset(s->mask, 0, s->V);
     for (size_t i = 0; i < n; i++) /* the largest weight is exp(0) = 1 */
-        left += s->mask[s->candidate[i]] = s->weight[s->candidate[i]] >= (double)o->min_p;
-    return left;
+        s->mask[s->candidate[i]] = s->weight[s->candidate[i]] >= (double)o->min_p;
+}
+
+double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights)
+{
+    double total = 0.0;
+    *weights = s->weight;
+    adjust(s, logits, tokens, index);
+    if (s->options.temperature == 0.0f) {
+        int32_t best = argmax(s->z, s->V);
+        memset(s->weight, 0, s->V * sizeof *s->weight);
+        return s->weight[best] = s->z[best] > -INFINITY ? 1.0 : 0.0;
+    }
+    select_candidates(s);
+    for (size_t t = 0; t < s->V; t++) {
+        s->weight[t] = s->mask[t] ? s->weight[t] : 0.0;
+        total += s->weight[t];
+    }
+    return total;
+}
+
+int32_t weighted_choice(const double *weights, size_t V, double total, double u)
+{
+    double sum = 0.0;
+    int32_t last = -1;
+    for (size_t t = 0; t < V; t++)
+        if (weights[t] > 0.0) {
+            last = (int32_t)t;
+            if ((sum += weights[t]) > u * total)
+                break;
+        }
+    return last;
 }
 
 int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *tokens, size_t index)
 {
-    adjust(s, logits, tokens, index);
     if (s->options.temperature == 0.0f) {
+        adjust(s, logits, tokens, index);
         int32_t best = argmax(s->z, s->V);
         return s->z[best] > -INFINITY ? best : -1;
     }
-    size_t left = select_candidates(s);
-    double total = 0.0, sum = 0.0, u = random_at(s->options.seed, index, RANDOM_TARGET);
-    int32_t last = -1;
-    for (size_t t = 0; left && t < s->V; t++)
-        if (s->mask[t])
-            total += s->weight[t];
-    for (size_t t = 0; left && t < s->V; t++)
-        if (s->mask[t]) {
-            sum += s->weight[t];
-            last = (int32_t)t;
-            if (sum > u * total)
-                break;
-        }
-    return last;
+    const double *weights;
+    double total = sampler_distribution(s, logits, tokens, index, &weights);
+    return weighted_choice(weights, s->V, total, random_at(s->options.seed, index, RANDOM_TARGET));
+}
+
+enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_reject otherwise)
+{
+    if (s->z[token] == -INFINITY)
+        return VB_REJECT_MASKED;
+    if (s->options.temperature != 0.0f && !s->mask[token])
+        return VB_REJECT_CUT_OFF;
+    return otherwise;
+}
+
+struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token)
+{
+    struct closeness c = {0};
+    float max;
+    adjust(s, logits, tokens, index);
+    max = s->z[argmax(s->z, s->V)];
+    for (size_t t = 0; t < s->V; t++) {
+        c.rank += (size_t)before(s->z, (int32_t)t, token);
+        c.total += (double)kernel_expf(s->z[t] - max);
+    }
+    c.weight = (double)kernel_expf(s->z[token] - max);
+    c.nats = (double)max - (double)s->z[token];
+    return c;
 }

@@ -6,6 +6,7 @@
 #ifndef VB_SAMPLER_H
 #define VB_SAMPLER_H
 
+#include "random.h"
 #include "support.h"
 
 struct sampler;
@@ -18,6 +19,7 @@ void sampler_close(struct sampler *s, const vb_allocator *a);
 void sampler_restart(struct sampler *s);
 void sampler_saw_prompt(struct sampler *s, int32_t token);
 void sampler_saw_output(struct sampler *s, int32_t token);
+void sampler_forget_output(struct sampler *s, int32_t token); /* it was a draft */
 /* How often the output had it. */
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
@@ -25,14 +27,25 @@ int32_t sampler_in_output(const struct sampler *s, int32_t token);
  * mask). -1 when no candidate is left. Does not count the token as output: sampler_saw_output does. */
 int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *tokens, size_t index);
 
+/* The same up to the random number: weights [V], which stay valid until the next call; 0 for what is no candidate. Returns
+ * their sum, in double, ascending index, from +0: 0 when no candidate is left. At temperature 0 the best token weighs 1. */
+double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights);
+/* The first token whose cumulative sum exceeds u * total, u in [0, 1); -1 when none weighs anything. */
+int32_t weighted_choice(const double *weights, size_t V, double total, double u);
+
+/* Of the row looked at last: why the token was no candidate (VB_REJECT_MASKED, VB_REJECT_CUT_OFF); `otherwise`: it was one. */
+enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_reject otherwise);
+
+/* How close a token is to the best of its row after bias, penalties and mask, at temperature 1: rank, 0 for the best; its
+ * weight exp(z - z_best) and that of all, of which the best's is 1; log p_best - log p. */
+struct closeness {
+    size_t rank;
+    double weight, total, nats;
+};
+struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token);
+
 /* argmax, lowest index. n >= 1. */
 int32_t argmax(const float *z, size_t n);
 int all_finite(const float *z, size_t n);
-
-/* Philox4x32-10 (Salmon et al. 2011): counter and key -> four words. */
-void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
-enum random_stream { RANDOM_TARGET, RANDOM_DRAFT, RANDOM_ACCEPTANCE, RANDOM_RESIDUAL };
-/* u in [0, 1) for the token of this index: 53 bits. */
-double random_at(uint64_t seed, uint64_t index, enum random_stream stream);
 
 #endif

@@ -10,22 +10,37 @@
 #include "prefill.h"
 #include "tap.h"
 
+/* Whether what is said depends on the drafts. */
+static int drafts_lead(const vb_sampling *o)
+{
+    return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+}
+
 static int choose_drafter(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
     const struct drafter_type *type;
     int code = drafter_find(&type, o->draft, err);
+    if (!(o->draft_p_min >= 0.0f && o->draft_p_min <= 1.0f))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->draft_p_min);
     if (o->draft_tokens > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
     if (code || !type)
         return code;
-    if (type->needs_mtp && !s->model->num_mtp)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(s->model->checkpoint),
-                       type->name);
-    int modules = s->model->num_mtp < VB_MAX_DRAFT ? s->model->num_mtp : VB_MAX_DRAFT;
-    s->max_draft = o->draft_tokens ? o->draft_tokens : type->needs_mtp ? modules : 3;
+    code = drafter_check(type, s->model, o, err);
+    if (code)
+        return code;
+    s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
+    if (s->type && o->draft_auto && drafts_lead(&o->sampling))
+        return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
+                       "it is said", o->sampling.acceptance);
+    if (s->type && o->draft_auto) {
+        int first = drafter_default_tokens(type, s->model);
+        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
+    }
     return VB_OK;
 }
 
@@ -57,6 +72,17 @@ static int check_options(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
+/* The drafts of a round stand behind the timeline until the round decides. */
+static int32_t draw_draft(void *context, const float *logits, int number)
+{
+    struct vb_session *s = context;
+    size_t index = s->count + (size_t)number - 1;
+    int32_t token = acceptance_draw(s->acceptance, logits, s->tokens, s->count, number);
+    if (index < s->context) /* else it is one that a convention discards */
+        s->tokens[index] = token;
+    return token;
+}
+
 static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *err)
 {
     const struct config *c = &s->model->config;
@@ -80,10 +106,14 @@ static int open_parts(struct vb_session *s, const struct kernels *k, vb_error *e
     s->cache.tracer = s->tracer;
     if (!code)
         code = sampler_open(&s->sampler, &s->options.sampling, (size_t)c->vocab_size, a, err);
+    if (!code)
+        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, (size_t)c->vocab_size, s->max_draft, a, err);
     if (!code && s->type) {
-        struct drafter_options o = {.context = s->context, .most_observed = max_rows + 1, .max_draft = s->max_draft,
+        struct drafter_options o = {.asked = &s->options, .kernels = k, .threads = threads, .context = s->context,
+                                    .most_observed = max_rows + 1, .max_draft = s->max_draft,
                                     .poison = s->options.poison_cut_rows, .padded = s->options.padded,
-                                    .sequence = s->options.sequence, .tracer = s->tracer};
+                                    .sequence = s->options.sequence, .tracer = s->tracer,
+                                    .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
         code = s->type->open(&s->drafter, s->model, &o, err);
     }
     if (!code && s->options.tap) {
@@ -137,6 +167,7 @@ void vb_session_close(vb_session *s)
     if (s->drafter)
         s->type->close(s->drafter);
     tapper_close(s->work.tapper, a);
+    acceptance_close(s->acceptance, a);
     sampler_close(s->sampler, a);
     tracer_close(s->tracer, a);
     kvcache_close(&s->cache, a);
@@ -221,8 +252,11 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;
     most = most ? most - 1 : 0;
-    if (most > (size_t)s->max_draft)
-        most = (size_t)s->max_draft;
+    size_t longest = s->options.draft_auto ? (size_t)s->length.K : (size_t)s->max_draft;
+    p->asked = most >= longest;
+    if (most > longest)
+        most = longest;
+    acceptance_round(s->acceptance);
     if (most)
         p->drafts = s->type->propose(s->drafter, &s->work, p->draft, (int)most, failed);
     p->padding -= p->padding ? p->drafts : 0;
@@ -266,3 +300,15 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
     if (p->is_prompt && n && s->type->after_prompt)
         s->type->after_prompt(s->drafter, &s->work);
 }
+
+void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+{
+    int stood = 0;
+    if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
+        return;
+    while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
+        stood++;
+    draft_length_saw(&s->length, stood, seconds);
+}
+
+size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }

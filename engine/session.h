@@ -6,8 +6,9 @@
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
+#include "acceptance.h"
+#include "draft_length.h"
 #include "drafter.h"
-#include "sampler.h"
 
 struct vb_session {
     const struct model *model;
@@ -21,8 +22,10 @@ struct vb_session {
     size_t given;         /* tokens appended by the caller or left by a cut: passes over them are a prompt's, without drafts */
     const struct drafter_type *type; /* NULL: no drafts */
     struct drafter *drafter;
-    int max_draft;        /* K */
+    int max_draft;        /* K, */
+    struct draft_length length; /* or with draft_auto the longest, and what of it is asked for */
     struct sampler *sampler;
+    struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
     struct row *rows;     /* [work.max_rows]: a pass, of this session or of several */
 };
@@ -32,6 +35,7 @@ struct plan {
     size_t committed;     /* rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_DRAFT];
     int drafts;           /* rows of drafts after them */
+    int asked;            /* with draft_auto: as many drafts were asked for as it wanted */
     int padding;          /* rows of nothing after those */
     int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
     int is_prompt;        /* the first of them was given, not chosen */
@@ -52,5 +56,8 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 /* After the pass: cuts the caches to what stands, takes over the `chosen` tokens (0 for a part of a prompt) and lets
  * the drafter observe. hidden: the rows of this plan. */
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden);
+
+/* How long the round took, as far as it was this session's. */
+void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
 #endif

@@ -9,14 +9,17 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer in a GGUF file's metadata (tokenizer_gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json). A directory whose tokenizer is tiktoken.model is
- * VB_UNSUPPORTED, by name; a directory with neither is VB_IO; a tokenizer.json that uses a model, normalizer,
+/* Opens the tokenizer in a GGUF file's metadata (tokenizer_gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json), else
+ * DIR/tiktoken.model with DIR/tokenizer_config.json (tokenizer_tiktoken.c). A directory with neither is VB_IO; a tokenizer.json that uses a model, normalizer,
  * pre-tokenizer or decoder that is not implemented is VB_UNSUPPORTED, naming it. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* The same from memory: config may be NULL. `name` stands for the file in messages. For tests and fuzzers. */
 int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err);
+/* That of a tiktoken.model, and its tokenizer_config.json. */
+int tokenizer_parse_tiktoken(struct tokenizer **out, const char *model, size_t size, const char *config, size_t config_size,
+                             const char *name, const vb_allocator *a, vb_error *err);
 /* The one in a GGUF file's metadata. */
 struct gguf;
 int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err);

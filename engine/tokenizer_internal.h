@@ -2,8 +2,9 @@
  *
  *   text -> added tokens (tokenizer_added.c) -> words (tokenizer_split.c) -> ids (tokenizer_bpe.c)
  *
- * tokenizer_model.c fills the tables from the JSON, tokenizer_pattern.c carries Oniguruma patterns over to PCRE2,
- * tokenizer_utf8.c knows UTF-8, tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
+ * tokenizer_gguf.c and tokenizer_tiktoken.c say other files as tokenizer.json says it, tokenizer_model.c fills the tables
+ * from the JSON, tokenizer_pattern.c carries Oniguruma patterns over to PCRE2, tokenizer_utf8.c knows UTF-8, tokenizer.c
+ * holds the public functions. Everything in a struct tokenizer is constant
  * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
@@ -98,6 +99,7 @@ struct tokenizer {
 
     int32_t bos, eos;
     int add_bos;
+    int in_slices; /* long texts are cut first, as Kimi's program does */
 };
 
 /* What opening needs and the open tokenizer does not. */
@@ -109,6 +111,7 @@ struct loading {
     pcre2_general_context *pcre;
     struct name_table names; /* vocabulary and added tokens as tokenizer.json writes them */
     size_t arena_used;
+    int by_rank; /* no merges: what two tokens make together is one, and its id is its rank */
 };
 
 struct symbol { /* a token of a word that is being joined; a list through prev and next, -1 at the ends */
@@ -148,14 +151,22 @@ json_t *get_member(const json_t *object, const char *key);
 /* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
 int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
+/* ---- tokenizer_tiktoken.c ---- */
+int tokenizer_from_tiktoken(json_t **json, const char *text, size_t size, const json_t *config, const char *file, vb_error *err);
+
 /* ---- tokenizer_model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
 int tables_load(struct loading *l);
 int names_make(struct name_table *table, size_t n, const vb_allocator *a);
 int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* 0: it is there already */
 int32_t names_find(const struct name_table *table, const char *s, size_t size);  /* -1: none */
 
+#define LAST_BYTE_CHARACTER 0x143
+/* byte_of[c]: the byte that character c stands for in a byte-level vocabulary, -1: none. */
+void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
+
 /* ---- tokenizer_bpe.c ---- */
 int merges_load(struct loading *l, const json_t *merges);
+int merges_of_ranks(struct loading *l);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- tokenizer_added.c ---- */

@@ -116,6 +116,8 @@ int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int3
 /* The bytes of one token, which may be a part of a character; NULL for an id without a token. */
 const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size);
 int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* -1: none */
+/* Whether two models speak of the same tokens: the bytes of each id, BOS and EOS. VB_BAD_ARGUMENT says where they differ. */
+int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
 int vb_add_bos(const vb_tokenizer *tokenizer);       /* whether a text should have it in front: add_bos_token */
 
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
@@ -138,6 +140,16 @@ typedef struct vb_sampling {
     /* Sets mask[t] to 0 for tokens that may not be chosen at this index; NULL: none. Must depend on its arguments alone. */
     void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
     void *mask_context;
+    /* Which drafts stand. NULL or "strict": a draft that is the target's token, chosen as above: the very path of plain
+     * decoding. "rejection": drafts are drawn from their module's distribution q, as above from its own row and with a random
+     * number of their own, and stand with probability min(1, p/q), else the token is drawn from max(p - q, 0): the same
+     * distribution as plain decoding, another path; at temperature 0 as strict. "relaxed": between the model's thinking tokens
+     * a draft stands also when it is close to the best; lossy. */
+    const char *acceptance;
+    const char *draft_sample_method; /* of rejection: NULL or "probabilistic"; "greedy": the best, a q that is sure of it */
+    int32_t relaxed_topk;  /* of relaxed, at temperature 1 and whatever top-k, top-p, min-p: among so many best (0: 10), */
+    float relaxed_delta;   /* and not more than this less probable than the best (0: 0.6) */
+    int32_t thinking_begin, thinking_end; /* of relaxed: two tokens; they, and end tokens, are the target's own */
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
@@ -192,6 +204,14 @@ typedef struct vb_trace {
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
+/* ---- drafts of the caller's --------------------------------------------------------------------------------------- */
+
+/* What may follow tokens [count], the timeline: writes at most `max` (up to VB_MAX_DRAFT) ids to draft and returns how many;
+ * 0: nothing comes to mind. It has no say in the output, and may answer as it likes: the draft ends before an id outside the
+ * vocabulary and at `max`, and either is counted in vb_result.draft_failures, as a negative answer is. It may not use the
+ * session. Asked again about the same timeline it may answer differently. */
+typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
+
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
@@ -201,8 +221,9 @@ typedef struct vb_session_options {
                               F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
-    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep" */
-    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules; negative: none */
+    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
+                              "draft-model", "callback" */
+    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
@@ -214,10 +235,22 @@ typedef struct vb_session_options {
     int padded;            /* passes of a round are filled up to K+1 rows with token 0, as systems with fixed shapes do */
     int32_t sequence;      /* a number of the caller's, told to taps and traces */
     int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
+    int32_t ngram_min, ngram_max; /* "ngram": how many last tokens must have stood before, 1..64; 0: 2 and 4 */
+    vb_draft_callback draft_callback; /* "callback" */
+    void *draft_context;
+    const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
+                                     the session; ids that only one of them has are not drafted */
+    float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
+                              callbacks have no probabilities */
+    int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
+                              passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
 void vb_session_close(vb_session *session);
+
+/* Bytes that the session's draft method takes: caches, and of a draft model also the memory of its passes. */
+size_t vb_draft_memory(const vb_session *session);
 
 /* Appends tokens to the timeline; nothing is computed yet. Ids outside the vocabulary and more tokens than the context
  * holds are refused, and nothing is appended. */
@@ -238,6 +271,17 @@ typedef struct vb_event {
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
+/* Why a round's first draft that did not stand did not. */
+enum vb_reject {
+    VB_REJECT_OTHER_TOKEN, /* the target chose another one (strict) */
+    VB_REJECT_CHANCE,      /* rejection: less probable to the target than to its module, and the random number was against it */
+    VB_REJECT_MASKED,      /* the mask or a bias of -inf forbade it */
+    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p left it out */
+    VB_REJECT_RANK,        /* relaxed: another one was chosen, and it was not among the relaxed_topk best, */
+    VB_REJECT_DELTA        /* or more than relaxed_delta less probable than the best */
+};
+#define VB_REJECT_REASONS 6 /* how many there are */
+
 enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
@@ -247,11 +291,16 @@ typedef struct vb_result {
     size_t forwards;            /* target passes after prefill */
     size_t drafted, accepted;   /* drafts verified; those emitted */
     size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT];
-    size_t draft_failures;      /* drafts that ended at a row that was not finite */
+    size_t draft_failures;      /* drafts that ended at a row that was not finite, or because a callback said nonsense */
     size_t prefill_tokens;
     double prefill_seconds, decode_seconds;
+    double draft_seconds;       /* of decode_seconds: proposing, and observing what stood */
     int32_t stop_string; /* the number, from 1, of the stop string that ended the run; 0: none did */
     size_t text_bytes;   /* with a tokenizer: of the run's text, which ends before the stop string and an end token */
+    size_t rejected_by_depth[VB_MAX_DRAFT];  /* rounds whose first draft that did not stand was that deep, */
+    size_t first_reject[VB_REJECT_REASONS];  /* and why */
+    size_t relaxed;      /* of the accepted ones, those that are not the target's token */
+    double relaxed_nats; /* what they cost: the sum of log p_best - log p over them */
 } vb_result;
 
 typedef struct vb_generate_options {
@@ -310,9 +359,10 @@ int vb_session_save(vb_session *session, const char *path, const vb_file_options
 
 /* Opens a session of `model` with `options` and fills it from the file. From there on it gives, bit for bit, what the one
  * that was saved would have given, whatever the threads, instruction set, chunk and draft method of either; with the
- * same method and options also the same drafts. A file that was saved under another draft method, other conventions of
- * drafting or (mtp-vanilla) a smaller K has no drafter's state that could be used: the method then observes the tokens with
- * zeros for hidden rows, and proposes worse drafts for a while.
+ * same method and options also the same drafts (acceptance modes other than strict, which look at drafts, need these, and the
+ * hidden rows). A file that was saved under another draft method, other conventions of
+ * drafting or (mtp-vanilla) a smaller K has no drafter's state that could be used: the method then observes the tokens alone,
+ * with zeros for hidden rows; those that have modules propose worse drafts for a while.
  * Refused: what is no session file, of another version, cut short, damaged (VB_BAD_CHECKPOINT, VB_UNSUPPORTED); a model that
  * is not the one it was saved with, another precision, other conventions of the target, another prefill while rows of the
  * prompt are due, a context smaller than the tokens (VB_BAD_ARGUMENT). engine/session_identity.h says how models are told

@@ -37,6 +37,7 @@ static void *take(struct workspace *w, size_t count, size_t size)
     assert(w->block_count < sizeof w->blocks / sizeof *w->blocks);
     void *p = vb_alloc(w->model->allocator, count ? count : 1, size);
     w->blocks[w->block_count++] = p;
+    w->bytes += count * size;
     return p;
 }
 

@@ -38,6 +38,12 @@
     _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
     _(random_number_by_round)      /* every row of a round draws the same number */                                    \
     _(penalties_miss_drafts)       /* accepted drafts are not counted as output */                                     \
+    _(accepted_as_if_undrawn)      /* rejection: a drawn draft stands with p(d), as one that was not drawn */          \
+    _(rest_with_q_of_one)          /* rejection: max(p - 1, 0) in place of a draft that was not drawn */               \
+    _(rest_not_reduced)            /* rejection: another token from p itself, not from what q leaves of it */          \
+    _(streams_shared)              /* rejection: that token with the number that turned the draft down */              \
+    _(draws_miss_drafts)           /* a draft is drawn as if those before it had not been said */                      \
+    _(relaxed_everywhere)          /* relaxed acceptance outside of the thinking tokens too */                         \
     _(stop_misses_drafts)          /* stop strings are not looked for in accepted drafts */                            \
     _(row_of_zeros_kept)           /* loaded without hidden rows: the row made of zeros has no dummy slot */            \
     _(loaded_output_forgotten)     /* a loaded session counts its output as prompt */                                  \

@@ -1,5 +1,6 @@
-/* tests/fuzz_gguf.c -- a GGUF file from memory, and all that is made of it: config, tokenizer, tensors, the bound model.
- * Every tensor must lie inside the file or in a copy, and its shape must make its bytes; what is accepted must open. */
+/* tests/fuzz_gguf.c -- a GGUF file from memory, and all that is made of it: config, tokenizer, tensors, the bound model, its
+ * copies, a few tokens. Every tensor must lie inside the file or in a copy, and its shape must make its bytes; what is accepted
+ * must open, and compute numbers or say that they are none. */
 #include "../engine/gguf.h"
 #include "../engine/model.h"
 #include "../engine/tokenizer.h"
@@ -44,6 +45,21 @@ static unsigned read_first_and_last(const struct checkpoint *c)
     return sum;
 }
 
+static void compute(struct model *m)
+{
+    vb_session *s;
+    vb_result r;
+    vb_error err = {0};
+    vb_session_options o = {.context = 5, .threads = 1, .draft = m->num_mtp ? "mtp-vanilla" : "none"};
+    if (m->config.max_position_embeddings < 5 || m->config.vocab_size < 3)
+        return;
+    demand(!check(vb_session_open(&s, m, &o, &err), &err));
+    demand(!check(vb_append(s, (const int32_t[]){1, 2}, 2, &err), &err));
+    int rc = check(vb_generate(s, &(vb_generate_options){.max_tokens = 3, .ignore_eos = 1}, &r, &err), &err);
+    demand(!rc || rc == VB_NOT_FINITE);
+    vb_session_close(s);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -66,10 +82,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int known = !check(config_from_gguf(&config, g, &err), &err);
     if (!check(checkpoint_from_gguf(&checkpoint, g, NULL, &err), &err)) {
         demand(read_first_and_last(checkpoint) <= 510 * checkpoint_count(checkpoint));
-        if (!known)
+        config.precision = (enum precision)(data[size - 1] % 4); /* of all by turns */
+        if (!known) {
             checkpoint_close(checkpoint);
-        else if (!check(model_bind(&model, &config, checkpoint, NULL, &err), &err))
+        } else if (!check(model_bind(&model, &config, checkpoint, NULL, &err), &err)) {
+            check(model_check(model, NULL, NULL, &err), &err);
+            compute(model);
             model_close(model);
+        }
     }
     gguf_close(g);
     return 0;

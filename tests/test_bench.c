@@ -80,6 +80,25 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
     remove_dir(dir);
 }
 
+TEST(a_draft_model_has_lines_of_its_own_and_its_bytes_count)
+{
+    json_t *all = JSON("bench", "golden/tiny/moonlight", "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate",
+                       "--draft-model", "golden/tiny/moonlight"), *row;
+    double plain = 0;
+    size_t i, lines = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (strcmp(string(row, "kind"), "generate"))
+            continue;
+        double per_forward = real(row, "bytes") / real(row, "forwards"), K = real(row, "draft_tokens");
+        plain = K > 0 ? plain : per_forward;
+        lines += K > 0 && !strcmp(string(row, "draft"), "draft-model");
+        if (K > 0) /* as many passes of the same model, but for the rounds at the end */
+            assert_true(per_forward > plain * (1 + 0.5 * K) && per_forward < plain * (2 + 2 * K));
+    }
+    assert_int_equal(lines, 3 + 9);
+    json_decref(all);
+}
+
 TEST(drafts_forced_wrong_are_all_rejected)
 {
     json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0", "--only", "generate"), *row;
@@ -255,6 +274,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked),
+        cmocka_unit_test(a_draft_model_has_lines_of_its_own_and_its_bytes_count),
         cmocka_unit_test(drafts_forced_wrong_are_all_rejected),
         cmocka_unit_test(linear_layers_are_measured_alone_and_beside_onednn),
         cmocka_unit_test(prefill_is_measured_with_onednn_beside_it),

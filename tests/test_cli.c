@@ -20,11 +20,13 @@
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 static const int modules[] = {1, 3, 0, 0, 0, 1};
 
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i stats:o"
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i acceptance:s lossy:b stats:o"
+#define DRAFT_KEYS \
+    "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
 #define STATS_KEYS \
-    "forwards:i tokens_per_forward:R drafted:i accepted:i accepted_by_depth:a prefill_tokens_per_second:R " \
-    "decode_tokens_per_second:R"
-#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r peak_memory_bytes:i numa:n" /* of generate alone */
+    "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
+#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
+    "draft_memory_bytes:i peak_memory_bytes:i numa:n" /* of generate alone */
 
 static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 
@@ -84,14 +86,13 @@ TEST(no_tokens_are_an_answer_too)
     assert_int_equal(json_array_size(json_object_get(j, "tokens")), 0);
     assert_string_equal(string(j, "fingerprint"), "cbf29ce484222325");
     assert_string_equal(string(j, "finish_reason"), "length");
-    expect_keys(stats, "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                       "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r copy_seconds:r copied_bytes:i "
-                       "time_to_first_token_seconds:n peak_memory_bytes:i numa:n");
+    expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
+                       "copy_seconds:r copied_bytes:i time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i "
+                       "peak_memory_bytes:i numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */
-    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n drafted:i accepted:i accepted_by_depth:a "
-                                             "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
+    expect_keys(json_object_get(j, "stats"), "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:r decode_tokens_per_second:n " RUN_KEYS);
     json_decref(j);
     struct said s = RUN("generate", V3, "--tokens", "5,6,7", "-n", "0");
     expect_code(&s, 0);
@@ -146,15 +147,20 @@ TEST(statistics_add_up)
 {
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
-        long long by_depth = 0;
+        long long by_depth = 0, drafted = 0, rejected = 0;
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
         json_t *j = JSON("generate", dir, "--tokens", "9,8,7,6", "-n", "40", "--ignore-eos", "--draft",
                          modules[i] ? "mtp-vanilla" : "none", "--draft-tokens", "3");
         json_t *stats = json_object_get(j, "stats"), *depths = json_object_get(stats, "accepted_by_depth");
         long long forwards = integer(stats, "forwards"), accepted = integer(stats, "accepted");
-        for (size_t k = 0; k < json_array_size(depths); k++)
+        for (size_t k = 0; k < json_array_size(depths); k++) {
             by_depth += token_at(depths, k);
+            drafted += token_at(json_object_get(stats, "drafted_by_depth"), k);
+            rejected += token_at(json_object_get(stats, "rejected_by_depth"), k);
+        }
         assert_int_equal(by_depth, accepted);
+        assert_int_equal(drafted, integer(stats, "drafted"));
+        assert_int_equal(rejected, integer(json_object_get(stats, "first_reject"), "other_token")); /* strict, and nothing forbidden */
         assert_true(accepted <= integer(stats, "drafted") && integer(stats, "drafted") <= 3 * forwards);
         if (forwards + accepted != 39 && forwards + accepted != 40)
             fail_msg("%s: 40 tokens by %lld passes and %lld accepted drafts", dir, forwards, accepted);
@@ -369,12 +375,12 @@ static int isas_of_this_machine(void)
 
 TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
     static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
     int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
     json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
     json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
-    expect_keys(j, "equal:b prefill:s rows:a");
+    expect_keys(j, "equal:b prefill:s compared_with:s rows:a");
     assert_true(json_is_true(json_object_get(j, "equal")));
     json_t *first = json_array_get(rows, 0);
     const char *isa = string(first, "isa");
@@ -384,7 +390,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s draft_tokens:i auto:b threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
         assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));
@@ -406,7 +412,31 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     for (int t = 1; t <= 3; t++)
         other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
     assert_true(other_threads >= 2);
-    assert_int_equal(json_array_size(rows), 1 + 20 + other_threads + 3 + other_isas + 8);
+    assert_int_equal(json_array_size(rows), 1 + 30 + other_threads + 3 + other_isas + 8);
+    json_decref(j);
+    json_decref(plain);
+}
+
+TEST(a_draft_model_drafts_wherever_a_method_does)
+{
+    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos");
+    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3), *stats;
+    expect_same(plain, j, "fingerprint", "draft-model");
+    expect_draft(j, "draft-model", 3, 3);
+    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3);
+    stats = json_object_get(j, "stats");
+    assert_true(integer(stats, "drafted") > 10 && integer(stats, "accepted") == integer(stats, "drafted"));
+    assert_true(integer(stats, "draft_memory_bytes") > 1000 && real(stats, "draft_seconds") > 0);
+    json_decref(j);
+    j = JSON("draft", V3, "--tokens", "5,6,7", "--draft", "draft-model", "--draft-model", V3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(token_at(json_object_get(j, "drafts"), i), token_at(json_object_get(plain, "tokens"), i + 1));
+    json_decref(j);
+    j = JSON("verify", TINY "moonlight", "--tokens", "5,6,7", "-n", "8", "--draft-model", TINY "moonlight", "--draft-precision", "bf16",
+             "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    assert_int_equal(count_rows(json_object_get(j, "rows"), "draft-model", 15, -1, -1, NULL) > 0, 1);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 6 + 8);
     json_decref(j);
     json_decref(plain);
 }
@@ -428,7 +458,7 @@ TEST(verify_keeps_to_what_the_command_line_fixes)
     assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 5 * 4);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), 6 * 4);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
     assert_true(json_is_true(json_object_get(j, "equal")));
@@ -610,6 +640,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(plain_generate_without_a_tokenizer_prints_ids_alone),
         cmocka_unit_test(draft_proposes_what_the_specification_does),
         cmocka_unit_test(verify_varies_each_setting_alone_and_then_eight_combinations),
+        cmocka_unit_test(a_draft_model_drafts_wherever_a_method_does),
         cmocka_unit_test(verify_keeps_to_what_the_command_line_fixes),
         cmocka_unit_test(verify_says_identical_for_every_checkpoint),
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),

@@ -107,13 +107,23 @@ TEST(numbers_are_checked)
 {
     static const char *const options[][2] = {
         {"-n", "-1"}, {"-n", "five"}, {"-n", "5x"}, {"-n", ""}, {"-n", "1.5"}, {"-n", "99999999999999999999"},
-        {"--draft-tokens", "16"}, {"--draft-tokens", "-1"}, {"--draft-tokens", "3 "}, {"--threads", "0"}, {"--threads", "many"},
+        {"--ngram-min", "0"}, {"--ngram-max", "65"}, {"--draft-tokens", "16"}, {"--draft-tokens", "-1"}, {"--draft-tokens", "3 "}, {"--threads", "0"}, {"--threads", "many"},
         {"--prefill-chunk", "0"}, {"--context", "0"}, {"--context", "1281"}, {"--context", "x"}, {"--temperature", "-1"},
         {"--temperature", "hot"}, {"--temperature", "nan"}, {"--temperature", "1e-6"}, {"--top-k", "-1"}, {"--top-k", "1.5"},
         {"--top-p", "1.5"}, {"--top-p", "-0.5"}, {"--seed", "-1"}, {"--seed", " -1"}, {"--seed", "18446744073709551616"}};
     for (size_t i = 0; i < COUNT(options); i++)
         REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0], options[i][1]);
     REFUSE(USAGE, "--json", "generate", V3, "--tokens", "5", "--json=1");
+    REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5", "--ngram-max", "3");
+    REFUSE(USAGE, "p-min is 1.5", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-p-min", "1.5");
+    REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
+    REFUSE(USAGE, "is for --draft draft-model, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
+    REFUSE(USAGE, "not for mtp-eagle", "verify", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-model", V3);
+    REFUSE(USAGE, "--draft-model, which is missing", "verify", V3, "--tokens", "5", "--draft-precision", "q4");
+    REFUSE(USAGE, "vocabulary has 256 tokens, that of " V3 " 160", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model",
+           TINY "moonlight");
+    REFUSE(WRONG, "no such directory", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model", "no such directory");
+    REFUSE(USAGE, "callback wants a function", "generate", V3, "--tokens", "5", "--draft", "callback");
 }
 
 TEST(prompts_that_do_not_fit_are_refused)
@@ -453,12 +463,17 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
+#define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
+#define CHAT " --messages --system --chat-template-kwargs"
+#define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --draft --draft-tokens --stats --prefill --stop" COMPUTE PROMPT},
-        {"verify", "-n --ignore-eos --draft --draft-tokens --all --prefill --stop" COMPUTE PROMPT},
-        {"draft", "--draft --draft-tokens --prefill" COMPUTE PROMPT},
+        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"chat", "-n --ignore-eos --stats --stop --logprobs --temperature --top-k --top-p --min-p --seed --repetition-penalty --presence-penalty "
+                 "--frequency-penalty --logit-bias" ACCEPTANCE COMPUTE CHAT DRAFT},
+        {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE CHAT},
         {"logits", "--tokens -o" COMPUTE},
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
@@ -466,8 +481,9 @@ TEST(help_names_every_option)
         {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
-        char options[512], *place = NULL;
+        char options[1024], *place = NULL;
         struct said s = SUCCEED(takes[i][0], V3, "--help"), first = SUCCEED(takes[i][0], "-h", "--unknown");
+        assert_true(strlen(takes[i][1]) < sizeof options);
         strcpy(options, takes[i][1]);
         assert_non_null(strstr(all.out, takes[i][0]));
         assert_string_equal(s.out, first.out);

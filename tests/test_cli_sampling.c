@@ -154,6 +154,126 @@ TEST(the_text_ends_before_a_stop_string)
     remove_dir(model);
 }
 
+/* ---- acceptance ----------------------------------------------------------------------------------------------------- */
+
+static json_t *accepting(const char *model, const char *method, const char *temperature, const char *option, const char *value,
+                         const char *more, const char *its_value)
+{
+    return JSON("generate", model, "--tokens", "5,6,7,8", "-n", "40", "--ignore-eos", "--draft", method, "--draft-tokens", "4", "--seed", "3",
+                "--temperature", temperature, option, value, more, its_value);
+}
+
+TEST(rejection_takes_another_path_and_says_which)
+{
+    json_t *strict = accepting(V3, "mtp-eagle", "1", "--acceptance", "strict", "--top-k", "4");
+    json_t *drawn = accepting(V3, "mtp-eagle", "1", "--acceptance", "rejection", "--top-k", "4");
+    json_t *greedy = JSON("generate", V3, "--tokens", "5,6,7,8", "-n", "40", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "4",
+                          "--seed", "3", "--temperature", "1", "--acceptance", "rejection", "--draft-sample-method", "greedy", "--top-k", "4");
+    assert_string_equal(string(strict, "acceptance"), "strict");
+    assert_string_equal(string(drawn, "acceptance"), "rejection");
+    assert_true(json_is_false(json_object_get(drawn, "lossy")));
+    assert_false(same_tokens(strict, drawn));
+    assert_false(same_tokens(drawn, greedy));
+    const json_t *why = json_object_get(json_object_get(drawn, "stats"), "first_reject");
+    expect_keys(why, "other_token:i chance:i masked:i cut_off:i rank:i delta:i");
+    assert_true(integer(why, "chance") + integer(why, "cut_off") > 0 && integer(why, "other_token") == 0);
+    json_decref(drawn);
+    json_decref(greedy);
+    json_decref(strict);
+    strict = accepting(V3, "none", "0", "--acceptance", "strict", "--top-k", "4"); /* at temperature 0 there is one path */
+    drawn = accepting(V3, "mtp-eagle", "0", "--acceptance", "rejection", "--top-k", "4");
+    assert_true(same_tokens(strict, drawn));
+    json_decref(drawn);
+    json_decref(strict);
+}
+
+/* v3 with a tokenizer in which tokens 0 and 1 are <think> and </think>. */
+static void model_that_thinks(char model[64])
+{
+    make_dir(model);
+    copy_files("golden/tale", model);
+    copy_files(V3, model); /* all but the tokenizer */
+    write_text(model, "tokenizer_config.json", "{}");
+    for (int i = 0; i < 2; i++) { /* among the added tokens, and in the vocabulary */
+        replace_in(model, "tokenizer.json", "\"<|begin_of_sentence|>\"", "\"<think>\"");
+        replace_in(model, "tokenizer.json", "\"<|end_of_sentence|>\"", "\"</think>\"");
+    }
+}
+
+TEST(relaxed_says_that_it_is_lossy_every_time)
+{
+    char model[64];
+    if (access("golden/tale/config.json", R_OK))
+        skip();
+    model_that_thinks(model);
+#define RELAXED(prompt) \
+    "generate", model, "--tokens", prompt, "-n", "40", "--ignore-eos", "--draft", "mtp-eagle", "--acceptance", "relaxed", "--logit-bias", \
+    "1:-inf", "--relaxed-topk", "100", "--relaxed-delta", "1"
+    json_t *j = JSON(RELAXED("5,0,7,8")), *other;
+    const json_t *stats = json_object_get(j, "stats");
+    assert_true(json_is_true(json_object_get(j, "lossy")) && integer(stats, "relaxed") > 0);
+    assert_true(json_real_value(json_object_get(stats, "relaxed_nats")) > 0);
+    static const char *const names[] = {"<think>,</think>", "0,1", "0,</think>"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        other = JSON(RELAXED("5,0,7,8"), "--thinking-tokens", names[i]);
+        assert_true(same_tokens(j, other));
+        json_decref(other);
+    }
+    struct said s = RUN(RELAXED("5,0,7,8"));
+    expect_code(&s, 0);
+    if (!strstr(s.err, "lossy") || !strstr(s.err, " of 40 tokens are not those of plain decoding"))
+        fail_msg("stderr does not say that it is lossy: %s", s.err);
+    forget(&s);
+    json_decref(j);
+    j = JSON("generate", model, "--tokens", "5,0,1,8", "-n", "40", "--ignore-eos", "--logit-bias", "1:-inf,0:-inf"); /* the thinking is over */
+    other = JSON("generate", model, "--tokens", "5,0,1,8", "-n", "40", "--ignore-eos", "--logit-bias", "1:-inf,0:-inf", "--draft", "mtp-eagle",
+                 "--acceptance", "relaxed");
+    assert_true(same_tokens(j, other));
+    json_decref(other);
+    json_decref(j);
+    expect_failure(RUN(RELAXED("5"), "--thinking-tokens", "a b c,7"), USAGE, "tokens here, wanted one");
+    expect_failure(RUN(RELAXED("5"), "--thinking-tokens", " the, and"), USAGE, "outside the vocabulary of 160");
+    expect_failure(RUN("generate", V3, "--tokens", "5", "--acceptance", "relaxed"), USAGE, "wants a tokenizer");
+    remove_dir(model);
+}
+
+TEST(verify_compares_with_what_acceptance_promises)
+{
+    json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8", "-n", "16", "--draft", "eagle-reroll", "--acceptance", "rejection", "--temperature", "1");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    assert_string_equal(string(j, "compared_with"), "the same draft method and K");
+    json_decref(j);
+    j = JSON("verify", V3, "--tokens", "5,6,7,8", "-n", "16", "--draft", "eagle-reroll", "--acceptance", "rejection");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    assert_string_equal(string(j, "compared_with"), "plain decoding");
+    json_decref(j);
+    j = JSON("verify", V3, "--tokens", "5,1,7,8", "-n", "16", "--draft", "mtp-vanilla", "--acceptance", "relaxed", "--thinking-tokens", "1,2",
+             "--relaxed-delta", "1");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    json_decref(j);
+    struct said s = RUN("verify", V3, "--tokens", "5,1,7,8", "-n", "16", "--draft", "mtp-vanilla", "--acceptance", "relaxed", "--thinking-tokens",
+                        "1,2", "--draft-tokens", "2");
+    expect_code(&s, 0);
+    if (!strstr(s.out, "compared with itself alone: it is lossy"))
+        fail_msg("verify does not say that relaxed is lossy: %s", s.out);
+    forget(&s);
+}
+
+TEST(acceptance_that_makes_no_sense_is_refused)
+{
+    static const char *const bad[][2] = {
+        {"--acceptance", "lenient"}, {"--acceptance", ""}, {"--draft-sample-method", "greedy"}, {"--relaxed-topk", "3"}, {"--relaxed-topk", "0"},
+        {"--relaxed-delta", "0.5"}, {"--thinking-tokens", "1,2"}};
+    static const char *const relaxed[][2] = {
+        {"--relaxed-delta", "1.5"}, {"--relaxed-delta", "x"}, {"--relaxed-delta", "-0.1"}, {"--thinking-tokens", "1"}, {"--thinking-tokens", "1,1"},
+        {"--thinking-tokens", "1,2,3"}, {"--thinking-tokens", "1,160"}, {"--draft-sample-method", "greedy"}};
+    for (size_t i = 0; i < COUNT(bad); i++)
+        expect_failure(RUN("generate", V3, "--tokens", "5", bad[i][0], bad[i][1]), USAGE, bad[i][0]);
+    for (size_t i = 0; i < COUNT(relaxed); i++)
+        expect_failure(RUN("generate", V3, "--tokens", "5", "--acceptance", "relaxed", relaxed[i][0], relaxed[i][1]), USAGE, relaxed[i][0]);
+    expect_failure(RUN("generate", V3, "--tokens", "5", "--acceptance", "rejection", "--draft-sample-method", "best"), USAGE, "probabilistic, greedy");
+}
+
 TEST(what_makes_no_sense_is_refused)
 {
     static const char *const bad[][2] = {
@@ -177,6 +297,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_large_presence_penalty_says_nothing_twice),
         cmocka_unit_test(verify_and_draft_take_the_options),
         cmocka_unit_test(the_text_ends_before_a_stop_string),
+        cmocka_unit_test(rejection_takes_another_path_and_says_which),
+        cmocka_unit_test(relaxed_says_that_it_is_lossy_every_time),
+        cmocka_unit_test(verify_compares_with_what_acceptance_promises),
+        cmocka_unit_test(acceptance_that_makes_no_sense_is_refused),
         cmocka_unit_test(what_makes_no_sense_is_refused),
     };
     find_verbatim(argc, argv);

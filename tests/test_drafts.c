@@ -84,7 +84,7 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
         if (p->count < 2)
             continue; /* `draft` needs a prompt and the token after it */
         int n = fresh_drafts(m, o, p->tokens, p->count, drafts);
-        if (p->n != p->max || n < p->n)
+        if ((p->n != p->max && (p->n || strcmp(o->draft, "ngram"))) || n < p->n)
             fail_msg("%s, round %zu after %zu tokens: %d drafts of %d, fresh: %d", what, i, p->count, p->n, p->max, n);
         for (int k = 0; k < p->n; k++)
             if (drafts[k] != p->draft[k])
@@ -94,6 +94,8 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
 }
 
 static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
+static vb_model *small; /* that drafts */
 
 TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
 {
@@ -106,10 +108,11 @@ TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
         vb_model *m = open_tiny(names[i]);
         random_tokens(m, 5, prompt, COUNT(prompt));
         for (int K = 1; K <= VB_MAX_DRAFT; K++)
-            for (size_t method = 0; method < 2; method++)
+            for (size_t method = 0; method < COUNT(methods); method++)
                 for (int c = 0; c < 3; c++) {
                     vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1, .draft_tokens = K,
-                                            .draft = mtp_method(method), .poison_cut_rows = 1};
+                                            .draft = methods[method], .ngram_min = 1, .draft_model = small,
+                                            .poison_cut_rows = 1};
                     if (!all && c != (K + (int)(method + i)) % 3)
                         continue;
                     vb_session *s = open_spied(m, &o);
@@ -132,8 +135,9 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
     int32_t prompt[20];
     vb_model *m = open_tiny("v3-mtp3");
     random_tokens(m, 6, prompt, COUNT(prompt));
-    for (size_t method = 0; method < 2; method++) {
-        vb_session_options o = {.context = 30, .threads = 1, .draft_tokens = 7, .draft = mtp_method(method),
+    for (size_t method = 0; method < COUNT(methods); method++) {
+        vb_session_options o = {.context = 30, .threads = 1, .draft_tokens = 7, .draft = methods[method], .ngram_min = 1,
+                                .draft_model = small,
                                 .poison_cut_rows = 1};
         vb_session *s = open_spied(m, &o);
         OK(vb_append(s, prompt, COUNT(prompt), &err));
@@ -226,7 +230,8 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
         vb_model *m = open_tiny(names[i]);
         for (size_t trial = 0; trial < (all ? 60 : 12); trial++) {
             vb_session_options o = {.context = 120, .prefill_chunk = (int[]){0, 1, 7, 16}[trial % 4], .threads = 1,
-                                    .draft = mtp_method(trial), .draft_tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
+                                    .draft = methods[trial % COUNT(methods)], .ngram_min = 1, .draft_model = small,
+                                    .draft_tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
             vb_session_options none = {.context = 120, .threads = 1, .poison_cut_rows = 1};
             int32_t prompt[12];
             h = (struct history){.random = 100 * i + trial};
@@ -254,10 +259,13 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
 int main(int argc, char **argv)
 {
     all = argc > 1 && !strcmp(argv[1], "--all");
+    small = open_tiny("v3");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rounds_drafts_are_those_of_draft_on_the_same_tokens),
         cmocka_unit_test(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft),
         cmocka_unit_test(no_history_of_cuts_and_appends_shows_in_drafts_or_output),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    vb_model_close(small);
+    return failed;
 }

@@ -45,6 +45,43 @@ struct wanted {
     int rows[4], agreed[4], in_a_row[4];
 };
 
+/* Relaxed acceptance as it is worded, on the reference's rows. */
+static struct {
+    int topk, begin, end; /* begin -1: all of the text is thinking */
+    double delta;
+    int starts, strict[3], stands[3], others, thinking;
+    double nats;
+} relaxed;
+
+static void relaxed_by_hand(const double *logits, const double *depths, const int32_t *tokens, int S, int V)
+{
+    int open[TOKENS];
+    for (int i = 0; i < S; i++) {
+        open[i] = relaxed.begin < 0 || relaxed.thinking;
+        relaxed.thinking = tokens[i] == relaxed.begin ? 1 : tokens[i] == relaxed.end ? 0 : relaxed.thinking;
+    }
+    for (int i = 0; i + 2 < S; i++) {
+        int strict = 1, stands = 1;
+        relaxed.starts++;
+        for (int k = 0; k < 3 && i + k + 2 < S; k++) {
+            const double *z = logits + (size_t)(i + k + 1) * (size_t)V;
+            int d = best_of(depths + ((size_t)k * (size_t)S + (size_t)i) * (size_t)V, V), best = best_of(z, V), better = 0;
+            double p = exp(-loss_of(z, V, d)), p_best = exp(-loss_of(z, V, best));
+            for (int v = 0; v < V; v++)
+                better += z[v] > z[d];
+            int near = open[i + k + 2] && d != relaxed.begin && d != relaxed.end && better < relaxed.topk && p >= p_best - relaxed.delta;
+            strict &= d == best;
+            stands &= d == best || near;
+            relaxed.strict[k] += strict;
+            relaxed.stands[k] += stands;
+            if (stands && d != best) {
+                relaxed.others++;
+                relaxed.nats += log(p_best / p);
+            }
+        }
+    }
+}
+
 static void reference_window(const struct reference *r, const int32_t *tokens, int S, struct wanted *w)
 {
     int V = reference_config(r)->vocab_size;
@@ -70,6 +107,7 @@ static void reference_window(const struct reference *r, const int32_t *tokens, i
             w->in_a_row[k + 1] += all;
         }
     }
+    relaxed_by_hand(logits, depths, tokens, S, V);
     free(logits);
     free(depths);
 }
@@ -115,6 +153,56 @@ TEST(losses_and_agreement_are_the_references)
     check_against_reference("16", 16); /* two windows and a half */
 }
 
+TEST(relaxed_acceptance_costs_what_the_references_rows_say)
+{
+    static const struct {
+        const char *topk, *delta, *thinking, *window;
+    } cases[] = {{"10", "0.6", NULL, "40"}, {"3", "0.02", NULL, "16"}, {"50", "0.03", NULL, "40"}, {"1", "0", NULL, "40"},
+                 {"30", "0.6", "85,31", "16"}, {"30", "0.6", "85,7", "40"}};
+    struct reference *r;
+    vb_error err;
+    if (reference_open(&r, MODEL, NULL, &err))
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct wanted w = {{0}, {0}, {0}, {0}};
+        int size = atoi(cases[i].window), tokens = 0, strict = 0;
+        memset(&relaxed, 0, sizeof relaxed);
+        relaxed.topk = atoi(cases[i].topk);
+        relaxed.delta = atof(cases[i].delta);
+        relaxed.begin = cases[i].thinking ? atoi(cases[i].thinking) : -1;
+        relaxed.end = cases[i].thinking ? atoi(strchr(cases[i].thinking, ',') + 1) : -1;
+        for (int k = 0; k < TOKENS; k += size)
+            reference_window(r, text + k, TOKENS - k < size ? TOKENS - k : size, &w);
+        const char *thinking = cases[i].thinking ? cases[i].thinking : NULL;
+        json_t *j = thinking ? JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance", "relaxed",
+                                    "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta, "--thinking-tokens", thinking)
+                             : JSON("eval", MODEL, "--tokens", spec, "--context", cases[i].window, "--acceptance", "relaxed",
+                                    "--relaxed-topk", cases[i].topk, "--relaxed-delta", cases[i].delta);
+        const json_t *said = json_object_get(j, "relaxed");
+        expect_keys(said, "topk:i delta:r acceptance_by_depth:a tokens_per_forward:r strict_tokens_per_forward:r other_tokens:r "
+                          "nats_per_token:r lossy:b");
+        tokens = strict = relaxed.starts;
+        for (int k = 0; k < 3; k++) {
+            tokens += relaxed.stands[k];
+            strict += relaxed.strict[k];
+            expect_near("relaxed acceptance", json_array_get(json_object_get(said, "acceptance_by_depth"), (size_t)k),
+                        (double)relaxed.stands[k] / relaxed.starts);
+        }
+        expect_near("tokens_per_forward", json_object_get(said, "tokens_per_forward"), (double)tokens / relaxed.starts);
+        expect_near("strict_tokens_per_forward", json_object_get(said, "strict_tokens_per_forward"), (double)strict / relaxed.starts);
+        expect_near("other_tokens", json_object_get(said, "other_tokens"), (double)relaxed.others / tokens);
+        expect_near("nats_per_token", json_object_get(said, "nats_per_token"), relaxed.nats / tokens);
+        if (relaxed.topk > 1 && relaxed.others == 0)
+            fail_msg("case %zu lets no draft stand that strict acceptance turns down", i);
+        json_decref(j);
+    }
+    reference_close(r);
+    json_t *j = JSON("eval", MODEL, "--tokens", spec);
+    assert_true(json_is_null(json_object_get(j, "relaxed")));
+    json_decref(j);
+    expect_failure(RUN("eval", MODEL, "--tokens", spec, "--acceptance", "rejection"), 2, "costs nothing");
+}
+
 TEST(every_setting_gives_the_same_numbers)
 {
     static const char *const settings[][2] = {{"--threads", "1"}, {"--threads", "3"}, {"--prefill-chunk", "1"},
@@ -135,7 +223,7 @@ TEST(a_model_without_modules_has_a_perplexity_alone)
 {
     json_t *j = JSON("eval", "golden/tiny/v2", "--tokens", spec);
     expect_keys(j, "tokens:i predicted:i context:i perplexity:r main_loss:r mtp_loss_by_depth:a agreement_by_depth:a "
-                   "acceptance_by_depth:a mtp_loss_scaling_factor:r mtp_loss:n loss:r tokens_per_second:r");
+                   "acceptance_by_depth:a mtp_loss_scaling_factor:r mtp_loss:n loss:r tokens_per_second:r relaxed:n");
     assert_int_equal(json_array_size(json_object_get(j, "mtp_loss_by_depth")), 0);
     assert_true(json_is_null(json_object_get(j, "mtp_loss")));
     assert_true(json_equal(json_object_get(j, "loss"), json_object_get(j, "main_loss")));
@@ -189,6 +277,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_agreement_are_the_references),
+        cmocka_unit_test(relaxed_acceptance_costs_what_the_references_rows_say),
         cmocka_unit_test(every_setting_gives_the_same_numbers),
         cmocka_unit_test(a_model_without_modules_has_a_perplexity_alone),
         cmocka_unit_test(logits_that_are_not_finite_end_it),

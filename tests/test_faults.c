@@ -75,6 +75,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
         assert_null(m);
         return code;
     }
+    so.draft_model = m;
     code = vb_session_open(&s, m, &so, err);
     if (code)
         assert_null(s);
@@ -87,17 +88,19 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     return code;
 }
 
-static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
+static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantised.gguf",
+                                       "golden/tale"};
+    static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 3; k++) {
-            const char *precision = k == 1 ? "bf16" : "f32"; /* a copy of each matrix that is not BF16: in v3 */
-            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], methods[k], precision);
-            fail_each(&(struct opening){what, open_model_and_session, dirs[i], methods[k], k == 2 ? 15 : 2, precision});
+        for (int k = 0; k < 5; k++) { /* the first three with a draft method of the model's own each, and a precision */
+            const char *method = methods[k < 3 ? k : k + 2], *precision = precisions[k < 3 ? k : 0];
+            snprintf(what, sizeof what, "%s, %s, %s", dirs[i], method, precision);
+            fail_each(&(struct opening){what, open_model_and_session, dirs[i], method, k == 2 ? 15 : 2, precision});
         }
 }
 
@@ -122,6 +125,7 @@ static int open_tokenizer(const struct opening *o, const vb_allocator *a, vb_err
 TEST(every_allocation_of_a_tokenizer_fails_in_turn)
 {
     fail_each(&(struct opening){.what = "golden/tokenizer", .open = open_tokenizer, .dir = "golden/tokenizer"});
+    fail_each(&(struct opening){.what = "golden/tiktoken", .open = open_tokenizer, .dir = "golden/tiktoken"});
     if (have_tale())
         fail_each(&(struct opening){.what = "golden/tale, tokenizer", .open = open_tokenizer, .dir = "golden/tale"});
 }
@@ -232,16 +236,17 @@ TEST(a_step_of_decoding_allocates_nothing)
 {
     static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 10; k++) {
+        for (int k = 0; k < 2 * (int)COUNT(methods); k++) {
             struct counted c = {.fail = -1};
             vb_model *m;
             vb_session *s;
             int32_t prompt[40];
             vb_model_options mo = {.allocator = {counted_alloc, counted_free, &c}};
-            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % 5],
-                                    .draft_tokens = k < 5 ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
+            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % (int)COUNT(methods)],
+                                    .draft_tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
+            o.draft_model = m;
             s = open_session(m, &o, prompt, COUNT(prompt));
             struct watched w = {.memory = &c};
             vb_generate_options g = {.max_tokens = 50, .ignore_eos = 1, .fingerprint = 1, .callback = watch, .context = &w};

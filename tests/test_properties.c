@@ -22,6 +22,8 @@ enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODE
 
 static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
                                                    "isa"};
+static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
+static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
@@ -35,7 +37,7 @@ struct row_of_values {
 
 static void factor_sizes(int size[FACTORS])
 {
-    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, 2, COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), 0};
+    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), 0};
     memcpy(size, fixed, sizeof fixed);
     while (isas_here()[size[ISA]])
         size[ISA]++;
@@ -190,7 +192,7 @@ static const char *describe(const struct row_of_values *r, char text[200])
 {
     const int *v = r->value;
     snprintf(text, 200, "%s: %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
-             mtp_method((size_t)v[METHOD]), v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
+             methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
              isas_here()[v[ISA]]);
     return text;
 }
@@ -200,7 +202,7 @@ static vb_session_options options_of(const struct subject *s, const struct row_o
     const int *v = r->value;
     return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
                                 .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
-                                .draft = mtp_method((size_t)v[METHOD]),
+                                .draft = methods[v[METHOD]], .ngram_min = 1, .draft_model = small,
                                 .draft_tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
 }
@@ -261,6 +263,7 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
     static struct cover c;
     int done = 0;
     cover_pairs(&c, 1);
+    small = open_model(models[0]);
     for (int i = 0; i < c.size[MODEL]; i++)
         subject_open(&subjects[i], models[i]);
     struct row_of_values r;
@@ -279,6 +282,7 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
         assert_true(s->accepted > 0 && s->accepted < s->drafted);
         vb_model_close(s->model);
     }
+    vb_model_close(small);
 }
 
 /* Models without MTP: chunks, threads, sequences and instruction sets alone. */

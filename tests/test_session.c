@@ -30,12 +30,12 @@ static const struct way {
     const char *draft;
     int K;
 } ways[] = {{"none", 0}, {"mtp-vanilla", 1}, {"mtp-vanilla", 4}, {"mtp-vanilla", 15}, {"mtp-eagle", 1}, {"mtp-eagle", 4}, {"mtp-eagle", 15},
-          {"eagle-reroll", 5}, {"eagle-keep", 5}};
+          {"eagle-reroll", 5}, {"eagle-keep", 5}, {"ngram", 5}, {"draft-model", 4}};
 
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {
     vb_session_options o = {.context = context, .threads = 1, .draft = w->draft, .draft_tokens = w->K ? w->K : -1,
-                            .poison_cut_rows = 1};
+                            .draft_model = model, .poison_cut_rows = 1};
     return open_session(model, &o, prompt, count);
 }
 
@@ -402,7 +402,7 @@ TEST(options_out_of_range_are_refused)
         const char *part;
     } bad[] = {
         {{.context = -1}, "context"}, {{.context = 1281}, "1280"}, {{.threads = -1}, "threads"},
-        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.draft = "ngram"}, "ngram"},
+        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.draft = "guess"}, "guess"},
         {{.draft = "mtp-eagle", .draft_tokens = 16}, "16"}, {{.sampling = {.temperature = 1e-6f}}, "temperature"},
 #ifdef __x86_64__
         {{.isa = "neon"}, "neon"},

@@ -6,7 +6,8 @@
 #include "../engine/prefill.h"
 #include "../ops/onednn.h"
 
-static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
+static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
+#define WITH_MODULES 5 /* methods before this one */
 static const char *const models[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3"};
 static char dir[64], file[128];
 
@@ -56,7 +57,7 @@ static vb_session_options some_options(uint64_t *random, int32_t context)
         known++;
     return (vb_session_options){.context = context, .threads = 1 + (int32_t)random_below(random, 3),
                                 .prefill_chunk = chunks[random_below(random, 4)], .isa = isas[random_below(random, known)],
-                                .draft = methods[random_below(random, 5)], .draft_tokens = 1 + (int32_t)random_below(random, 4),
+                                .draft = methods[random_below(random, COUNT(methods))], .draft_tokens = 1 + (int32_t)random_below(random, 4),
                                 .padded = (int)random_below(random, 2), .poison_cut_rows = 1};
 }
 
@@ -184,6 +185,36 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     assert_true(drafts > 2000);
 }
 
+/* Which drafts stand may be a part of what is said; then it is the same too. */
+TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
+{
+    static struct record before, saved, loaded;
+    vb_model *m = open_model("golden/tale");
+    size_t accepted = 0;
+    for (size_t j = 1; j < COUNT(methods); j++)
+        for (int kind = 0; kind < 3; kind++) {
+            int32_t prompt[20];
+            vb_session_options o = {.context = 96, .threads = 1, .draft = methods[j], .draft_tokens = 3, .poison_cut_rows = 1,
+                                    .sampling = {.temperature = 0.8f, .seed = 3, .acceptance = kind == 2 ? "relaxed" : "rejection",
+                                                 .draft_sample_method = kind == 1 ? "greedy" : NULL, .thinking_begin = 7,
+                                                 .thinking_end = 8}};
+            random_tokens(m, j, prompt, 20);
+            prompt[3] = 7;
+            vb_session *s = open_session(m, &o, prompt, 20);
+            generate(s, 10, &before);
+            save(s, 0);
+            vb_session *t = load(m, &o);
+            generate(s, 30, &saved);
+            generate(t, 30, &loaded);
+            check_same_drafts(methods[j], &saved, &loaded);
+            accepted += saved.result.accepted;
+            vb_session_close(s);
+            vb_session_close(t);
+        }
+    vb_model_close(m);
+    assert_true(accepted > 30);
+}
+
 /* ---- without hidden rows ---- */
 
 /* The rows of the modules' caches that are final, all depths, as bits. */
@@ -222,7 +253,7 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
 {
     static struct record first, saved, loaded;
     vb_model *m = open_model("golden/tale");
-    for (size_t j = 1; j < COUNT(methods); j++)
+    for (size_t j = 1; j < WITH_MODULES; j++)
         for (size_t count = 3; count < 40; count += 9) {
             int32_t prompt[40];
             struct first_draft f = {.zeros = -1};
@@ -266,7 +297,7 @@ TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
 {
     static struct record plain, loaded;
     vb_model *m = open_model("golden/tale");
-    for (size_t j = 1; j < COUNT(methods); j++)
+    for (size_t j = 1; j < WITH_MODULES; j++)
         for (size_t count = 2; count < 40; count += 7) {
             int32_t prompt[40];
             vb_session_options o = {.context = 80, .threads = 1, .draft = methods[j], .draft_tokens = 3, .prefill_chunk = 11};
@@ -404,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),
+        cmocka_unit_test(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts),
         cmocka_unit_test(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot),
         cmocka_unit_test(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows),
         cmocka_unit_test(many_hand_overs_are_as_good_as_none),

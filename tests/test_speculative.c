@@ -51,8 +51,12 @@ TEST(each_system_is_understood)
            "--spec_decode_algo", "MTP", "--spec_decode_max_draft_len", "15");
     CHOSEN("mtp-vanilla", 3, "--spec_decode_algo: --draft mtp-vanilla --draft-tokens 3",
            "--spec_decode_algo", "MTP", "--spec_decode_max_draft_len", "3", "--use_mtp_vanilla");
+    CHOSEN("mtp-eagle", 3, "--spec_decode_algo: --draft mtp-eagle --draft-tokens 3 --acceptance relaxed", /* no thinking: as strict */
+           "--spec_decode_algo", "MTP", "--spec_decode_max_draft_len", "3", "--use_relaxed_acceptance_for_thinking", "--relaxed_topk", "10",
+           "--relaxed_delta", "0.6", "--thinking-tokens", "126,127");
     CHOSEN("mtp-eagle", 2, "--spec-type: --draft mtp-eagle --draft-tokens 2", /* llama.cpp */
            "--spec-type", "draft-mtp", "--spec-draft-n-max", "2");
+    CHOSEN("mtp-eagle", 15, "--spec-type: --draft mtp-eagle --draft-tokens auto", "--spec-type", "draft-mtp", "--draft-tokens", "auto");
     CHOSEN("none", 0, "--spec-type: --draft none --draft-tokens 0", "--spec-type", "none");
 }
 
@@ -111,10 +115,14 @@ TEST(options_without_their_partner_are_refused)
     REFUSED("--spec_decode_max_draft_len wants --spec_decode_algo", "--spec_decode_max_draft_len", "1");
     REFUSED("--spec-draft-n-max wants --spec-type", "--spec-draft-n-max", "1");
     REFUSED("--use_mtp_vanilla wants --spec_decode_algo", "--use_mtp_vanilla");
-    REFUSED("relaxed acceptance is not implemented", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking",
-            "--relaxed_topk", "10", "--relaxed_delta", "0.6");
-    REFUSED("--relaxed_topk: relaxed acceptance", "--relaxed_topk", "10");
-    REFUSED("--relaxed_delta: relaxed acceptance", "--relaxed_delta", "0.6");
+    REFUSED("--relaxed_topk wants --use_relaxed_acceptance_for_thinking", "--relaxed_topk", "10");
+    REFUSED("--relaxed_delta wants --use_relaxed_acceptance_for_thinking", "--relaxed_delta", "0.6");
+    REFUSED("wants --spec_decode_algo MTP", "--use_relaxed_acceptance_for_thinking");
+    REFUSED("says what --acceptance says too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--acceptance", "strict");
+    REFUSED("says what --relaxed-topk says too: wanted one", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed-topk", "3");
+    REFUSED("--relaxed_topk is 0, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_topk", "0");
+    REFUSED("--relaxed-delta is 2, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_delta", "2");
+    REFUSED("--relaxed-delta is x, wanted", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking", "--relaxed_delta", "x");
 }
 
 /* Every command that takes --draft. */
@@ -133,6 +141,8 @@ TEST(verify_draft_and_trace_take_them_too)
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, "draft 2:"));
     forget(&s);
+    expect_failure(RUN("trace", MTP3, "--tokens", "5", "--spec_decode_algo", "MTP", "--use_relaxed_acceptance_for_thinking"), 2,
+                   "strict acceptance alone");
 }
 
 int main(int argc, char **argv)

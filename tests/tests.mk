@@ -5,7 +5,10 @@ FUZZERS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/fuzz_main.c
 CHECKASM := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/checkasm*.c))
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
-link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+
+# This one chooses the random numbers itself.
+$(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
 # In the mistakes build (ops/mistake.h) every test program can be told to make one.
 MISTAKE :=
@@ -38,17 +41,19 @@ FUZZ_RUNS ?= 3000
 SEEDS_OF_fuzz_safetensors := $(wildcard golden/tiny/v3-mtp3/*.safetensors)
 SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
-SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf
+SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gguf
+SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/tiktoken.model
 SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantize test_quantize_tokenizer test_model test_tokenizer test_tokenizer_errors test_template test_session test_session_file test_sampler
+SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
+          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
-             "$(1)/test_bits:build-$(1)/tests/test_bits 3" \
+             "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
 sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
 asan-programs:
@@ -68,7 +73,7 @@ mistakes: mistakes-programs
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
-ARM64_LINES ?= 3
+ARM64_LINES ?= 6
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
@@ -82,7 +87,7 @@ arm64: arm64-programs
 
 # Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped.
 CROSS       := gcc-O0 gcc-O3 clang-O0 clang-O3
-CROSS_LINES ?= 4
+CROSS_LINES ?= 6
 has_clang    = $(shell echo 'int main(void) { return 0; }' | clang -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes)
 cross_here   = $(if $(has_clang),$(CROSS),$(filter-out clang%,$(CROSS)))
 crossbuild-programs:

@@ -56,7 +56,7 @@ static void close_forced(struct drafter *d)
     free(d);
 }
 
-static const struct drafter_type forced_type = {.name = "forced", .needs_mtp = 1, .observe = observe, .propose = propose,
+static const struct drafter_type forced_type = {.name = "forced", .observe = observe, .propose = propose,
                                                 .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_forced};
 
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force)

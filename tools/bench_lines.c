@@ -165,15 +165,21 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
 
 static void add_generates(struct bench *b)
 {
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
+    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model};
+    const char *forced = NULL;
     add_generate(b, "none", 0, -1);
-    for (size_t m = 0; m < COUNT(methods) && vb_mtp_modules(b->c->model); m++)
+    for (size_t m = 0; m < COUNT(methods); m++) {
+        if (drafter_check(methods[m], b->c->model, &b->c->session, NULL))
+            continue;
         for (int K = 1; K <= 3; K++)
-            add_generate(b, methods[m], K, -1);
-    for (int K = 1; K <= 3 && vb_mtp_modules(b->c->model); K++)
+            add_generate(b, methods[m]->name, K, -1);
+        if (!forced || methods[m] == &draft_mtp_eagle)
+            forced = methods[m]->name;
+    }
+    for (int K = 1; K <= 3 && forced; K++)
         for (int p = 0; p <= 10; p += 2)
             if (b->c->force_accept < 0 ? p >= 6 : p == 0)
-                add_generate(b, "mtp-eagle", K, b->c->force_accept < 0 ? p / 10.0 : b->c->force_accept);
+                add_generate(b, forced, K, b->c->force_accept < 0 ? p / 10.0 : b->c->force_accept);
 }
 
 /* Those that are nearest to the machine's ceilings come right behind the machine's own lines. */

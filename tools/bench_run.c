@@ -99,6 +99,27 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
     return failed || vb_truncate(i->session, i->depth + 1, err);
 }
 
+/* Bytes of a pass of one row of the model that drafts, after the same prompt, and its head. */
+static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
+{
+    const vb_model *m = b->c->session.draft_model;
+    struct bench_counter *counter = bench_counter_open(m, b->prompt);
+    vb_session_options o = b->c->session;
+    vb_generate_options g = {.max_tokens = 9, .ignore_eos = 1};
+    vb_result r = {0};
+    vb_session *s = NULL;
+    int32_t prompt[64];
+    for (size_t i = 0; i < b->prompt && i < 64; i++)
+        prompt[i] = b->text[i] % vb_vocab_size(m);
+    o.tap = bench_count;
+    o.tap_context = counter;
+    o.context = (int32_t)b->prompt + 9;
+    int failed = vb_session_open(&s, m, &o, err) || vb_append(s, prompt, b->prompt, err) || vb_generate(s, &g, &r, err);
+    vb_session_close(s);
+    *bytes = bench_counter_close(counter).bytes / (double)(r.forwards ? r.forwards : 1);
+    return failed;
+}
+
 static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
 {
     vb_session_options o = b->c->session;
@@ -127,6 +148,11 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     vb_session_close(s);
     if (counter)
         i->work = bench_counter_close(counter);
+    if (counter && !failed && i->draft == draft_model.name) { /* which taps do not tell of */
+        double bytes;
+        failed = draft_pass_bytes(b, &bytes, err);
+        i->work.bytes += bytes * (double)r.drafted;
+    }
     return failed;
 }
 

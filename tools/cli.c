@@ -1,6 +1,8 @@
 /* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
 #include "cli.h"
 
+#include "../engine/drafter.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <signal.h>
@@ -9,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "../engine/template.h"
 
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 {
@@ -151,18 +155,19 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
+    int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
-    if (c->draft_given && strcmp(c->session.draft, "none") && !vb_mtp_modules(c->model))
-        return cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which %s needs", c->model_dir, c->session.draft);
     cli_tell_foreign_draft(c);
-    return EXIT_DONE;
+    return code;
 }
 
 void cli_close(struct cli *c)
 {
     tokenizer_close(c->tokenizer);
+    template_close(c->template);
     if (c->model)
         vb_model_close(c->model);
+    cli_drafting_close(c);
     cli_sampling_close(c);
 }
 
@@ -222,7 +227,7 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
 static int encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int32_t **ids, size_t *count)
 {
     int32_t *encoded;
-    int bos = c->bos || (!c->no_bos && tokenizer_add_bos(c->tokenizer));
+    int bos = c->bos || (!c->no_bos && !c->chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
     if (bos && tokenizer_bos(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, 1, &encoded, count);
@@ -255,6 +260,13 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
         code = cli_ids(c, c->tokens, ids, count);
     } else if (!c->tokenizer) {
         code = cli_error(c, &c->tokenizer_error);
+    } else if (c->chat) {
+        char *text;
+        size_t size;
+        code = cli_chat_text(c, &text, &size);
+        if (code == EXIT_DONE)
+            code = encode_prompt(c, "the chat template's text", text, size, ids, count);
+        vb_free(NULL, text);
     } else if (c->prompt) {
         code = encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), ids, count);
     } else {
@@ -282,11 +294,12 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 
 int cli_draft_tokens(const struct cli *c)
 {
-    if (!c->session.draft || !strcmp(c->session.draft, "none"))
+    const struct drafter_type *type;
+    if (drafter_find(&type, c->session.draft, NULL) || !type)
         return 0;
-    if (c->draft_tokens >= 0)
-        return (int)c->draft_tokens;
-    return vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+    if (c->draft_tokens == CLI_AUTO)
+        return drafter_longest(type, c->model);
+    return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
 }
 
 const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
@@ -300,9 +313,14 @@ int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_ses
     if ((long long)prompt_tokens > (c->context > 0 ? c->context : most))
         return cli_fail(c, EXIT_USAGE, "the prompt has %zu tokens, the context %lld", prompt_tokens,
                         c->context > 0 ? c->context : most);
+    int code = cli_thinking(c);
+    if (code != EXIT_DONE)
+        return code;
+    o->sampling = c->session.sampling;
     o->context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
     o->draft = cli_draft_name(c);
     o->draft_tokens = cli_draft_tokens(c);
+    o->draft_auto = c->draft_tokens == CLI_AUTO;
     return EXIT_DONE;
 }
 
@@ -345,15 +363,36 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t mos
 
 static json_t *ratio(double a, double b) { return b > 0.0 ? json_real(a / b) : json_null(); }
 
+const char *cli_reject_name(enum vb_reject why)
+{
+    static const char *const names[VB_REJECT_REASONS] = {
+        [VB_REJECT_OTHER_TOKEN] = "other_token", [VB_REJECT_CHANCE] = "chance", [VB_REJECT_MASKED] = "masked",
+        [VB_REJECT_CUT_OFF] = "cut_off", [VB_REJECT_RANK] = "rank", [VB_REJECT_DELTA] = "delta"};
+    return names[why];
+}
+
+static json_t *reject_reasons(const vb_result *r)
+{
+    json_t *reasons = json_object();
+    for (int why = 0; why < VB_REJECT_REASONS; why++)
+        json_object_set_new(reasons, cli_reject_name((enum vb_reject)why), json_integer((json_int_t)r->first_reject[why]));
+    return reasons;
+}
+
 json_t *cli_stats(const vb_result *r, int draft_tokens)
 {
-    json_t *by_depth = json_array();
-    for (int k = 0; k < draft_tokens; k++)
+    json_t *by_depth = json_array(), *drafted = json_array(), *rejected = json_array();
+    for (int k = 0; k < draft_tokens; k++) {
         json_array_append_new(by_depth, json_integer((json_int_t)r->accepted_by_depth[k]));
+        json_array_append_new(drafted, json_integer((json_int_t)r->drafted_by_depth[k]));
+        json_array_append_new(rejected, json_integer((json_int_t)r->rejected_by_depth[k]));
+    }
     double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
-    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
+    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:I,s:f,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
                      ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted, "accepted",
-                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "prefill_tokens_per_second",
+                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "drafted_by_depth", drafted, "rejected_by_depth",
+                     rejected, "first_reject", reject_reasons(r), "relaxed", (json_int_t)r->relaxed, "relaxed_nats", r->relaxed_nats,
+                     "prefill_tokens_per_second",
                      ratio((double)r->prefill_tokens, r->prefill_seconds), "decode_tokens_per_second",
                      ratio(after_first, r->decode_seconds));
 }

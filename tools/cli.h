@@ -8,20 +8,39 @@
 #include "../engine/model.h"
 #include "../engine/tokenizer.h"
 
-/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 1 everything else. */
-enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3 };
+/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
+enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
 
 /* Of a GGUF file: what the missing key means. */
 #define CLI_NO_GROUPS                                                                                                     \
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
+#define CLI_AUTO (-2) /* --draft-tokens auto */
+
+/* Lines of --help, of whatever takes --draft. */
+#define CLI_DRAFT_HELP                                                                                                    \
+    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
+    "                         followed the last few tokens before), draft-model (none); changes the speed, never the output\n" \
+    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
+    "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
+    "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
+    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
+    "  --draft-model DIR      of --draft draft-model: a smaller checkpoint with the same tokens, and its own\n"             \
+    "  --draft-precision MODE    (that of --precision)\n"                                                                   \
+    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
+    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n" \
+    "  [--spec-draft-n-max K]\n"                                                                                            \
+    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n" \
+    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
+
 /* Groups of options that a subcommand takes. */
 enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
-    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos */
+    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos --chat, and what TAKES_CHAT has */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded, and the same in the words of other systems */
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
+                            drafting in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
     TAKES_STATS = 64,    /* --stats */
@@ -40,6 +59,9 @@ enum option_group {
     TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
     TAKES_STOP = 1 << 28, /* --stop */
+    TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
+    TAKES_LOGPROBS = 1 << 22, /* --logprobs */
+    TAKES_CHAT = 1 << 23, /* --system --messages --chat-template-kwargs */
     TAKES_SESSION = 1 << 24, /* --session: a prompt may be left out then */
     TAKES_SAVE = 1 << 25,    /* --without-hidden --force */
     TAKES_SAVE_AFTER = 1 << 26, /* --save-session */
@@ -53,6 +75,7 @@ struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
     int num_stops;
+    const char *relaxed_delta, *thinking; /* as given */
     int32_t *bias_tokens;
     float *bias_values;
 };
@@ -67,34 +90,44 @@ struct foreign_draft {
     char ignored[128]; /* keys of the JSON that nothing here depends on */
 };
 
+/* Of drafting, what session does not hold as it stands; see tools/drafting.c. */
+struct cli_drafting {
+    const char *model_dir, *precision;
+    vb_model *model; /* opened by cli_open; session.draft_model */
+};
+
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *load, *save; /* --session, --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
+    const char *system, *messages, *template_kwargs; /* of a conversation */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
     int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* of quantize, and where sessions are saved */
     int without_hidden;
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
     long long rounds;           /* -1: not given */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
-    long long draft_tokens;     /* -1: not given */
+    long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
     long long runs;             /* -1: not given */
+    long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
     struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
+    struct cli_drafting drafting;
 
     char conventions[512];      /* --as and --convention, as vb_model_options takes them */
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
+    struct template *template;  /* the chat template, opened by cli_render */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
@@ -107,7 +140,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_session;
+    command_trace, command_bench, command_quantize, command_chat, command_session;
 extern const struct command *const session_actions[]; /* what argv[2] of `verbatim session` is; NULL ends the list */
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
@@ -120,6 +153,11 @@ int cli_parse(struct cli *c, int argc, char **argv);
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
+/* The model and its tokenizer are open: relaxed acceptance gets its thinking tokens. Reports errors. */
+int cli_thinking(struct cli *c);
+const char *cli_acceptance(const struct cli *c); /* its name */
+int cli_is_rejection(const struct cli *c);
+int cli_is_relaxed(const struct cli *c);
 /* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
 
@@ -128,6 +166,11 @@ int cli_stops(const struct cli *c, vb_generate_options *o);
 int cli_foreign_draft(struct cli *c);
 void cli_tell_foreign_draft(const struct cli *c);
 
+/* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
+int cli_drafting(struct cli *c);
+int cli_drafting_open(struct cli *c, const vb_model_options *options);
+void cli_drafting_close(struct cli *c);
+
 /* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
 int cli_open(struct cli *c);
 void cli_close(struct cli *c);
@@ -135,6 +178,14 @@ void cli_close(struct cli *c);
 /* The prompt's ids, by --prompt, --prompt-file or --tokens; BOS as add_bos_token, --bos and --no-bos say. Checks that
  * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
+
+/* A conversation (tools/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
+ * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
+int cli_messages(struct cli *c, json_t **messages);
+int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);
+int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
+int cli_chat_text(struct cli *c, char **text, size_t *size);
+int cli_check_chat(const struct cli *c);
 
 /* 5,6,7 or @FILE: integers separated by commas or white space. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
@@ -155,10 +206,11 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
  * a stop string). NULL without a tokenizer. */
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of accepted_by_depth. */
+/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of the arrays by depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
+const char *cli_reject_name(enum vb_reject why);
 
-/* The draft method in force and its K: none and 0 when no module runs. */
+/* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
 

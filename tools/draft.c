@@ -43,11 +43,10 @@ const struct command command_draft = {
     "draft", "what a draft method would propose after a prompt",
     "usage: verbatim draft MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]\n\n"
     "Prints the target's next token and the drafts that would follow it.\n\n"
-    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep\n"
-    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules)\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
+    CLI_DRAFT_HELP
     "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
+    "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk,\n"
-    "  --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL, run};
+    "  --chat, --messages, --system, --chat-template-kwargs, --logit-bias, --bos, --no-bos, --threads, --isa, --precision,\n"
+    "  --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "eval_relaxed.h"
 
 struct sum {
     double loss;      /* nats */
@@ -22,6 +23,7 @@ struct evaluation {
     size_t bad_token;       /* the one it should predict, in the text */
     int32_t *best[VB_MAX_DRAFT + 1]; /* [window]: of the target, by row; of depth k, by row */
     struct sum target, depth[VB_MAX_DRAFT];
+    struct relaxed relaxed;
 };
 
 /* -log softmax(logits)[token] */
@@ -51,6 +53,8 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
         if (logits[v] > logits[best])
             best = (int32_t)v;
     e->best[depth + 1][index] = best;
+    if (depth < 0 && e->relaxed.asked)
+        relaxed_row(&e->relaxed, index, logits, c->V);
     if (depth < 0)
         cli_progress("eval", e->done + index + 1, e->total);
     if (predicted < e->count) {
@@ -100,6 +104,8 @@ static int evaluate(struct cli *c, struct evaluation *e, const int32_t *ids, siz
         vb_session_close(session);
         session = NULL;
         compare(e);
+        if (e->relaxed.asked && code == EXIT_DONE)
+            relaxed_window(&e->relaxed, e->ids, e->count, e->best, e->depths);
     }
     return code;
 }
@@ -125,11 +131,11 @@ static int print_json(const struct evaluation *e, size_t count, size_t window, d
         json_array_append_new(in_a_row, number(mean((double)e->depth[k].in_a_row, e->depth[k].rows)));
     }
     return cli_print_json(json_pack(
-        "{s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:o,s:o}", "tokens", (json_int_t)count, "predicted", (json_int_t)e->target.rows,
+        "{s:I,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:o,s:o,s:o}", "tokens", (json_int_t)count, "predicted", (json_int_t)e->target.rows,
         "context", (json_int_t)window, "perplexity", number(exp(loss)), "main_loss", number(loss), "mtp_loss_by_depth", losses,
         "agreement_by_depth", agreement, "acceptance_by_depth", in_a_row, "mtp_loss_scaling_factor", factor, "mtp_loss",
         number(mtp), "loss", number(e->depths ? loss + factor * mtp : loss), "tokens_per_second",
-        number((double)count / seconds)));
+        number((double)count / seconds), "relaxed", relaxed_json(&e->relaxed, e->depths)));
 }
 
 static void print_table(const struct evaluation *e, size_t count, size_t window, double factor, double seconds)
@@ -147,6 +153,7 @@ static void print_table(const struct evaluation *e, size_t count, size_t window,
         printf("%5d  %6.4f  %23.1f %%  %21.1f %%\n", k + 1, mean(e->depth[k].loss, e->depth[k].rows),
                100 * mean((double)e->depth[k].agreed, e->depth[k].rows),
                100 * mean((double)e->depth[k].in_a_row, e->depth[k].rows));
+    relaxed_print(&e->relaxed, e->depths);
 }
 
 static int run(struct cli *c)
@@ -170,7 +177,9 @@ static int run(struct cli *c)
         for (int k = 0; k <= e.depths; k++)
             if (!(e.best[k] = calloc(window, sizeof **e.best)))
                 abort();
-        code = evaluate(c, &e, ids, count, window);
+        code = relaxed_open(&e.relaxed, c, window);
+        if (code == EXIT_DONE)
+            code = evaluate(c, &e, ids, count, window);
         double seconds = cli_seconds() - start, factor = c->mtp_loss_scaling_factor;
         if (code == EXIT_DONE && c->json)
             code = print_json(&e, count, window, factor, seconds);
@@ -179,6 +188,7 @@ static int run(struct cli *c)
     }
     for (int k = 0; k <= e.depths; k++)
         free(e.best[k]);
+    relaxed_close(&e.relaxed);
     free(ids);
     return code;
 }
@@ -192,7 +202,9 @@ const struct command command_eval = {
     "  --tokens IDS           5,6,7 or @FILE\n"
     "  --context N            tokens in a window; default 512, or max_position_embeddings where that is less\n"
     "  --mtp-loss-scaling-factor X   the loss printed is main + X * mean over depths; default 0.1, as Megatron has it\n"
+    "  --acceptance relaxed   what it would cost: --relaxed-topk, --relaxed-delta as for generate. All of the text counts as thinking,\n"
+    "                         or what lies between --thinking-tokens BEGIN,END\n"
     "  --json                 tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (of the\n"
-    "                         best tokens), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second\n"
+    "                         best tokens), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second, relaxed\n"
     "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --convention, --as: as for generate.\n",
-    TAKES_COMPUTE | TAKES_EVAL, run};
+    TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run};

@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static const struct command *const commands[] = {
-    &command_generate, &command_verify, &command_logits, &command_draft, &command_tokenize,
+    &command_generate, &command_chat, &command_verify, &command_logits, &command_draft, &command_tokenize,
     &command_inspect,  &command_demo,   &command_eval,   &command_dump,  &command_diff,
     &command_conventions, &command_trace, &command_bench, &command_quantize,
     &command_session, NULL};
@@ -37,7 +37,7 @@ static int written(const struct cli *c, int code)
 
 int main(int argc, char **argv)
 {
-    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
+    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
     c.started = cli_seconds();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {

@@ -6,11 +6,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../engine/drafter.h"
 #include "cli.h"
 #include "naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
+enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
 
 struct option {
     const char *name;
@@ -39,6 +38,10 @@ static const struct option options[] = {
     {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0},
     {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
     {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
+    {"--chat", TAKES_PROMPT, FLAG, AT(chat), 0, 0},
+    {"--system", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(system), 0, 0},
+    {"--messages", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(messages), 0, 0},
+    {"--chat-template-kwargs", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(template_kwargs), 0, 0},
     {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
     {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
     {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
@@ -48,8 +51,13 @@ static const struct option options[] = {
     {"--presence-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.presence_penalty), 0, 0},
     {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
     {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
+    {"--acceptance", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.acceptance), 0, 0},
+    {"--draft-sample-method", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.draft_sample_method), 0, 0},
+    {"--relaxed-topk", TAKES_ACCEPTANCE, INT_VALUE, AT(session.sampling.relaxed_topk), 1, 1 << 30},
+    {"--relaxed-delta", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0},
+    {"--thinking-tokens", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
-    {"--draft-tokens", TAKES_DRAFT, LONG_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
+    {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
     {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */
@@ -63,8 +71,14 @@ static const struct option options[] = {
     {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
     {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
     {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
+    {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
+    {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
+    {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(session.ngram_max), 1, 64},
+    {"--draft-model", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0},
+    {"--draft-precision", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
+    {"--logprobs", TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000},
     {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
     {"--rounds", TAKES_BENCH, LONG_VALUE, AT(rounds), 1, 1 << 20},
     {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
@@ -127,10 +141,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
             return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from 0 to 18446744073709551615", o->name, value);
         *(uint64_t *)(void *)field = u;
     } else {
-        long long i = strtoll(value, &end, 10);
-        if (end == value || *end || errno || i < o->least || i > o->most)
-            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted an integer from %lld to %lld", o->name, value, o->least,
-                            o->most);
+        int is_auto = o->kind == AUTO_VALUE && !strcmp(value, "auto");
+        long long i = is_auto ? CLI_AUTO : strtoll(value, &end, 10);
+        if (!is_auto && (end == value || *end || errno || i < o->least || i > o->most))
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted %san integer from %lld to %lld", o->name, value,
+                            o->kind == AUTO_VALUE ? "auto or " : "", o->least, o->most);
         if (o->kind == INT_VALUE)
             *(int32_t *)(void *)field = (int32_t)i;
         else
@@ -198,13 +213,6 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     return store(c, o, equals ? equals + 1 : argv[++*i]);
 }
 
-static int check_draft(const struct cli *c, const char *draft)
-{
-    const struct drafter_type *type;
-    vb_error err;
-    return drafter_find(&type, draft, &err) ? cli_error(c, &err) : EXIT_DONE;
-}
-
 /* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
 static int check_output(const struct cli *c, const char *option, const char *path)
 {
@@ -220,11 +228,10 @@ static int check_output(const struct cli *c, const char *option, const char *pat
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
-    const char *draft = c->session.draft;
     int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
-    c->draft_given = draft != NULL;
+    c->draft_given = c->session.draft != NULL;
     if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
         return EXIT_DONE;
     if (c->command->takes & TAKES_DIFF && !c->other)
@@ -240,7 +247,10 @@ static int check(struct cli *c)
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
             return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
     }
-    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !(c->load && prompts == 0))
+    int chat = cli_check_chat(c);
+    if (chat != EXIT_DONE)
+        return chat;
+    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !((c->chat || c->load) && !prompts))
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
@@ -257,10 +267,12 @@ static int check(struct cli *c)
         return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
+    if (c->logprobs >= 0 && !c->json)
+        return cli_fail(c, EXIT_USAGE, "--logprobs wants --json");
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);
     int code = cli_sampling(c);
-    return code == EXIT_DONE ? check_draft(c, draft) : code;
+    return code == EXIT_DONE ? cli_drafting(c) : code;
 }
 
 /* `verbatim session` becomes the command "session ACTION", of argv[2]. */

@@ -1,5 +1,6 @@
 /* tools/sampling.c -- the sampling options of the command line: what goes beyond one number each. */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,13 +69,90 @@ static int check_stops(const struct cli *c)
     return EXIT_DONE;
 }
 
+static int is(const char *name, const char *value) { return value && !strcmp(name, value); }
+
+const char *cli_acceptance(const struct cli *c) { return c->session.sampling.acceptance ? c->session.sampling.acceptance : "strict"; }
+int cli_is_rejection(const struct cli *c) { return is("rejection", c->session.sampling.acceptance); }
+int cli_is_relaxed(const struct cli *c) { return is("relaxed", c->session.sampling.acceptance); }
+
+static int read_delta(struct cli *c)
+{
+    char *end;
+    float delta = strtof(c->sampling.relaxed_delta, &end);
+    if (end == c->sampling.relaxed_delta || *end || !(delta >= 0.0f && delta <= 1.0f))
+        return cli_fail(c, EXIT_USAGE, "--relaxed-delta is %s, wanted a number from 0 to 1", c->sampling.relaxed_delta);
+    c->session.sampling.relaxed_delta = delta > FLT_MIN ? delta : FLT_MIN; /* 0 would be the default */
+    return EXIT_DONE;
+}
+
+/* Which options go together. */
+static int check_acceptance(struct cli *c)
+{
+    const vb_sampling *s = &c->session.sampling;
+    const char *name = s->acceptance, *method = s->draft_sample_method;
+    if (name && !is("strict", name) && !cli_is_rejection(c) && !cli_is_relaxed(c))
+        return cli_fail(c, EXIT_USAGE, "unknown --acceptance %s; known are strict, rejection, relaxed", name);
+    if (method && !is("probabilistic", method) && !is("greedy", method))
+        return cli_fail(c, EXIT_USAGE, "unknown --draft-sample-method %s; known are probabilistic, greedy", method);
+    if (method && !cli_is_rejection(c))
+        return cli_fail(c, EXIT_USAGE, "--draft-sample-method wants --acceptance rejection");
+    if ((s->relaxed_topk || c->sampling.relaxed_delta || c->sampling.thinking) && !cli_is_relaxed(c))
+        return cli_fail(c, EXIT_USAGE, "%s wants --acceptance relaxed",
+                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--thinking-tokens");
+    return c->sampling.relaxed_delta ? read_delta(c) : EXIT_DONE;
+}
+
 int cli_sampling(struct cli *c)
 {
     int code = check_ranges(c);
     if (code == EXIT_DONE)
         code = check_stops(c);
+    if (code == EXIT_DONE)
+        code = check_acceptance(c);
     if (code == EXIT_DONE && c->sampling.logit_bias)
         code = read_logit_bias(c);
+    return code;
+}
+
+/* An id, or the text of one token. */
+static int read_token(struct cli *c, const char *text, size_t size, int32_t *token)
+{
+    char *end;
+    long id = strtol(text, &end, 10);
+    if (size && end == text + size && id >= 0 && id < vb_vocab_size(c->model)) {
+        *token = (int32_t)id;
+        return EXIT_DONE;
+    }
+    int32_t *ids = NULL;
+    size_t count = 0;
+    if (!c->tokenizer)
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: %.*s is no id below %d, and text wants a tokenizer (%s)", (int)size, text,
+                        vb_vocab_size(c->model), c->tokenizer_error.message);
+    int code = cli_encode(c, "--thinking-tokens", text, size, 1, &ids, &count);
+    *token = code == EXIT_DONE && count == 1 ? ids[0] : -1;
+    vb_free(NULL, ids);
+    if (code == EXIT_DONE && *token >= vb_vocab_size(c->model))
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %d, outside the vocabulary of %d", (int)size, text, *token,
+                        vb_vocab_size(c->model));
+    if (code == EXIT_DONE && *token < 0)
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %zu tokens here, wanted one; BEGIN,END may be ids", (int)size, text,
+                        count);
+    return code;
+}
+
+int cli_thinking(struct cli *c)
+{
+    vb_sampling *s = &c->session.sampling;
+    const char *text = c->sampling.thinking ? c->sampling.thinking : "<think>,</think>", *comma = strchr(text, ',');
+    if (!cli_is_relaxed(c))
+        return EXIT_DONE;
+    if (!comma || strchr(comma + 1, ','))
+        return cli_fail(c, EXIT_USAGE, "--thinking-tokens is %s, wanted BEGIN,END", text);
+    int code = read_token(c, text, (size_t)(comma - text), &s->thinking_begin);
+    if (code == EXIT_DONE)
+        code = read_token(c, comma + 1, strlen(comma + 1), &s->thinking_end);
+    if (code == EXIT_DONE && s->thinking_begin == s->thinking_end)
+        code = cli_fail(c, EXIT_USAGE, "--thinking-tokens is %s, wanted two tokens", text);
     return code;
 }
 

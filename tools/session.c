@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../engine/drafter.h"
 #include "cli.h"
 
 static int show_progress(void *label, size_t done, size_t total)
@@ -77,9 +78,11 @@ static int save(struct cli *c)
 
 /* ---- reading ---- */
 
+/* A method whose state cannot be made anew of the tokens alone. */
 static void tell_drafts(const struct cli *c, const vb_session_info *info)
 {
-    if (!strcmp(cli_draft_name(c), "none") || !strcmp(cli_draft_name(c), info->draft) || !info->computed)
+    const struct drafter_type *type;
+    if (drafter_find(&type, cli_draft_name(c), NULL) || !type || !type->save || !strcmp(type->name, info->draft) || !info->computed)
         return;
     fprintf(stderr, "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be poor\n",
             c->load, cli_draft_name(c), info->draft);

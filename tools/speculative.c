@@ -137,16 +137,31 @@ static int read_vanilla(const struct cli *c, struct wish *w)
     return EXIT_DONE;
 }
 
-/* The one place that knows of relaxed acceptance: a draft among the `topk` most likely tokens, at most `delta` less likely
- * than the first, is accepted while the model thinks. */
-static int check_relaxed(const struct cli *c)
+/* TensorRT-LLM's names for --acceptance relaxed, --relaxed-topk and --relaxed-delta; its defaults of the two are 1 and 0. */
+static int read_relaxed(struct cli *c, const struct wish *w)
 {
+    static const char *const name = "--use_relaxed_acceptance_for_thinking";
     const struct foreign_draft *f = &c->foreign;
-    const char *option = f->relaxed ? "--use_relaxed_acceptance_for_thinking" : f->relaxed_topk ? "--relaxed_topk" : "--relaxed_delta";
-    if (!f->relaxed && !f->relaxed_topk && !f->relaxed_delta)
+    vb_sampling *s = &c->session.sampling;
+    char *end;
+    if (!f->relaxed && (f->relaxed_topk || f->relaxed_delta))
+        return cli_fail(c, EXIT_USAGE, "%s wants %s", f->relaxed_topk ? "--relaxed_topk" : "--relaxed_delta", name);
+    if (!f->relaxed)
         return EXIT_DONE;
-    return cli_fail(c, EXIT_USAGE, "%s: relaxed acceptance is not implemented; a draft is accepted only when it is the token "
-                    "that the model chooses itself", option);
+    if (!w->method)
+        return cli_fail(c, EXIT_USAGE, "%s wants --spec_decode_algo MTP", name);
+    if (!(c->command->takes & TAKES_ACCEPTANCE))
+        return cli_fail(c, EXIT_USAGE, "verbatim %s has strict acceptance alone, and %s is given", c->command->name, name);
+    if ((s->acceptance && strcmp(s->acceptance, "relaxed")) || s->relaxed_topk || c->sampling.relaxed_delta)
+        return cli_fail(c, EXIT_USAGE, "%s says what %s says too: wanted one of them", name,
+                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--acceptance");
+    long long topk = f->relaxed_topk ? (errno = 0, strtoll(f->relaxed_topk, &end, 10)) : 1;
+    if (f->relaxed_topk && (end == f->relaxed_topk || *end || errno || topk < 1 || topk > 1 << 30))
+        return cli_fail(c, EXIT_USAGE, "--relaxed_topk is %.64s, wanted an integer from 1 to %d", f->relaxed_topk, 1 << 30);
+    s->acceptance = "relaxed";
+    s->relaxed_topk = (int32_t)topk;
+    c->sampling.relaxed_delta = f->relaxed_delta ? f->relaxed_delta : "0";
+    return EXIT_DONE;
 }
 
 /* ---- what they say together ---------------------------------------------------------------------------------------- */
@@ -158,6 +173,8 @@ static int agree(const struct cli *c, struct wish *all, const struct wish *w)
     if (all->method && strcmp(all->method, w->method))
         return cli_fail(c, EXIT_USAGE, "%s means --draft %s, %s says %s: wanted one of them", w->option, w->method, all->option,
                         all->method);
+    if (all->tokens == CLI_AUTO && w->tokens >= 0)
+        return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is auto: wanted one of them", w->length_option, w->tokens, all->length_option);
     if (all->tokens >= 0 && w->tokens >= 0 && all->tokens != w->tokens)
         return cli_fail(c, EXIT_USAGE, "%s is %lld, %s is %lld: wanted one of them", w->length_option, w->tokens,
                         all->length_option, all->tokens);
@@ -186,7 +203,7 @@ int cli_foreign_draft(struct cli *c)
     if (code == EXIT_DONE)
         code = read_vanilla(c, &w[2]);
     if (code == EXIT_DONE)
-        code = check_relaxed(c);
+        code = read_relaxed(c, &w[2]);
     if (code == EXIT_DONE)
         code = read_options(c, &w[3], f->llama_type, f->llama_length);
     for (size_t i = 0; i < sizeof w / sizeof *w && code == EXIT_DONE; i++) {
@@ -204,7 +221,9 @@ int cli_foreign_draft(struct cli *c)
 void cli_tell_foreign_draft(const struct cli *c)
 {
     const struct foreign_draft *f = &c->foreign;
+    char tokens[16];
+    snprintf(tokens, sizeof tokens, c->draft_tokens == CLI_AUTO ? "auto" : "%d", cli_draft_tokens(c));
     if (f->by)
-        fprintf(stderr, "verbatim: %s: --draft %s --draft-tokens %d%s%s\n", f->by, cli_draft_name(c), cli_draft_tokens(c),
-                *f->ignored ? "; nothing here depends on " : "", f->ignored);
+        fprintf(stderr, "verbatim: %s: --draft %s --draft-tokens %s%s%s%s\n", f->by, cli_draft_name(c), tokens,
+                f->relaxed ? " --acceptance relaxed" : "", *f->ignored ? "; nothing here depends on " : "", f->ignored);
 }

@@ -1,7 +1,8 @@
 /* tools/verify.c -- `verbatim verify`: the promise, checked on a prompt.
  *
  * Plain decoding first; its rows of logits are kept. Then the same run under other settings: each row that chooses a
- * token must have the same bits. */
+ * token must have the same bits. Under rejection (sampled) and relaxed acceptance the path belongs to the drafts: the first
+ * run of each draft method and K is what the others of that method and K must equal. */
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ struct setting {
     int draft_tokens, threads, chunk;
 };
 
-/* What is compared: the rows of plain decoding. */
+/* What is compared: the rows of plain decoding, or of the method's first run. */
 struct baseline {
     float *logits; /* [tokens, V] */
     int32_t *tokens;
@@ -57,31 +58,45 @@ struct verify {
     size_t prompt_count, n;
     struct baseline base;
     json_t *rows;
+    struct setting first; /* whose rows they are */
     int differences, runs, total;
 };
 
-static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r)
+/* Whether drafts change the path. */
+static int drafts_lead(const struct cli *c)
 {
-    char fingerprint[17];
-    int equal = k->token < 0 && k->index == v->base.count;
+    return cli_is_relaxed(c) || (cli_is_rejection(c) && c->session.sampling.temperature != 0.0f);
+}
+
+/* Whether this run is what others are compared with. */
+static int is_first(const struct verify *v, const struct setting *s)
+{
+    return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
+}
+
+static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r, int first_run)
+{
+    char fingerprint[17], K[12];
+    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_draft_tokens(v->c);
+    snprintf(K, sizeof K, is_auto ? "auto" : "%d", s->draft_tokens);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     v->differences += !equal;
     if (v->c->json) {
         json_t *first = equal ? json_null()
                               : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
                                           "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
-                                                 "draft_tokens", s->draft_tokens, "threads", s->threads, "chunk", s->chunk,
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "draft_tokens", longest, "auto", is_auto, "threads", s->threads, "chunk", s->chunk,
                                                  "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
-                                                 "first_difference", first, "stats", cli_stats(r, s->draft_tokens)));
+                                                 "first_difference", first, "stats", cli_stats(r, longest)));
         return;
     }
     if (!v->runs)
-        printf("%-12s %2s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
-    printf("%-12s %2d %7d %6d %-7s %s  %14.2f  ", s->draft, s->draft_tokens, s->threads, s->chunk, s->isa, fingerprint,
+        printf("%-12s %4s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
+    printf("%-12s %4s %7d %6d %-7s %s  %14.2f  ", s->draft, K, s->threads, s->chunk, s->isa, fingerprint,
            r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0);
     if (equal)
-        puts(v->runs ? "yes" : "(plain decoding)");
+        puts(!first_run ? "yes" : s->draft_tokens ? "(first of its K)" : "(plain decoding)");
     else
         printf("NO: token %lld, logit %lld\n", k->token < 0 ? (long long)k->index : k->token, k->logit);
     fflush(stdout);
@@ -93,7 +108,8 @@ static int run_setting(struct verify *v, const struct setting *s)
     vb_session *session = NULL;
     vb_result result;
     vb_error err;
-    struct comparison k = {.base = &v->base, .record = v->runs ? NULL : &v->base, .token = -1, .logit = -1};
+    int first = is_first(v, s);
+    struct comparison k = {.base = &v->base, .record = first ? &v->base : NULL, .token = -1, .logit = -1};
     vb_generate_options o = {.max_tokens = v->n, .ignore_eos = c->ignore_eos, .fingerprint = 1, .callback = see_row,
                              .context = &k};
     c->session.draft = s->draft;
@@ -104,10 +120,13 @@ static int run_setting(struct verify *v, const struct setting *s)
     int code = cli_stops(c, &o);
     if (code == EXIT_DONE)
         code = cli_session(c, v->prompt_count, (long long)v->n, &session);
+    if (first)
+        v->base.count = 0;
     if (code == EXIT_DONE && (vb_append(session, v->prompt, v->prompt_count, &err) || vb_generate(session, &o, &result, &err)))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
-        report(v, s, &k, &result);
+        report(v, s, &k, &result, first);
+        v->first = first ? *s : v->first;
         v->runs++;
         cli_progress("verify", (size_t)v->runs, (size_t)v->total);
     }
@@ -128,15 +147,17 @@ static int prefill_is_onednn(const struct cli *c) { return c->session.prefill &&
 
 static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
 {
-    static const int lengths[] = {1, 2, 3, 7, 15}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
+    static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
     *k = (struct choices){.num_drafts = 1};
     k->drafts[0] = *plain;
-    for (const struct drafter_type *const *t = drafter_types; *t && vb_mtp_modules(c->model); t++) {
-        if (c->draft_given && strcmp(c->session.draft, (*t)->name))
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
-        for (int i = 0; i < 5; i++) {
-            int K = c->draft_tokens >= 0 ? (int)c->draft_tokens : lengths[i];
-            if (K > 0 && (i == 0 || c->draft_tokens < 0)) {
+        for (int i = 0; i < 6; i++) {
+            int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
+            if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
+                continue; /* what is said would depend on the time that it takes */
+            if (K != 0 && (i == 0 || c->draft_tokens == -1)) {
                 k->drafts[k->num_drafts] = *plain;
                 k->drafts[k->num_drafts].draft = (*t)->name;
                 k->drafts[k->num_drafts++].draft_tokens = K;
@@ -166,9 +187,21 @@ static struct setting combine(const struct choices *k, int draft, int threads, i
     return s;
 }
 
+static int most(int a, int b) { return a > b ? a : b; }
+
+/* Method after method: first as they come, then every other value once. */
+static int list_by_draft(struct setting *list, const struct choices *k)
+{
+    int n = 0;
+    for (int d = 0; d < k->num_drafts; d++)
+        for (int i = 0; i < most(k->num_threads, most(k->num_chunks, k->num_isa)); i++)
+            list[n++] = combine(k, d, i % k->num_threads, i % k->num_chunks, i % k->num_isa);
+    return n;
+}
+
 /* The settings to run, plain decoding first. With all, the full product; else each value alone, then 8 combinations,
  * the same every time. */
-static int list_settings(struct setting *list, const struct choices *k, int all)
+static int list_settings(struct setting *list, const struct choices *k, int all, int by_draft)
 {
     int n = 0;
     uint64_t random = 1;
@@ -177,8 +210,8 @@ static int list_settings(struct setting *list, const struct choices *k, int all)
             for (int c = 0; c < k->num_chunks; c++)
                 for (int i = 0; i < k->num_isa; i++)
                     list[n++] = combine(k, d, t, c, i);
-    if (all)
-        return n;
+    if (all || by_draft)
+        return all ? n : list_by_draft(list, k);
     for (int d = 0; d < k->num_drafts; d++)
         list[n++] = combine(k, d, 0, 0, 0);
     for (int t = 1; t < k->num_threads; t++)
@@ -198,7 +231,7 @@ static int list_settings(struct setting *list, const struct choices *k, int all)
     return n;
 }
 
-#define MOST_SETTINGS ((2 * VB_MAX_DRAFT + 1) * 4 * 4 * 8)
+#define MOST_SETTINGS (64 * 4 * 4 * 8)
 
 static int run_choices(struct verify *v, const struct choices *k, int all)
 {
@@ -206,7 +239,7 @@ static int run_choices(struct verify *v, const struct choices *k, int all)
     int code = EXIT_DONE;
     if (!list)
         return cli_fail(v->c, EXIT_OTHER, "no memory for the list of settings");
-    v->total = list_settings(list, k, all);
+    v->total = list_settings(list, k, all, drafts_lead(v->c));
     for (int i = 0; i < v->total && code == EXIT_DONE && !ferror(stdout); i++)
         code = run_setting(v, &list[i]);
     free(list);
@@ -217,6 +250,17 @@ static int processors(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static void conclude(const struct verify *v)
+{
+    const struct cli *c = v->c;
+    printf("%d runs: %s%s", v->runs, v->differences ? "DIFFERENT" : "identical, bit for bit",
+           prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
+    if (drafts_lead(c))
+        printf("; with --acceptance %s each draft method and K was compared with itself alone: %s", cli_acceptance(c),
+               cli_is_relaxed(c) ? "it is lossy, others give other tokens" : "the distribution is that of plain decoding, the tokens are not");
+    putchar('\n');
 }
 
 static int run(struct cli *c)
@@ -248,11 +292,11 @@ static int run(struct cli *c)
         else
             code = run_choices(&v, &choices, c->all);
         if (code == EXIT_DONE && c->json)
-            code = cli_print_json(json_pack("{s:b,s:s,s:O}", "equal", v.differences == 0, "prefill",
-                                            prefill_is_onednn(c) ? "onednn" : "contract", "rows", v.rows));
+            code = cli_print_json(json_pack("{s:b,s:s,s:s,s:O}", "equal", v.differences == 0, "prefill",
+                                            prefill_is_onednn(c) ? "onednn" : "contract", "compared_with",
+                                            drafts_lead(c) ? "the same draft method and K" : "plain decoding", "rows", v.rows));
         else if (code == EXIT_DONE)
-            printf("%d runs: %s%s\n", v.runs, v.differences ? "DIFFERENT" : "identical, bit for bit",
-                   prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
+            conclude(&v);
         if (code == EXIT_DONE && v.differences)
             code = EXIT_DIFFERENCE;
         json_decref(v.rows);
@@ -266,16 +310,23 @@ static int run(struct cli *c)
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "usage: verbatim verify MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, threads, prefill\n"
+    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, auto, threads, prefill\n"
     "chunks, instruction sets) and in 8 combinations, and compares every row of logits that chose a token, bit by bit.\n"
-    "Exits with 3 when one differs.\n\n"
+    "Exits with 3 when one differs. With --acceptance rejection (at a temperature) and relaxed, tokens depend on the drafts:\n"
+    "each draft method and K is then compared with itself alone.\n\n"
     "  -n N                   new tokens (64)\n"
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
+    "  --draft-model DIR      with it draft-model is among the methods; --draft-precision MODE\n"
+    "  --draft-p-min P, --ngram-min N, --ngram-max N    as for generate\n"
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
-    "  --json                 {\"equal\": ..., \"prefill\": ..., \"rows\": [...]}\n"
+    "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"
+    "  --chat, --messages, --system, --chat-template-kwargs,\n"
+    "  --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta, --thinking-tokens,\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
     "  --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
+        TAKES_ACCEPTANCE,
+    run};

@@ -12,10 +12,14 @@ run() { # run MODEL N TEMPERATURE SEED IDS [PRECISION]
 }
 {
     echo "# model, new tokens, temperature, seed, prompt ids, fingerprint, precision if not f32: made by golden/scripts/make_bits.sh"
+    run golden/gguf/quantised.gguf 48 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/gguf/quantised.gguf 48 0.7 5 70,50,25,75,3 bf16
     for model in v3 v3-mtp3 v2-lite v2 moonlight glm; do
         run golden/tiny/$model 64 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
         run golden/tiny/$model 64 1 7 100,50,25,75,3
         run golden/tiny/$model 64 0.5 3 20,40,60,80,100 bf16
+        run golden/tiny/$model 32 0.5 3 20,40,60,80,100 q8
+        run golden/tiny/$model 32 0 0 100,50,25,75,3 q4
     done
     if [ -e golden/tale/config.json ]; then
         ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king who had three sons, and the youngest")
@@ -23,6 +27,8 @@ run() { # run MODEL N TEMPERATURE SEED IDS [PRECISION]
         run golden/tale 200 1 1 "$ids"
         run golden/tale 300 0.8 42 "${ids%%,*}"
         run golden/tale 200 0 0 "$ids" bf16
+        run golden/tale 200 0 0 "$ids" q8
+        run golden/tale 200 1 1 "$ids" q4
     fi
 } >$out.new
 mv $out.new $out

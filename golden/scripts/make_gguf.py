@@ -1,15 +1,19 @@
 #!/usr/bin/python3
 """Writes golden/gguf/tiny.gguf: a whole model (deepseek2, three layers, the last an MTP layer) with a tokenizer, so small
-that most of it is header. It is what tests/fuzz_gguf.c mutates. Needs nothing but Python.
+that most of it is header; and with --quantised the same of rows of 32 numbers, in blocks of them. They are what tests/fuzz_gguf.c
+mutates. Needs nothing but Python.
 
     golden/scripts/make_gguf.py golden/gguf/tiny.gguf
+    golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
 """
 import random
 import struct
 import sys
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
-D, V, H, C, N, R, W, E, I = 8, 16, 2, 6, 4, 2, 4, 4, 4  # the letters of SEMANTICS; W: value, I: width of every layer
+QUANTISED = "--quantised" in sys.argv
+# the letters of SEMANTICS; W: value, I: width of every layer
+D, V, H, C, N, R, W, E, I = (32, 16, 1, 32, 32, 2, 32, 4, 32) if QUANTISED else (8, 16, 2, 6, 4, 2, 4, 4, 4)
 OF = "deepseek2."
 
 
@@ -78,17 +82,33 @@ TENSORS += [("blk.2.nextn." + n, F, (D,)) for n in ("enorm.weight", "hnorm.weigh
 TENSORS += [("blk.2.nextn.eh_proj.weight", BF16, (D, 2 * D))]
 
 
+BLOCKS = {8: 34, 2: 18, 6: 22, 7: 24}  # Q8_0, Q4_0, Q5_0, Q5_1: bytes of 32 numbers
+
+
+def quantised():
+    """BF16 becomes one of four types, the next one each time; one attn_k_b stays."""
+    for i, (name, kind, shape) in enumerate(TENSORS):
+        yield name, (8, 2, 6, 7)[i % 4] if kind == BF16 and name != "blk.2.attn_k_b.weight" else kind, shape
+
+
+def block(rng, kind):
+    scales = struct.pack("<e", rng.uniform(0.001, 0.01)) * (2 if kind == 7 else 1)
+    return scales + bytes(rng.randrange(256) for _ in range(BLOCKS[kind] - len(scales)))
+
+
 def main():
     rng = random.Random(1)
     infos, data = b"", b""
-    for name, kind, shape in TENSORS:
+    for name, kind, shape in quantised() if QUANTISED else TENSORS:
         data += b"\0" * (-len(data) % 32)
         infos += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in reversed(shape))
         infos += struct.pack("<IQ", kind, len(data))
         count = 1
         for n in shape:
             count *= n
-        for _ in range(count):
+        for _ in range(count // 32 if kind in BLOCKS else 0):
+            data += block(rng, kind)
+        for _ in range(0 if kind in BLOCKS else count):
             x = rng.uniform(-1, 1)
             data += struct.pack("<f", x) if kind == F else struct.pack("<e", x) if kind == F16 else struct.pack("<f", x)[2:]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(TENSORS), len(KEYS)) + b"".join(KEYS) + infos

@@ -40,6 +40,7 @@ struct said {
 };
 
 static const char *verbatim; /* the program; see find_verbatim */
+static const char *stdin_of_runs = "/dev/null";
 
 /* argv[1], or ../verbatim seen from the directory of this test program */
 static inline void find_verbatim(int argc, char **argv)
@@ -57,7 +58,7 @@ static inline void find_verbatim(int argc, char **argv)
 static inline void become(const char *const *arguments, enum stdout_kind kind, int out, int err)
 {
     struct rlimit small = {4096, 4096};
-    int in = open("/dev/null", O_RDONLY), full = open("/dev/full", O_WRONLY);
+    int in = open(stdin_of_runs, O_RDONLY), full = open("/dev/full", O_WRONLY);
     dup2(in, 0);
     dup2(kind == FULL ? full : out, 1);
     dup2(err, 2);

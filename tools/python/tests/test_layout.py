@@ -58,7 +58,7 @@ def test_sizes_offsets_and_kinds_are_those_of_a_compiler(tmp_path):
             field = getattr(s, name)
             lines.append("FIELD(%s, %s)" % (s.__name__, name))
             wanted.append("%s %s %d %d %s" % (s.__name__, name, field.offset, field.size, KINDS.get(kind, "")))
-    for enum, prefix in (_c.Code, "VB_"), (_c.Finish, "VB_FINISH_"):
+    for enum, prefix in (_c.Code, "VB_"), (_c.Finish, "VB_FINISH_"), (_c.Reject, "VB_REJECT_"):
         for member in enum:
             lines.append('printf("%s%s %%d\\n", %s%s);' % (prefix, member.name, prefix, member.name))
             wanted.append("%s%s %d" % (prefix, member.name, member))
@@ -71,7 +71,8 @@ def test_sizes_offsets_and_kinds_are_those_of_a_compiler(tmp_path):
     assert [line.rstrip() for line in wanted] == [line.rstrip() for line in said]
 
 
-@pytest.mark.parametrize("enum, prefix, name", [(_c.Code, "VB_", "vb_code"), (_c.Finish, "VB_FINISH_", "vb_finish")])
+@pytest.mark.parametrize("enum, prefix, name", [(_c.Code, "VB_", "vb_code"), (_c.Finish, "VB_FINISH_", "vb_finish"),
+                                                (_c.Reject, "VB_REJECT_", "vb_reject")])
 def test_enums_are_complete(enum, prefix, name):
     body = re.search(r"enum %s \{(.*?)\}" % name, TEXT, flags=re.S)[1]
     assert [prefix + member.name for member in enum] == [part.split("=")[0].strip() for part in body.split(",") if part.strip()]

@@ -21,7 +21,7 @@ from verbatim import _c, _call
 PROMPT = list(range(1, 21))
 WITH_MTP = ["tiny/v3", "tiny/v3-mtp3", "tiny/glm", "tale"]
 ALL = WITH_MTP + ["tiny/v2", "tiny/v2-lite", "tiny/moonlight"]
-METHODS = ["none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"]
+METHODS = ["none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"]
 
 
 def path(name):
@@ -82,11 +82,75 @@ def test_stop_strings_are_the_commands(models):
         models("tale").generate(prompt, 4, stop="a\0b", tokenizer=tokenizer)
 
 
+@pytest.mark.parametrize("options", [
+    dict(acceptance="rejection"), dict(acceptance="rejection", draft_sample_method="greedy"),
+    dict(acceptance="relaxed", relaxed_topk=3, relaxed_delta=0.5, thinking=(PROMPT[3], 1000)),
+    dict(acceptance="relaxed", relaxed_delta=0, thinking=(PROMPT[3], 1000)),
+])
+def test_acceptance_is_the_commands(models, options):
+    names = {name.replace("thinking", "thinking_tokens"): value for name, value in options.items()}
+    arguments = itertools.chain.from_iterable(
+        ("--" + name.replace("_", "-"), joined(value) if name == "thinking_tokens" else value) for name, value in names.items())
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 60, "--ignore-eos", "--temperature", 0.9, "--draft",
+               "mtp-vanilla", *arguments)
+    result = models("tale").generate(PROMPT, 60, ignore_eos=True, temperature=0.9, draft="mtp-vanilla", threads=1, **options)
+    assert (result.tokens, result.fingerprint) == (said["tokens"], said["fingerprint"])
+    for key in "first_reject", "relaxed":
+        assert result.stats[key] == said["stats"][key], key
+    assert result.stats["rejected_by_depth"][:3] == said["stats"]["rejected_by_depth"]
+    assert result.stats["relaxed_nats"] == pytest.approx(said["stats"]["relaxed_nats"])
+    assert (result.stats["relaxed"] > 0) == (options["acceptance"] == "relaxed")
+    assert (result.stats["relaxed_nats"] > 0) == ("relaxed_topk" in options)  # delta 0: only what is best, if not what was sampled
+
+
 def test_a_draft_as_long_as_asked(models):
     said = run("generate", path("tale"), "--tokens", joined(PROMPT), "-n", 40, "--draft", "mtp-eagle", "--draft-tokens", 7)
     result = models("tale").generate(PROMPT, 40, draft="mtp-eagle", draft_tokens=7, threads=1)
     assert result.stats["accepted_by_depth"][:7] == said["stats"]["accepted_by_depth"]
     assert models("tale").generate(PROMPT, 10, draft="mtp-eagle", draft_tokens=0).stats["drafted"] == 0
+
+
+def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(models):
+    model, asked = models("tiny/moonlight"), []
+    plain = model.generate(PROMPT, 40, ignore_eos=True)
+    timeline = PROMPT + plain.tokens
+
+    def right(tokens, most):
+        asked.append((tokens.tolist(), most))
+        return timeline[len(tokens) : len(tokens) + most]
+
+    def with_drafts(draft):
+        return model.generate(PROMPT, 40, ignore_eos=True, draft=draft, draft_tokens=4, threads=1)
+
+    result = with_drafts(right)
+    assert (result.tokens, result.fingerprint) == (plain.tokens, plain.fingerprint)
+    assert result.stats["accepted"] == result.stats["drafted"] > 0 and result.stats["forwards"] < 10
+    assert all(tokens == timeline[: len(tokens)] and 1 <= most <= 4 for tokens, most in asked)
+    for nonsense in lambda t, n: [-1] * n, lambda t, n: [7] * 100, lambda t, n: [model.vocab_size], lambda t, n: []:
+        assert with_drafts(nonsense).fingerprint == plain.fingerprint
+    for bad in lambda t, n: [0.5], lambda t, n: 1 / 0, lambda t, n: [2**40]:
+        with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
+            with_drafts(bad)
+    said = run("generate", path("tale"), "--tokens", joined(PROMPT * 3), "-n", 40, "--draft", "ngram", "--ngram-min", 1)
+    mine = models("tale").generate(PROMPT * 3, 40, draft="ngram", ngram_min=1)
+    assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
+
+
+def test_a_draft_model_drafts_and_lives_as_long_as_its_session(models):
+    plain = models("tale").generate(PROMPT, 40)
+    small = verbatim.Model(path("tale"), precision="bf16")
+    session = models("tale").session(context=100, draft="draft-model", draft_model=small, draft_tokens=5, draft_p_min=0.1)
+    session.append(PROMPT)
+    result = session.generate(40)
+    assert (result.tokens, result.fingerprint) == (plain.tokens, plain.fingerprint)
+    assert result.stats["accepted"] > 10 and result.stats["draft_seconds"] > 0
+    small.close()
+    with pytest.raises(ValueError):
+        session.generate(1)
+    tokenizer = verbatim.Tokenizer(path("tale"))
+    tokenizer.match(tokenizer)
+    with pytest.raises(verbatim.VerbatimError, match="token"):
+        tokenizer.match(verbatim.Tokenizer(path("tokenizer")))
 
 
 @pytest.mark.parametrize("system, conventions, draft, padded", [

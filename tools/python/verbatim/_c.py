@@ -36,6 +36,17 @@ class Finish(enum.IntEnum):
     STOPPED = 2
 
 
+class Reject(enum.IntEnum):
+    """enum vb_reject"""
+
+    OTHER_TOKEN = 0
+    CHANCE = 1
+    MASKED = 2
+    CUT_OFF = 3
+    RANK = 4
+    DELTA = 5
+
+
 class vb_error(C.Structure):
     _fields_ = [("code", C.c_int), ("message", C.c_char * 512)]
 
@@ -87,6 +98,12 @@ class vb_sampling(C.Structure):
         ("bias_count", C.c_int32),
         ("mask", mask_callback),
         ("mask_context", C.c_void_p),
+        ("acceptance", C.c_char_p),
+        ("draft_sample_method", C.c_char_p),
+        ("relaxed_topk", C.c_int32),
+        ("relaxed_delta", C.c_float),
+        ("thinking_begin", C.c_int32),
+        ("thinking_end", C.c_int32),
     ]
 
 
@@ -137,6 +154,7 @@ class vb_trace(C.Structure):
 tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
 trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
 progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
+draft_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_int32), C.c_int)
 
 
 class vb_session_options(C.Structure):
@@ -159,6 +177,13 @@ class vb_session_options(C.Structure):
         ("padded", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
+        ("ngram_min", C.c_int32),
+        ("ngram_max", C.c_int32),
+        ("draft_callback", draft_callback),
+        ("draft_context", C.c_void_p),
+        ("draft_model", C.c_void_p),
+        ("draft_p_min", C.c_float),
+        ("draft_auto", C.c_int),
     ]
 
 
@@ -189,8 +214,13 @@ class vb_result(C.Structure):
         ("prefill_tokens", C.c_size_t),
         ("prefill_seconds", C.c_double),
         ("decode_seconds", C.c_double),
+        ("draft_seconds", C.c_double),
         ("stop_string", C.c_int32),
         ("text_bytes", C.c_size_t),
+        ("rejected_by_depth", C.c_size_t * MAX_DRAFT),
+        ("first_reject", C.c_size_t * len(Reject)),
+        ("relaxed", C.c_size_t),
+        ("relaxed_nats", C.c_double),
     ]
 
 
@@ -263,9 +293,11 @@ FUNCTIONS = {
     "vb_encode": (C.c_int, [_object, C.c_char_p, C.c_size_t, _ids, C.c_size_t, _size, _err]),
     "vb_piece": (C.c_void_p, [_object, C.c_int32, _size]),
     "vb_bos_token": (C.c_int32, [_object]),
+    "vb_tokenizers_match": (C.c_int, [_object, _object, _err]),
     "vb_add_bos": (C.c_int, [_object]),
     "vb_session_open": (C.c_int, [_out, _object, C.POINTER(vb_session_options), _err]),
     "vb_session_close": (None, [_object]),
+    "vb_draft_memory": (C.c_size_t, [_object]),
     "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),

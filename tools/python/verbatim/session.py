@@ -53,12 +53,21 @@ class Session:
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
     prefill        "onednn": oneDNN's linear layers read the prompt, for speed; other bits, see verbatim.h
-    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", ...; K (None: the number of MTP modules)
+    draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
+                   3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
+                   tokens, int32; what is beyond max or not in the vocabulary is left out
+    draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
+    draft_p_min    a draft ends before a token of a probability below this
+    ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
                    It is called for drafts too, and must depend on its argument alone
+    acceptance     which drafts stand: None or "strict"; "rejection": the distribution of plain decoding on another path, with
+                   drafts that are drawn (draft_sample_method None or "probabilistic") or the best of their rows ("greedy");
+                   "relaxed", lossy: with relaxed_topk (10), relaxed_delta (0.6) between thinking=(begin, end), two tokens
     load           a file that save has written: the session goes on from there, to the bits that the saved one would have given
     on_progress    on_progress(done, total): tokens of the prompt
     on_tap         on_tap(Tap): every named intermediate value, as it is computed; scores=True: attention scores too
@@ -67,8 +76,10 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, padded=False, bias=None, mask=None, load=None, on_progress=None, on_tap=None, scores=False):
+                 draft_model=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0,
+                 top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, padded=False,
+                 bias=None, mask=None, acceptance=None, draft_sample_method=None, relaxed_topk=None, relaxed_delta=None,
+                 thinking=None, load=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -76,15 +87,28 @@ class Session:
             prefill=None if prefill is None else prefill.encode(),
             threads=_number("threads", threads, 1),
             isa=None if isa is None else isa.encode(),
-            draft=None if draft is None else draft.encode(),
+            draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
             draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
             tap_scores=bool(scores),
             padded=bool(padded),
+            ngram_min=_number("ngram_min", ngram_min, 1),
+            ngram_max=_number("ngram_max", ngram_max, 1),
+            draft_model=None if draft_model is None else draft_model._pointer(),
+            draft_p_min=draft_p_min,
+            draft_auto=bool(draft_auto),
         )
+        if callable(draft):
+            options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
         options.sampling = _c.vb_sampling(
             temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
             seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+            acceptance=None if acceptance is None else acceptance.encode(),
+            draft_sample_method=None if draft_sample_method is None else draft_sample_method.encode(),
+            relaxed_topk=_number("relaxed_topk", relaxed_topk, 1),
+            relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
+        if thinking is not None:
+            options.sampling.thinking_begin, options.sampling.thinking_end = thinking
         bias = dict(bias or {})
         bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
         options.sampling.bias_tokens = ids_pointer(bias_tokens)
@@ -105,8 +129,10 @@ class Session:
                 code = self._lib.vb_session_load(C.byref(pointer), model._pointer(), C.byref(options), path_bytes(load),
                                                  C.byref(file_options), C.byref(err))
             check(code, err)
-        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, model._handle)
-        model._sessions.add(self)
+        models = [model] + ([] if draft_model is None else [draft_model])
+        self._handle = Handle(pointer.value, self._lib.vb_session_close, options, [m._handle for m in models])
+        for m in models:
+            m._sessions.add(self)
 
     def close(self):
         if self._handle.pointer:
@@ -187,8 +213,9 @@ class Session:
                                          tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
-        for name in "accepted_by_depth", "drafted_by_depth":
+        for name in "accepted_by_depth", "drafted_by_depth", "rejected_by_depth":
             stats[name] = list(stats[name])
+        stats["first_reject"] = {why.name.lower(): stats["first_reject"][why] for why in _c.Reject}
         stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
         text = None
         if tokenizer:
@@ -247,6 +274,15 @@ def _mask(mask, vocab_size):
         np.ctypeslib.as_array(allowed, (vocab_size,))[~wanted] = 0
 
     return fill
+
+
+def _draft(draft):
+    def propose(tokens, count, place, most):
+        drafts = ids_array(draft(view(C.addressof(tokens.contents), [count], [1], np.int32), most))[:most]
+        view(C.addressof(place.contents), [most], [1], np.int32)[: drafts.size] = drafts
+        return drafts.size
+
+    return propose
 
 
 def _tap(tap):

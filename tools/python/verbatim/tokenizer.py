@@ -38,6 +38,11 @@ class Tokenizer:
                 return [self.bos_token] * bool(bos) + ids[: count.value].tolist()
             ids = np.empty(count.value, np.int32)
 
+    def match(self, other: Tokenizer):
+        """Raises VerbatimError, which says where, unless both have the same tokens: bytes of each id, BOS and EOS."""
+        err = _c.vb_error()
+        check(self._lib.vb_tokenizers_match(self._handle.pointer, other._handle.pointer, C.byref(err)), err)
+
     def piece(self, token: int) -> bytes | None:
         """The bytes of one token, which may be a part of a character; None for an id without a token."""
         size = C.c_size_t()

@@ -1,0 +1,37 @@
+/* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens: each id's bytes, BOS and EOS. How text is cut
+ * into them does not matter to a model that only goes on. */
+#include "tokenizer_internal.h"
+
+#include <string.h>
+
+/* A token's bytes, fit for a message. */
+static struct shown shown_piece(const struct tokenizer *t, int32_t id)
+{
+    char text[64], repaired[3 * (sizeof text + 4) + 12];
+    struct utf8_stream stream = {0};
+    size_t size, n;
+    const char *piece = tokenizer_piece(t, id, &size);
+    if (!piece)
+        return token_show("no token");
+    snprintf(text, sizeof text, "\"%.*s%s\"", (int)(size < 48 ? size : 48), piece, size > 48 ? "..." : "");
+    n = utf8_stream_push(&stream, text, strlen(text), repaired);
+    n += utf8_stream_finish(&stream, repaired + n);
+    repaired[n] = '\0';
+    return token_show(repaired);
+}
+
+int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err)
+{
+    int32_t end = a->size > b->size ? a->size : b->size;
+    for (int32_t id = 0; id < end; id++) {
+        size_t size_a = 0, size_b = 0;
+        const char *of_a = tokenizer_piece(a, id, &size_a), *of_b = tokenizer_piece(b, id, &size_b);
+        if (!of_a != !of_b || size_a != size_b || (of_a && memcmp(of_a, of_b, size_a)))
+            return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: token %d is %s in one and %s in the other", id,
+                           shown_piece(a, id).text, shown_piece(b, id).text);
+    }
+    if (a->bos != b->bos || a->eos != b->eos)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: BOS and EOS are %d and %d in one and %d and %d in the other",
+                       a->bos, a->eos, b->bos, b->eos);
+    return VB_OK;
+}

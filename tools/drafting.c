@@ -1,0 +1,74 @@
+/* tools/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
+#include <string.h>
+
+#include "../engine/drafter.h"
+#include "cli.h"
+
+/* verify and bench run every method that has what it needs. */
+static int runs_all_methods(const struct cli *c)
+{
+    return c->command == &command_verify || c->command == &command_bench;
+}
+
+int cli_drafting(struct cli *c)
+{
+    const struct drafter_type *type;
+    const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.draft : NULL;
+    vb_error err;
+    if (drafter_find(&type, draft, &err))
+        return cli_error(c, &err);
+    if (c->session.draft_p_min > 1.0f)
+        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
+    if (!dir && c->drafting.precision)
+        return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
+    if (!dir && type && type->needs == NEEDS_DRAFT_MODEL)
+        return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
+    if (dir && (!type || type->needs != NEEDS_DRAFT_MODEL) && (draft || !runs_all_methods(c)))
+        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, not for %s", draft ? draft : "none");
+    return EXIT_DONE;
+}
+
+/* The tokens of both, where both have a tokenizer; else the sizes of the vocabularies must do. */
+static int check_tokens(const struct cli *c)
+{
+    struct tokenizer *other;
+    vb_error err;
+    const char *dir = c->drafting.model_dir;
+    if (!c->tokenizer || tokenizer_open(&other, dir, NULL, &err)) {
+        if (vb_vocab_size(c->drafting.model) != vb_vocab_size(c->model))
+            return cli_fail(c, EXIT_USAGE, "--draft-model %s: its vocabulary has %d tokens, that of %s %d", dir,
+                            vb_vocab_size(c->drafting.model), c->model_dir, vb_vocab_size(c->model));
+        if (c->tokenizer)
+            fprintf(stderr, "verbatim: --draft-model %s, warning: %s; its tokens were not compared\n", dir, err.message);
+        return EXIT_DONE;
+    }
+    int differ = vb_tokenizers_match(c->tokenizer, other, &err);
+    tokenizer_close(other);
+    return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir, err.message) : EXIT_DONE;
+}
+
+int cli_drafting_open(struct cli *c, const vb_model_options *options)
+{
+    const struct drafter_type *type;
+    vb_model_options of_draft = *options;
+    vb_error err = {0};
+    int code = EXIT_DONE;
+    of_draft.numa = NULL; /* its threads are the target's */
+    of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
+    if (c->drafting.model_dir) {
+        if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
+            return cli_error(c, &err);
+        c->session.draft_model = c->drafting.model;
+        code = check_tokens(c);
+    }
+    if (code == EXIT_DONE && c->draft_given && !drafter_find(&type, c->session.draft, NULL) && type &&
+        drafter_check(type, c->model, &c->session, &err))
+        return cli_error(c, &err);
+    return code;
+}
+
+void cli_drafting_close(struct cli *c)
+{
+    if (c->drafting.model)
+        vb_model_close(c->drafting.model);
+}
