@@ -185,6 +185,62 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     assert_true(drafts > 2000);
 }
 
+/* mtp-vanilla has a cache for each draft: those that a smaller K wants are in the file of a larger one. */
+TEST(a_smaller_K_drafts_from_what_a_larger_one_has_saved)
+{
+    static struct record r, plain, loaded;
+    vb_model *m = open_model("golden/tale");
+    for (size_t count = 2; count < 40; count += 9)
+        for (int32_t K = 1; K < 4; K++) {
+            int32_t prompt[40];
+            vb_session_options o = {.context = 80, .threads = 1, .draft = "mtp-vanilla", .draft_tokens = 4}, small = o;
+            small.draft_tokens = K;
+            random_tokens(m, count, prompt, count);
+            vb_session *s = open_session(m, &o, prompt, count), *t = open_session(m, &small, prompt, count);
+            generate(s, 7, &r);
+            generate(t, 7, &r);
+            save(s, 0);
+            vb_session_close(s);
+            s = load(m, &small);
+            generate(s, 20, &loaded);
+            generate(t, 20, &plain);
+            check_same_drafts("a smaller K", &plain, &loaded);
+            vb_session_close(s);
+            vb_session_close(t);
+        }
+    vb_model_close(m);
+}
+
+/* Sessions of a batch: one loaded, one that was not. */
+TEST(a_loaded_session_shares_passes_with_others)
+{
+    static struct record r[2], plain[2], before;
+    vb_model *m = open_model("golden/tiny/v3-mtp3");
+    vb_session_options o = {.context = 60, .threads = 2, .draft = "mtp-eagle", .draft_tokens = 2};
+    int32_t prompt[2][20];
+    vb_session *s[2];
+    vb_result result[2];
+    vb_generate_options what[2];
+    for (int i = 0; i < 2; i++) {
+        random_tokens(m, (uint64_t)i + 1, prompt[i], 20);
+        run_plain(m, NULL, prompt[i], 20, 25, &plain[i]);
+        s[i] = open_session(m, &o, prompt[i], 20);
+    }
+    generate(s[0], 5, &before);
+    save(s[0], 1);
+    vb_session_close(s[0]);
+    s[0] = load(m, &o);
+    drop(&plain[0], 5);
+    for (int i = 0; i < 2; i++)
+        what[i] = recording(&r[i], s[i], 20);
+    OK(vb_generate_batch(s, 2, what, result, &err));
+    for (int i = 0; i < 2; i++) {
+        check_same_prefix(i ? "beside a loaded one" : "loaded, in a batch", &plain[i], &r[i], 20);
+        vb_session_close(s[i]);
+    }
+    vb_model_close(m);
+}
+
 /* Which drafts stand may be a part of what is said; then it is the same too. */
 TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
 {
@@ -435,6 +491,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),
+        cmocka_unit_test(a_smaller_K_drafts_from_what_a_larger_one_has_saved),
+        cmocka_unit_test(a_loaded_session_shares_passes_with_others),
         cmocka_unit_test(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts),
         cmocka_unit_test(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot),
         cmocka_unit_test(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows),
