@@ -29,7 +29,7 @@ struct mtp_state {
     size_t head_row;      /* of the last pass: its last row that is no padding */
     int missing;          /* in this round the target's newest hidden row is not known: MISSING_HIDDEN, which gets it later, */
     int never;            /* or, both set, a session loaded without it, which has the module's row and never gets the other. */
-    size_t dummy;         /* That row N-1 + FIRST_ROW's stands aside, and its round's has the dummy slot; 0: it does not */
+    size_t dummy;         /* While a round's row of zeros has the dummy slot: 1 + where in the cache it stands; else 0 */
     struct mtp_depth *depths;
     int num_depths;
 };

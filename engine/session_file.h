@@ -105,7 +105,7 @@ int session_read_lines(struct session_reader *r, enum session_section section, c
 /* The value of `key` in such lines: *size bytes, or NULL. */
 const char *session_line(const char *text, const char *key, size_t *size);
 
-/* "the file PATH is no session": what is wrong with its contents, in one sentence. */
+/* VB_BAD_CHECKPOINT: "PATH is WHAT". */
 int session_bad(const struct session_reader *r, vb_error *err, const char *what);
 
 #endif

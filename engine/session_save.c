@@ -86,7 +86,7 @@ static void write_about(struct session_writer *w, const struct vb_session *s, in
     write_line(w, "prefill", s->work.onednn ? "onednn" : "contract");
     write_line(w, "draft", s->type ? s->type->name : "none");
     write_line(w, "draft conventions", conventions);
-    write_line(w, "hidden rows", s->type && hidden ? "yes" : "no");
+    write_line(w, "hidden rows", s->type && s->type->save && hidden ? "yes" : "no");
 }
 
 static void write_output(struct session_writer *w, const struct vb_session *s)

@@ -1,7 +1,7 @@
 /* engine/verbatim.h -- the public C interface of Verbatim. The only header that outsiders include.
  *
  * Two nouns. A *model* is read-only once it is open and may be shared by threads. A *session* is one timeline of tokens
- * with its caches: append, truncate, generate. Functions that can fail return VB_OK (0) or a negative code and, when
+ * with its caches: append, truncate, generate, save, load. Functions that can fail return VB_OK (0) or a negative code and, when
  * `err` is not NULL, fill it with one sentence. Options that are all zero mean the defaults.
  *
  * The promise: for the same checkpoint, prompt, precision, sampling options and seed, the logits that chose each token
