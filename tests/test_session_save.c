@@ -211,6 +211,43 @@ TEST(a_smaller_K_drafts_from_what_a_larger_one_has_saved)
     vb_model_close(m);
 }
 
+/* The newest token's successors in the vocabulary. */
+static int speak(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max)
+{
+    for (int i = 0; i < max; i++)
+        draft[i] = (tokens[count - 1] + i + 1) % *(const int32_t *)context;
+    return max;
+}
+
+/* Methods to which the tokens say all have nothing in a file, and go on as if there had been none. */
+TEST(methods_that_need_the_tokens_alone_lose_nothing)
+{
+    static const char *const kinds[] = {"ngram", "callback", "draft-model"};
+    static struct record before, saved, loaded;
+    vb_model *m = open_model("golden/tale"), *same = open_model("golden/tale");
+    int32_t V = vb_vocab_size(m), prompt[40];
+    random_tokens(m, 1, prompt, 40);
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        vb_session_options o = {.context = 90, .threads = 1, .draft = kinds[i], .draft_tokens = 3, .draft_callback = speak,
+                                .draft_context = &V, .draft_model = i == 2 ? same : NULL, .prefill_chunk = 13};
+        vb_session_info info;
+        vb_session *s = open_session(m, &o, prompt, 40);
+        generate(s, 15, &before);
+        save(s, 0);
+        OK(vb_session_info_read(&info, file, 1, NULL, &err));
+        assert_int_equal(info.drafter_bytes, 0);
+        vb_session *t = load(m, &o);
+        generate(s, 25, &saved);
+        generate(t, 25, &loaded);
+        check_same_drafts(kinds[i], &saved, &loaded);
+        assert_true(saved.result.drafted > 0);
+        vb_session_close(s);
+        vb_session_close(t);
+    }
+    vb_model_close(m);
+    vb_model_close(same);
+}
+
 /* Sessions of a batch: one loaded, one that was not. */
 TEST(a_loaded_session_shares_passes_with_others)
 {
@@ -492,6 +529,7 @@ int main(void)
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),
         cmocka_unit_test(a_smaller_K_drafts_from_what_a_larger_one_has_saved),
+        cmocka_unit_test(methods_that_need_the_tokens_alone_lose_nothing),
         cmocka_unit_test(a_loaded_session_shares_passes_with_others),
         cmocka_unit_test(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts),
         cmocka_unit_test(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot),
