@@ -1,234 +1,431 @@
-/* engine/batch.c -- the loop: rounds of passes that many sequences share. A sequence's bits do not depend on its
- * neighbours, since a row's bits depend on its own timeline alone. */
+/* engine/batch.c -- continuous batching: requests wait, are admitted, share passes, and leave when they are done.
+ *
+ * A step is a round (engine/round.h). Its pass takes the rows of every sequence that is decoding, oldest first, then as much of
+ * the prompts as there is room for. Rows of all caches are in one pool. When it is full the youngest sequence gives its rows
+ * back and waits again, in front; what it had is computed anew, in chunks, later: the same bits (the contract), and no token is
+ * chosen twice. The oldest is never made to wait, so every request ends. */
 #include <string.h>
-#include <time.h>
 
 #include "../simd/fpenv.h"
-#include "decode.h"
 #include "numa.h"
-#include "prefill.h"
+#include "round.h"
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#define MOST_SEQUENCES 64
+#define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */
 
-/* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
-static void logits_of(struct workspace *w, struct run **runs, size_t count)
-{
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size, n = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct plan *p = &runs[i]->plan;
-        size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;
-        memcpy(w->normed + n * d, w->hidden + (p->first_row + p->committed - 1) * d, rows * d * sizeof *w->hidden);
-        p->logits = w->logits + n * V;
-        n += rows;
-    }
-    if (n)
-        forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
-    for (size_t i = 0; i < count; i++) {
-        struct plan *p = &runs[i]->plan;
-        if (p->chooses)
-            forward_tap_logits(w, p->logits, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
-    }
-}
-
-static void count_pass(struct run *run, double elapsed, int is_prompt)
-{
-    const struct plan *p = &run->plan;
-    vb_result *r = run->result;
-    if (is_prompt) {
-        r->prefill_tokens += p->committed;
-        r->prefill_seconds += elapsed;
-        return;
-    }
-    r->forwards++;
-    r->decode_seconds += elapsed;
-    r->drafted += (size_t)p->drafts;
-    for (int k = 0; k < p->drafts; k++)
-        r->drafted_by_depth[k]++;
-}
-
-#define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
-
-/* One pass for runs whose rows fit. */
-struct round {
-    struct workspace *w;
-    struct row *rows;
-    struct run **runs;
-    size_t count, chunk;
-    int by_onednn; /* a chunk of prefill onednn, of the only run */
-    size_t S;       /* rows of the target's pass, */
-    double seconds; /* and how long it took */
+struct request {
+    struct request *next;
+    int64_t id;               /* ascending: who is older */
+    vb_session_options session;
+    vb_request asked;
+    int32_t *prompt;          /* [asked.count] */
+    struct run run;           /* run.session is NULL before it is admitted for the first time */
+    vb_result result;
 };
 
-/* Drafts, the target's pass, logits: what threads stand by for. */
-static void passes_of_round(void *arg)
+struct vb_batch {
+    const struct model *model;
+    vb_batch_options options;
+    struct workspace work;
+    struct kvpool pool;
+    struct row *rows;         /* [work.max_rows] */
+    struct request *waiting;  /* by id */
+    struct request *running[MOST_SEQUENCES]; /* by id */
+    size_t num_running, most_running, context;
+    size_t decoding_rows;     /* of a pass: the rest is for prompts */
+    size_t round_rows;        /* of a sequence, at most */
+    int64_t next_id;
+    vb_batch_state state;
+};
+
+static size_t less(size_t a, size_t b) { return a < b ? a : b; }
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+
+static int check_options(vb_batch *b, vb_error *err)
 {
-    struct round *r = arg;
-    size_t S = 0;
-    for (size_t i = 0; i < r->count; i++) {
-        struct run *run = r->runs[i];
-        size_t most = run->options->max_tokens - run->result->tokens;
-        struct op_ctx *own = &run->session->work.cx; /* modules draft in their session's memory */
-        if (own != &r->w->cx)
-            op_share_crew(own, &r->w->cx);
-        double start = seconds();
-        session_plan(run->session, &run->plan, r->chunk, most, &run->result->draft_failures);
-        run->drafting = seconds() - start;
-        run->result->draft_seconds += run->drafting;
-        if (own != &r->w->cx)
-            own->crew = NULL;
-        run->plan.first_row = S;
-        S += session_rows(run->session, &run->plan, r->rows);
-    }
-    double start = seconds();
-    if (r->by_onednn)
-        prefill_begin(r->w);
-    forward_target(r->w, r->rows, S);
-    if (r->by_onednn)
-        prefill_end(r->w);
-    logits_of(r->w, r->runs, r->count);
-    r->seconds = seconds() - start;
-    r->S = S;
+    const vb_session_options *o = &b->options.session;
+    int32_t longest = b->model->config.max_position_embeddings, most = b->options.max_sequences ? b->options.max_sequences : 8;
+    if (o->prefill && strcmp(o->prefill, "contract"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract alone: with others bits would depend on which rows of a "
+                       "prompt are computed together", o->prefill);
+    if (o->tap || o->trace)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps and traces");
+    if (o->context < 0 || o->context > longest)
+        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context, longest);
+    if (most < 1 || most > MOST_SEQUENCES)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
+    if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
+                       o->prefill_chunk, o->threads);
+    b->context = (size_t)(o->context ? o->context : longest);
+    b->round_rows = 1 + (o->draft_topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
+    b->most_running = (size_t)most;
+    if (!b->options.cache_tokens)
+        b->options.cache_tokens = (int64_t)(b->context + b->round_rows) * most;
+    if (b->options.cache_tokens <= (int64_t)b->round_rows || b->options.cache_tokens > INT32_MAX)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the cache is of %lld tokens, wanted %zu to %d", (long long)b->options.cache_tokens,
+                       b->round_rows + 1, INT32_MAX);
+    return VB_OK;
 }
 
-/* Plan, forward, choose, commit. */
-static int round_of(struct round *r, vb_error *err)
+static int open_parts(vb_batch *b, vb_error *err)
 {
-    struct workspace *w = r->w;
-    size_t d = (size_t)w->model->config.hidden_size;
-    double start = seconds();
-    op_with_crew(&w->cx, passes_of_round, r);
-    int code = prefill_failed(w, err);
-    for (size_t i = 0; i < r->count; i++) {
-        struct run *run = r->runs[i];
-        const struct plan *p = &run->plan;
-        int32_t chosen[VB_MAX_DRAFT + 1];
-        size_t n = 0;
-        int is_prompt = run->plan.is_prompt;
-        trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
-        if (run->plan.chooses && !code)
-            code = decode_choose(run, w, chosen, &n, err);
-        double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        session_commit(run->session, &run->plan, chosen, n, w->features + run->plan.first_row * d);
-        run->drafting += seconds() - observing;
-        run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
-        session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);
-        if (!code) /* the drafter's own passes over a prompt */
-            code = prefill_failed(&run->session->work, err);
-        trace_round_ends(run->session->tracer);
-        count_pass(run, seconds() - start, is_prompt);
-        if (is_prompt && run->session->options.progress)
-            run->session->options.progress(run->session->options.progress_context,
-                                           run->session->cached, run->session->count - n);
-    }
-    return code;
-}
-
-static int run_all(struct run *runs, size_t count, vb_error *err)
-{
-    struct vb_session *first = runs[0].session;
-    struct workspace *w = &first->work;
-    int code = VB_OK;
-    for (size_t active = 1; active && !code;) {
-        active = 0;
-        for (size_t i = 0; i < count && !code;) {
-            struct run *group[MOST_IN_A_PASS];
-            size_t n = 0, rows = 0, logit_rows = 0, prefill = 0;
-            for (; i < count && n < MOST_IN_A_PASS && !prefill; i++) {
-                if (runs[i].finished)
-                    continue;
-                size_t most = session_most_rows(runs[i].session, first->chunk);
-                size_t choosing = 1 + (size_t)runs[i].session->max_draft;
-                prefill = prefill_rows(runs[i].session);
-                if (n && (prefill || rows + most > w->max_rows || logit_rows + choosing > w->max_logit_rows))
-                    break;
-                rows += most;
-                logit_rows += choosing;
-                group[n++] = &runs[i];
-            }
-            if (n)
-                code = round_of(&(struct round){.w = w, .rows = first->rows, .runs = group, .count = n, .chunk = first->chunk,
-                                                 .by_onednn = prefill_rows(group[0]->session) > 0}, err);
-            for (size_t j = 0; j < n; j++)
-                active |= !group[j]->finished;
-        }
-    }
-    return code;
-}
-
-int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
-                      vb_error *err)
-{
-    if (!count)
-        return VB_OK;
-    const vb_allocator *a = sessions[0]->model->allocator;
-    struct run *runs = vb_alloc(a, count, sizeof *runs);
-    if (!runs)
-        return vb_fail(err, VB_NO_MEMORY, "no memory for %zu sequences", count);
-    struct fpenv env = fpenv_enter();
-    struct numa_visit visit = numa_enter(sessions[0]->model);
-    int code = VB_OK;
-    for (size_t i = 0; i < count && !code; i++) {
-        struct vb_session *s = sessions[i];
-        result[i] = (vb_result){.fingerprint = VB_FINGERPRINT_START};
-        runs[i] = (struct run){.session = s, .options = &options[i], .result = &result[i],
-                               .finished = options[i].max_tokens == 0 || s->count == s->context};
-        for (size_t j = 0; j < i && !code; j++)
-            if (sessions[j] == s)
-                code = vb_fail(err, VB_BAD_ARGUMENT, "sequences %zu and %zu are the same session", j, i);
-        if (!code && s->model != sessions[0]->model)
-            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu belongs to another model", i);
-        else if (!code && s->context > sessions[0]->context) /* passes run in the memory of sessions[0] */
-            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, more than the %zu of the first", i,
-                           s->context, sessions[0]->context);
-        else if (!code && s->context < sessions[0]->context && s->model->config.conventions.value[YARN])
-            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has a context of %zu, the first one of %zu; convention yarn=max-len "
-                           "wants equal ones", i, s->context, sessions[0]->context);
-        else if (!code && !s->work.onednn != !sessions[0]->work.onednn)
-            code = vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has another prefill than the first", i);
-        else if (!code && s->count == 0)
-            code = vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
-        else if (!code)
-            code = run_open(&runs[i], err);
-    }
+    const struct config *c = &b->model->config;
+    const vb_session_options *o = &b->options.session;
+    size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context);
+    size_t decoding = b->most_running * (o->draft_tokens > 0 ? 1 + (size_t)o->draft_tokens : 4); /* what is more waits for the next pass */
+    b->decoding_rows = decoding > round ? decoding : round;
+    size_t rows = chunk + b->decoding_rows;
+    int code = session_open_workspace(&b->work, b->model, o, rows, b->decoding_rows, b->context, err);
     if (!code)
-        code = run_all(runs, count, err);
-    for (size_t i = 0; i < count && runs[i].session; i++)
-        run_close(&runs[i]);
+        code = kvpool_open(&b->pool, (size_t)c->num_hidden_layers, (size_t)b->options.cache_tokens,
+                           (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), b->model->allocator, err);
+    b->rows = vb_alloc(b->model->allocator, rows, sizeof *b->rows);
+    if (!code && !b->rows)
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", rows);
+    b->state = (vb_batch_state){.cache_tokens = b->pool.capacity, .cache_bytes = kvpool_bytes(&b->pool), .pass_bytes = b->work.bytes};
+    return code;
+}
+
+int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options *options, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    vb_batch *b = vb_alloc(model->allocator, 1, sizeof *b);
+    int code = b ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a batch");
+    *out = NULL;
+    if (b) {
+        b->model = model;
+        if (options)
+            b->options = *options;
+        code = check_options(b, err);
+        if (!code)
+            code = open_parts(b, err);
+        if (code)
+            vb_batch_close(b);
+        else
+            *out = b;
+    }
+    fpenv_leave(env);
+    return code;
+}
+
+static void forget(vb_batch *b, struct request *r)
+{
+    if (r->run.session) {
+        run_close(&r->run);
+        vb_session_close(r->run.session);
+    }
+    vb_free(b->model->allocator, r->prompt);
+    vb_free(b->model->allocator, r);
+}
+
+void vb_batch_close(vb_batch *b)
+{
+    if (!b)
+        return;
+    for (size_t i = 0; i < b->num_running; i++)
+        forget(b, b->running[i]);
+    while (b->waiting) {
+        struct request *r = b->waiting;
+        b->waiting = r->next;
+        forget(b, r);
+    }
+    const vb_allocator *a = b->model->allocator;
+    vb_free(a, b->rows);
+    kvpool_close(&b->pool, a);
+    workspace_close(&b->work);
+    vb_free(a, b);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------ */
+
+static void put_in_line(vb_batch *b, struct request *r)
+{
+    struct request **at = &b->waiting;
+    while (*at && (*at)->id < r->id)
+        at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    b->state.waiting++;
+}
+
+static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
+{
+    size_t room = (size_t)b->options.cache_tokens - b->round_rows;
+    size_t most = q->options.max_tokens < b->context ? q->count + q->options.max_tokens : SIZE_MAX;
+    if (!q->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+    if (q->count > b->context)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens does not fit into a context of %zu", q->count, b->context);
+    if (less(most, b->context) > room)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens and %zu new ones do not fit into a cache of %zu", q->count,
+                       less(q->options.max_tokens, b->context - q->count), room);
+    for (size_t i = 0; i < q->count; i++)
+        if (q->tokens[i] < 0 || q->tokens[i] >= b->model->config.vocab_size)
+            return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, q->tokens[i],
+                           b->model->config.vocab_size);
+    return VB_OK;
+}
+
+int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
+{
+    const vb_allocator *a = b->model->allocator;
+    int code = check_request(b, q, err);
+    if (code)
+        return code;
+    struct request *r = vb_alloc(a, 1, sizeof *r);
+    int32_t *prompt = vb_alloc(a, q->count, sizeof *prompt);
+    if (!r || !prompt) {
+        vb_free(a, r);
+        vb_free(a, prompt);
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a request of %zu tokens", q->count);
+    }
+    memcpy(prompt, q->tokens, q->count * sizeof *prompt);
+    *r = (struct request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
+                          .result.fingerprint = VB_FINGERPRINT_START};
+    r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
+    r->session.draft = q->draft ? q->draft : b->options.session.draft;
+    r->session.draft_tokens = q->draft || q->draft_tokens ? q->draft_tokens : b->options.session.draft_tokens;
+    r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
+    r->session.sequence = (int32_t)r->id;
+    put_in_line(b, r);
+    if (id)
+        *id = r->id;
+    return VB_OK;
+}
+
+/* Tells whoever asked, and forgets it. It is neither waiting nor running any more. */
+static void end_request(vb_batch *b, struct request *r)
+{
+    struct vb_session *s = r->run.session;
+    int code = r->run.error.code;
+    vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL, .tokens = s ? s->tokens : r->prompt,
+                          .prompt = r->asked.count, .count = s ? s->count : r->asked.count, .result = &r->result};
+    b->state.done++;
+    if (r->asked.done)
+        r->asked.done(r->asked.context, &end);
+    forget(b, r);
+}
+
+static void stop_running(vb_batch *b, size_t i)
+{
+    memmove(b->running + i, b->running + i + 1, (b->num_running - i - 1) * sizeof *b->running);
+    b->state.running = --b->num_running;
+}
+
+int vb_batch_cancel(vb_batch *b, int64_t id)
+{
+    struct request *r = NULL;
+    for (size_t i = 0; i < b->num_running && !r; i++)
+        if (b->running[i]->id == id) {
+            r = b->running[i];
+            stop_running(b, i);
+        }
+    for (struct request **at = &b->waiting; *at && !r; at = &(*at)->next)
+        if ((*at)->id == id) {
+            r = *at;
+            *at = r->next;
+            b->state.waiting--;
+            break;
+        }
+    if (!r)
+        return 0;
+    r->result.finish = VB_FINISH_STOPPED;
+    end_request(b, r);
+    return 1;
+}
+
+/* ---- admission ----------------------------------------------------------------------------------------------------- */
+
+static const int32_t *timeline(const struct request *r, size_t *count)
+{
+    *count = r->run.session ? r->run.session->count : r->asked.count;
+    return r->run.session ? r->run.session->tokens : r->prompt;
+}
+
+/* Of the sequences that run, the one that begins most like r, for how many tokens. */
+static const struct vb_session *most_alike(const vb_batch *b, const struct request *r, size_t *same)
+{
+    const struct vb_session *best = NULL;
+    size_t count;
+    const int32_t *tokens = timeline(r, &count);
+    *same = 0;
+    for (size_t i = 0; i < b->num_running && !b->options.keep_apart; i++) {
+        const struct vb_session *s = b->running[i]->run.session;
+        size_t n = 0, most = less(count, s->count);
+        while (n < most && s->tokens[n] == tokens[n])
+            n++;
+        if (n > *same)
+            best = s, *same = n;
+    }
+    return best;
+}
+
+/* A session of its own, with what was computed for another one. */
+static int begin(vb_batch *b, struct request *r, const struct vb_session *alike, size_t same, vb_error *err)
+{
+    struct shared shared = {&b->work, &b->pool};
+    int code;
+    if (r->run.session) {
+        code = session_return(r->run.session, err);
+    } else {
+        vb_session *s;
+        code = session_open(&s, b->model, &r->session, &shared, err);
+        r->run = (struct run){.session = s, .options = &r->asked.options, .result = &r->result};
+        if (!code)
+            code = vb_append(s, r->prompt, r->asked.count, err);
+        if (!code && s->type && s->type->by_history && session_drafts_lead(s))
+            code = vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s with %s: in a batch what it drafts depends on the neighbours, and the text "
+                           "would too", r->session.sampling.acceptance, s->type->name);
+        if (!code)
+            code = run_open(&r->run, err);
+    }
+    if (!code && alike)
+        b->state.shared_tokens += session_begin_as(r->run.session, alike, same);
+    return code;
+}
+
+/* From the front of the line, as long as there is room for the whole prompt and a round of everybody's. */
+static void admit(vb_batch *b)
+{
+    while (b->waiting && b->num_running < b->most_running) {
+        struct request *r = b->waiting;
+        size_t count, same;
+        const struct vb_session *alike = most_alike(b, r, &same);
+        timeline(r, &count);
+        if (alike && alike->cached < alike->given && same > alike->cached + WORTH_WAITING)
+            return; /* who comes first computes it */
+        size_t rows = count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * b->round_rows;
+        if (b->num_running && b->pool.num_free < rows)
+            return;
+        b->waiting = r->next;
+        b->state.waiting--;
+        vb_error error = {.code = VB_OK};
+        if (begin(b, r, alike, same, &error) || r->run.session->count == r->run.session->context) { /* nothing to be done */
+            r->run.error = error;
+            end_request(b, r);
+            continue;
+        }
+        size_t i = b->num_running++;
+        for (; i > 0 && b->running[i - 1]->id > r->id; i--)
+            b->running[i] = b->running[i - 1];
+        b->running[i] = r;
+        b->state.running = b->num_running;
+    }
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------- */
+
+struct group {
+    struct run *runs[MOST_SEQUENCES];
+    size_t count, rows, logit_rows, slots;
+};
+
+static int is_in(const struct group *g, const struct run *run)
+{
+    for (size_t i = 0; i < g->count; i++)
+        if (g->runs[i] == run)
+            return 1;
+    return 0;
+}
+
+/* Whether the pool has so many slots beside those that the group takes: the youngest give theirs back until it has, but for those in
+ * the group and those older than running[self]. */
+static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slots)
+{
+    for (size_t i = b->num_running; b->pool.num_free < g->slots + slots;) {
+        do {
+            if (--i == self)
+                return 0;
+        } while (is_in(g, &b->running[i]->run));
+        struct request *r = b->running[i];
+        session_leave(r->run.session);
+        stop_running(b, i);
+        put_in_line(b, r);
+        b->state.preemptions++;
+    }
+    return 1;
+}
+
+static void join(struct group *g, struct run *run, size_t rows, size_t logit_rows)
+{
+    g->runs[g->count++] = run;
+    g->rows += rows;
+    g->slots += rows;
+    g->logit_rows += logit_rows;
+}
+
+/* Who takes part in the next pass: the sequences that decode, then prompts. */
+static void compose(vb_batch *b, struct group *g)
+{
+    size_t chunk = b->work.max_rows - b->decoding_rows;
+    *g = (struct group){.count = 0};
+    for (size_t i = 0; i < b->num_running; i++) {
+        struct vb_session *s = b->running[i]->run.session;
+        size_t rows = 1 + (size_t)s->max_drafts;
+        if (s->cached >= s->given && g->rows + rows <= b->work.max_rows && g->logit_rows + rows <= b->work.max_logit_rows &&
+            make_room(b, g, i, rows))
+            join(g, &b->running[i]->run, rows, rows);
+    }
+    for (size_t i = 0; i < b->num_running && chunk; i++) {
+        struct run *run = &b->running[i]->run;
+        struct vb_session *s = run->session;
+        if (s->cached >= s->given || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows || !make_room(b, g, i, 1))
+            continue;
+        run->chunk = less(less(chunk, b->work.max_rows - g->rows), b->pool.num_free - g->slots);
+        size_t rows = session_most_rows(s, run->chunk);
+        chunk -= rows;
+        join(g, run, rows, 1);
+    }
+}
+
+static int step(vb_batch *b, vb_error *err)
+{
+    struct group g;
+    admit(b);
+    compose(b, &g);
+    if (!g.count)
+        return VB_OK;
+    int code = round_run(&(struct round){.w = &b->work, .rows = b->rows, .runs = g.runs, .count = g.count}, err);
+    b->state.passes++;
+    size_t used = b->pool.capacity - b->pool.num_free;
+    b->state.cache_tokens_used = used;
+    b->state.most_cache_tokens_used = used > b->state.most_cache_tokens_used ? used : b->state.most_cache_tokens_used;
+    for (size_t i = b->num_running; i-- > 0;) {
+        struct request *r = b->running[i];
+        if (!r->run.finished)
+            continue;
+        stop_running(b, i);
+        end_request(b, r);
+    }
+    return code;
+}
+
+int vb_batch_step(vb_batch *b, size_t *left, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    struct numa_visit visit = numa_enter(b->model);
+    int code = step(b, err);
     numa_leave(&visit);
     fpenv_leave(env);
-    vb_free(a, runs);
+    *left = b->num_running + b->state.waiting;
     return code;
 }
 
-int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err)
+int vb_batch_run(vb_batch *b, vb_error *err)
 {
-    return vb_generate_batch(&session, 1, options, result, err);
+    size_t left = 1;
+    int code = VB_OK;
+    while (left && !code)
+        code = vb_batch_step(b, &left, err);
+    return code;
 }
 
-int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
+void vb_batch_look(const vb_batch *b, vb_batch_state *out)
 {
-    vb_result result;
-    vb_generate_options one = {.max_tokens = 1, .ignore_eos = 1};
-    size_t failed = 0, room;
-    int code = vb_generate(s, &one, &result, err);
-    *count = 0;
-    if (code || result.tokens == 0)
-        return code ? code : vb_fail(err, VB_BAD_ARGUMENT, "the context of %zu tokens is full", s->context);
-    *next = s->tokens[s->count - 1];
-    room = s->context - s->count;
-    if (s->type && room) {
-        acceptance_round(s->acceptance);
-        struct fpenv env = fpenv_enter();
-        struct numa_visit visit = numa_enter(s->model);
-        *count = s->type->propose(s->drafter, &s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft),
-                                  &failed);
-        numa_leave(&visit);
-        fpenv_leave(env);
-    }
-    return VB_OK;
+    *out = b->state;
+    out->draft_bytes = 0;
+    for (size_t i = 0; i < b->num_running; i++)
+        out->draft_bytes += vb_draft_memory(b->running[i]->run.session);
 }

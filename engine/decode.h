@@ -10,6 +10,8 @@ struct run {
     struct vb_session *session;
     const vb_generate_options *options;
     vb_result *result;
+    size_t chunk;      /* rows of a prompt that it may bring to a pass */
+    vb_error error;    /* code VB_OK: none; of the newest round */
     struct plan plan;
     double drafting; /* seconds of the round that the drafter took */
     int finished;

@@ -60,5 +60,5 @@ static void close_callback(struct drafter *d)
 
 const struct drafter_type draft_callback = {
     .name = "callback", .needs = NEEDS_CALLBACK, .open = open_callback, .observe = observe, .propose = propose,
-    .rewind = no_rewind, .close = close_callback,
+    .rewind = no_rewind, .tokens_alone = 1, .close = close_callback,
 };

@@ -147,5 +147,5 @@ static size_t bytes(const struct drafter *d)
 
 const struct drafter_type draft_model = {
     .name = "draft-model", .needs = NEEDS_DRAFT_MODEL, .open = open_model, .observe = observe, .propose = propose,
-    .rewind = no_rewind, .bytes = bytes, .close = close_model,
+    .rewind = no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
 };

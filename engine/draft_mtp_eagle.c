@@ -21,7 +21,8 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 
 const struct drafter_type draft_mtp_eagle = {
     .name = "mtp-eagle", .needs = NEEDS_MTP, .open = open_eagle, .observe = mtp_drafter_observe, .propose = propose,
+    .propose_tree = mtp_propose_tree,
     .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .close = mtp_drafter_close,
+    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

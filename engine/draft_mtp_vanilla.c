@@ -20,6 +20,6 @@ static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num
 const struct drafter_type draft_mtp_vanilla = {
     .name = "mtp-vanilla", .needs = NEEDS_MTP, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .bytes = mtp_drafter_bytes,
-    .close = mtp_drafter_close,
+    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

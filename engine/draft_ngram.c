@@ -88,5 +88,5 @@ static void close_ngram(struct drafter *d)
 }
 
 const struct drafter_type draft_ngram = {
-    .name = "ngram", .open = open_ngram, .observe = observe, .propose = propose, .rewind = no_rewind, .close = close_ngram,
+    .name = "ngram", .open = open_ngram, .observe = observe, .propose = propose, .rewind = no_rewind, .tokens_alone = 1, .close = close_ngram,
 };

@@ -4,6 +4,7 @@
 #ifndef VB_DRAFTER_H
 #define VB_DRAFTER_H
 
+#include "draft_tree.h"
 #include "forward.h"
 
 struct drafter;
@@ -17,6 +18,7 @@ struct drafter_options {
     int threads;
     size_t most_observed;    /* the most tokens of one call of observe */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
+    int topk, nodes;         /* of a tree; topk is 1 where drafts are chains */
     int poison;              /* cut cache rows become NaN */
     int padded;              /* passes of a round are filled up to max_draft + 1 rows */
     int32_t sequence;        /* whose drafts these are, for taps */
@@ -28,18 +30,22 @@ struct drafter_options {
 };
 
 /* Without which a method is refused. */
-enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_CALLBACK };
+enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_HEAD, NEEDS_CALLBACK };
+
+/* Which rows of the target are handed to observe: workspace.features, .hidden or .three. */
+enum drafter_features { TAKES_FEATURES, TAKES_HIDDEN, TAKES_THREE };
 
 struct drafter_type {
     const char *name;
     enum drafter_needs needs;
+    enum drafter_features takes;
 
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
-    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of workspace.features
-     * of index pos + j - 1; there is none for index -1, and hidden[0] is not read when pos is 0. The drafter first
-     * forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no function of its
-     * own. Rows are copied. w may be used as scratch, but for w->hidden, w->features and w->logits. */
+    /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of index
+     * pos + j - 1 (of what the type takes); there is none for index -1, and hidden[0] is not read when pos is 0. The
+     * drafter first forgets whatever it holds from index pos on, so that speculative rows vanish and undo needs no
+     * function of its own. Rows are copied. w may be used as scratch, but for w->hidden, w->features and w->logits. */
     void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
@@ -48,12 +54,21 @@ struct drafter_type {
      * of what a callback said. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
+    /* The same as a tree of at most o->nodes drafts and `depth` levels, all within the target's vocabulary; NULL: chains only. */
+    void (*propose_tree)(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
+
     /* The prompt is done and its next token observed; may be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
     /* How many tokens before a cut the target must hand over again, should the timeline be truncated: hidden rows from
      * index cut - 1 - rewind on are observed anew. */
     size_t (*rewind)(const struct drafter *d);
+
+    /* A new drafter comes to know what another one of its type knows of tokens[0..n], where both have the same, and of the hidden
+     * rows before n. NULL: it cannot; unless it looks at tokens alone, and may be told them without hidden rows. */
+    void (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
+    int tokens_alone;
+    int by_history; /* drafts depend on how the timeline came about, round by round, and not on it alone */
 
     /* The state after `pos` observed tokens, of which what comes behind was cut, to a session file: hidden rows of the
      * target too, or only what does not need them. NULL where the tokens say all: after a load they are observed
@@ -68,8 +83,11 @@ struct drafter_type {
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 
+/* Which kind of head a method takes: 1 or 3; 0: none. */
+int drafter_head_version(const struct drafter_type *type);
+
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep, draft_ngram,
-    draft_model, draft_callback;
+    draft_model, draft_eagle, draft_eagle3, draft_callback;
 extern const struct drafter_type *const drafter_types[]; /* NULL ends the list */
 /* By name; NULL and "none" give NULL. Another name is VB_BAD_ARGUMENT, and the known ones are told. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
@@ -83,5 +101,8 @@ int drafter_longest(const struct drafter_type *type, const struct model *m);
 /* The token that a row of logits [V] drafts as draft `number`, from 1: by o->choose, or argmax, lowest index. -1 ends the draft:
  * the row is not finite (*failed counts it), or its best probability, at temperature 1, is below the session's draft_p_min. */
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
+/* The n <= VB_MAX_TOPK best tokens of a row of logits [V], by value, then index, and their probabilities at temperature 1; those
+ * below draft_p_min are left out. Returns how many; none if the row is not finite, which *failed counts. */
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed);
 
 #endif

@@ -32,18 +32,17 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
         if (code)
             return code;
     }
-    e->rows = vb_alloc(s->model->allocator, s->work.max_rows, sizeof *e->rows);
-    e->h = vb_alloc(s->model->allocator, s->work.max_rows * (size_t)c->hidden_size, sizeof *e->h);
-    e->g = vb_alloc(s->model->allocator, s->work.max_rows * (size_t)c->hidden_size, sizeof *e->g);
-    return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work.max_rows);
+    e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
+    e->h = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->h);
+    e->g = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->g);
+    return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
 }
 
 static void evaluation_close(struct evaluation *e)
 {
     const vb_allocator *a = e->session->model->allocator;
     for (int k = 0; k < VB_MAX_DRAFT; k++)
-        if (e->caches[k].rows)
-            kvcache_close(&e->caches[k], a);
+        kvcache_close(&e->caches[k], a);
     vb_free(a, e->rows);
     vb_free(a, e->h);
     vb_free(a, e->g);
@@ -53,7 +52,7 @@ static void evaluation_close(struct evaluation *e)
 static int tell(struct evaluation *e, int depth, const struct weight_view *head, size_t index, const float *hidden, size_t S,
                 vb_error *err)
 {
-    struct workspace *w = &e->session->work;
+    struct workspace *w = e->session->work;
     size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size;
     for (size_t i = 0; i < S; i += w->max_logit_rows) {
         size_t rows = S - i < w->max_logit_rows ? S - i : w->max_logit_rows;
@@ -71,17 +70,17 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
     int code = VB_OK;
-    memcpy(e->h, s->work.features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
+    memcpy(e->h, s->work->features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
         const struct mtp_module *module = &s->model->mtp[k % s->model->num_mtp];
         while (S && index + S - 1 + (size_t)k + 1 >= s->count)
             S--;
         if (S && index == 0)
-            mtp_first_row(&s->work, module, k, &e->caches[k], s->tokens[k]);
+            mtp_first_row(s->work, module, k, &e->caches[k], s->tokens[k]);
         for (size_t j = 0; j < S; j++)
             e->rows[j] = mtp_row(s->model, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
         if (S) {
-            forward_mtp(&s->work, module, k, e->rows, e->h, e->g, e->h, S);
+            forward_mtp(s->work, module, k, e->rows, e->h, e->g, e->h, S);
             code = tell(e, k, &module->head, index, e->g, S, err);
         }
     }
@@ -104,12 +103,12 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         session_plan(s, &p, s->chunk, 0, &failed);
         p.padding = 0; /* its rows are no rows of the text */
         size_t S = session_rows(s, &p, s->rows);
-        forward_target(&s->work, s->rows, S);
+        forward_target(s->work, s->rows, S);
         trace_pass(s->tracer, -1, s->rows, S);
-        code = tell(&e, -1, &s->model->lm_head, index, s->work.hidden, S, err);
+        code = tell(&e, -1, &s->model->lm_head, index, s->work->hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_commit(s, &p, NULL, 0, s->work.features);
+        session_commit(s, &p, NULL, 0, session_features(s, s->work, 0));
         trace_round_ends(s->tracer);
         last = p.chooses;
     }

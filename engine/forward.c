@@ -71,8 +71,8 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
         float *kv_a = w->kv_a + s * (latent + r), *layer_rows = kvcache_layer(cache, layer);
         op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        w->cx.k->pack(layer_rows + (size_t)rows[s].slot * cache->row, kv_a, latent + r);
-        w->seen[s] = (struct timeline){layer_rows, cache->slots, (size_t)rows[s].index + 1};
+        w->cx.k->pack(kvcache_row(cache, layer, rows[s].slot), kv_a, latent + r);
+        w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
         w->seen[s].length += MISTAKE(next_token_seen);
     }
 }
@@ -211,6 +211,14 @@ struct pass {
     size_t S;
 };
 
+static void keep_features(struct workspace *w, int layer, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    for (size_t i = 0; w->three && i < 3; i++)
+        for (size_t s = 0; w->three_before[i] == layer && s < S; s++)
+            memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
+}
+
 static void target(void *arg)
 {
     const struct pass *p = arg;
@@ -225,6 +233,7 @@ static void target(void *arg)
     tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
         tap_layer(w, (int32_t)l);
+        keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);
         note_first_bad_layer(w, l, S);
     }

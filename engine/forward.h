@@ -17,7 +17,9 @@ struct row {
     int32_t index;    /* it sees tokens 0..index of its timeline */
     int32_t position; /* RoPE */
     int32_t draft;    /* 0: committed; k: the k-th draft of its round; -1: padding; for taps and traces, */
-    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them */
+    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them; */
+    int32_t parent;   /* and this, of a draft in a tree: the number of the draft it follows, 0: none */
+    const int32_t *slots; /* of the tokens that it sees, by index; NULL: the cache's. In a tree they are those of its ancestors */
 };
 
 /* All memory of a pass, made once: a step allocates nothing. */
@@ -37,6 +39,8 @@ struct workspace {
     struct timeline *seen;         /* [rows] */
     float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone, */
     float *features;               /* as is this, [rows, d], which drafters take: hidden, or x before model.norm (MAIN_HIDDEN) */
+    float *three;                  /* NULL, or as is this, [rows, 3d]: x before the layers of three_before, for EAGLE-3 */
+    int three_before[3];
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL: nobody listens */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
@@ -48,6 +52,8 @@ struct workspace {
 /* context: of the session; timelines may be a round longer, by drafts and padding. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
+/* From now on passes write w->three. */
+int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err);
 void workspace_close(struct workspace *w);
 
 /* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */

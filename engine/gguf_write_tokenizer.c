@@ -1,4 +1,5 @@
-/* engine/gguf_write_tokenizer.c -- a tokenizer.json as the metadata of a GGUF file: the counterpart of tokenizer_gguf.c.
+/* engine/gguf_write_tokenizer.c -- a tokenizer.json, or a tiktoken.model said as one, as the metadata of a GGUF file: the
+ * counterpart of tokenizer_gguf.c.
  *
  * Of how text is cut into words GGUF has only a name, and of added tokens only whether they are special. So what was put
  * together is read back, as any reader would, and compared with the tokenizer of the directory; when the tables differ, the
@@ -213,6 +214,9 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
     int rc = b.failed || keys->failed ? gguf_no_memory(s->p->model, s->err) : VB_OK;
     *good = !rc && !(rc = gguf_parse(&g, b.data, b.size, s->dir, a, &err)) && !(rc = tokenizer_parse_gguf(&t, g, a, &err)) &&
             same_tables(s->t, t);
+    if (*good && t->slices && !s->t->slices)
+        gguf_note(s->p, "a text of more than 25,000 characters without a blank, or of 400,000, is cut there, as Kimi's Python code "
+                  "does it, and tokenizer.json does not");
     if (rc == VB_NO_MEMORY)
         rc = gguf_no_memory(s->p->model, s->err);
     else
@@ -242,9 +246,9 @@ static int put_known(struct putting *s, struct gguf_bytes *b)
     const char *pre;
     int good, rc = tokenizer_pre_of(s->t, &pre, s->err);
     if (!rc && !pre)
-        s->why = "GGUF has no name, that is known here, for how tokenizer.json cuts text into words";
+        s->why = "GGUF has no name, that is known here, for how text is cut into words";
     else if (!rc && tokenizer_size(s->t) > s->p->model->config.vocab_size)
-        s->why = "tokenizer.json has tokens beyond the vocabulary of the model";
+        s->why = "the tokenizer has tokens beyond the vocabulary of the model";
     if (rc || s->why)
         return rc;
     gguf_put_string(b, "tokenizer.ggml.model", "gpt2");
@@ -259,7 +263,7 @@ static int put_known(struct putting *s, struct gguf_bytes *b)
         s->p->pre = pre;
         tell_stripping(s);
     } else {
-        s->why = "read back from GGUF's keys it would not be that of tokenizer.json";
+        s->why = "read back from GGUF's keys it would not be that of the directory";
     }
     return VB_OK;
 }
@@ -273,20 +277,39 @@ static void put_none(struct putting *s, struct gguf_bytes *b)
     put_special_ids(s, b);
 }
 
+/* The directory's tokenizer; one in tiktoken's format also as JSON. Of its reserved tokens those beyond the vocabulary are
+ * left out: Kimi's Python code has two more of them than the model has rows. */
+static int open_tokenizer(struct putting *s, struct tokenizer **t, vb_error *err)
+{
+    const vb_allocator *a = &s->p->allocator;
+    int rc, tiktoken = tokenizer_is_tiktoken(s->dir, a, err);
+    if (tiktoken <= 0)
+        return tiktoken ? tiktoken : tokenizer_open(t, s->dir, a, err);
+    if ((rc = tokenizer_say_tiktoken(&s->json, &s->config, s->dir, s->p->model->config.vocab_size, a, err)))
+        return rc;
+    return tokenizer_parse_said(t, s->json, s->config, s->dir, a, err);
+}
+
+static int read_files(struct putting *s)
+{
+    int rc = s->json ? VB_OK : read_json(s, "tokenizer.json", &s->json);
+    return rc || s->config ? rc : read_json(s, "tokenizer_config.json", &s->config);
+}
+
 int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *dir, vb_error *err)
 {
     struct putting s = {.p = p, .dir = dir, .err = err};
     struct gguf_bytes keys = {.a = &p->allocator};
     struct tokenizer *t = NULL;
     vb_error why;
-    int notes = p->num_notes, rc = tokenizer_open(&t, dir, &p->allocator, &why);
+    int notes = p->num_notes, rc = open_tokenizer(&s, &t, &why);
     s.t = t;
     if (rc == VB_IO || rc == VB_UNSUPPORTED) {
         s.why = why.message;
         rc = VB_OK;
     } else if (rc) {
         rc = vb_fail(err, rc, "%s", why.message);
-    } else if (!(rc = read_json(&s, "tokenizer.json", &s.json)) && !(rc = read_json(&s, "tokenizer_config.json", &s.config))) {
+    } else if (!(rc = read_files(&s))) {
         rc = put_known(&s, &keys);
     }
     if (!rc && p->pre) {

@@ -8,7 +8,7 @@
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
-#include "drafter.h"
+#include "eagle.h"
 
 struct mtp_depth {
     const struct mtp_module *module;
@@ -16,8 +16,17 @@ struct mtp_depth {
     float *hidden_of_next; /* h^k of the row that comes next, which the depth before computed as its last final row [d] */
 };
 
+/* What drafting trees takes (engine/mtp_tree.c). */
+struct mtp_tree {
+    struct tree_builder builder;
+    float *logits;   /* [topk, V] of module 0's head */
+    int32_t *slots;  /* [topk, width]: of the tokens that each row of a level sees */
+    size_t width;
+};
+
 struct mtp_state {
     const struct model *model;
+    struct eagle eagle;   /* its head is not NULL where one takes the place of module 0 */
     struct drafter_options options;
     int32_t *tokens;      /* committed, by index [context + 1] */
     size_t count;         /* N + 1 of them */
@@ -29,12 +38,13 @@ struct mtp_state {
     size_t head_row;      /* of the last pass: its last row that is no padding */
     int missing;          /* in this round the target's newest hidden row is not known: MISSING_HIDDEN, which gets it later, */
     int never;            /* or, both set, a session loaded without it, which has the module's row and never gets the other. */
-    size_t dummy;         /* While a round's row of zeros has the dummy slot: 1 + where in the cache it stands; else 0 */
+    int32_t aside;        /* 1 + the slot of that row, while a round's row of zeros stands in its place, in another one; else 0 */
     struct mtp_depth *depths;
     int num_depths;
+    struct mtp_tree tree; /* where options.topk is more than 1 */
 };
 
-/* num_depths caches; depth k has module k mod D. */
+/* num_depths caches; depth k has module k mod D, or all is the head's of s->eagle, which is open then. */
 int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
@@ -43,6 +53,9 @@ void mtp_state_close(struct mtp_state *s);
  * now when they are many (a prompt), else with the next proposal. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
+
+/* drafter_type.begin_as. The rows of the modules' caches are copied: one layer's. */
+void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
 /* drafter_type.after_prompt: what PREFILL_DRAFT and MISSING_HIDDEN ask for. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
@@ -65,11 +78,29 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * last is `last` of s->next. Returns how many there are then. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
+/* The rows mtp_rows has put together: s->rows, s->h [S, d] -> s->g, s->next. */
+void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
+/* Row i of a state's depth k. */
+struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
+/* logits [S, mtp_vocab_size] = depth k's head(g [S, d]), told to taps as the last pass's rows from `first` on. */
+void mtp_logits(struct mtp_state *s, struct workspace *w, int k, float *logits, const float *g, size_t first, size_t S);
+size_t mtp_vocab_size(const struct mtp_state *s);
+size_t mtp_width(const struct mtp_state *s); /* d of its hidden rows */
+/* The target's token for one that the head names. */
+int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
+
+/* Memory for trees; and drafter_type.propose_tree for who drafts all by depth 0. */
+int mtp_tree_open(struct mtp_state *s, vb_error *err);
+void mtp_tree_close(struct mtp_state *s);
+size_t mtp_tree_bytes(const struct mtp_state *s);
+void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
+
 /* What depth k's head drafts from a row g (drafter_choose). number: of the draft, from 1. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
 /* Rows of a depth's cache, without the phantom; and a cut to n of them. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
+size_t mtp_phantom(const struct mtp_state *s); /* 1 where there is one, else 0 */
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
 /* After a round's drafts: what was made without the target's newest hidden row is made again in the next. */
@@ -88,6 +119,7 @@ struct drafter {
 int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
+void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);

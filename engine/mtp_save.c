@@ -27,7 +27,7 @@ static void settle(struct drafter *d, struct workspace *w, size_t pos)
 void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, int hidden, struct session_writer *out)
 {
     struct mtp_state *s = &drafter->state;
-    size_t d = (size_t)s->model->config.hidden_size, N = pos - 1, failed, needed;
+    size_t d = mtp_width(s), N = pos - 1, failed, needed;
     settle(drafter, w, pos);
     needed = at_most(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */
@@ -65,7 +65,7 @@ static int read_depth(struct mtp_state *s, struct workspace *w, int k, size_t mo
 {
     struct mtp_depth *depth = &s->depths[k];
     uint64_t length = session_read_u64(in);
-    if (length > most || session_read(in, depth->hidden_of_next, (size_t)s->model->config.hidden_size * sizeof(float)))
+    if (length > most || session_read(in, depth->hidden_of_next, mtp_width(s) * sizeof(float)))
         return DRAFTER_WRONG;
     for (uint64_t i = 0; i < length; i++)
         kvcache_append(&depth->cache);
@@ -86,7 +86,7 @@ static int skip_depth(const struct mtp_state *s, size_t most, struct session_rea
 int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in)
 {
     struct mtp_state *s = &drafter->state;
-    size_t d = (size_t)s->model->config.hidden_size, N = pos - 1, most = N + 1; /* FIRST_ROW's */
+    size_t d = mtp_width(s), N = pos - 1, most = N + 1; /* FIRST_ROW's */
     uint64_t head[5];
     int code = session_read(in, head, sizeof head) ? DRAFTER_WRONG : DRAFTER_LOADED;
     if (code || head[0] < 1 || head[0] > VB_MAX_DRAFT || head[1] > 1 || head[2] > head[1] || head[3] >= N ||

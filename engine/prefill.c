@@ -70,7 +70,7 @@ static int try_type(const struct vb_session *s, vb_error *err)
     int bf16 = type_of(s->model) == WEIGHT_BF16;
     enum onednn_type type = bf16 ? ONEDNN_BF16 : ONEDNN_F32;
     struct onednn_shape shape = {PREFILL_CHUNK, 32, 32, 32, 32, 32, type, type};
-    const char *why = onednn_prepare(s->work.onednn[0], &shape);
+    const char *why = onednn_prepare(s->work->onednn[0], &shape);
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
@@ -83,36 +83,36 @@ int prefill_open(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, onednn", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
-    int code = check_weights(s, err), threads = s->work.cx.threads;
+    int code = check_weights(s, err), threads = s->work->cx.threads;
     if (code)
         return code;
-    s->work.onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work.onednn);
-    if (!s->work.onednn)
+    s->work->onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work->onednn);
+    if (!s->work->onednn)
         return vb_fail(err, VB_NO_MEMORY, "no memory for oneDNN on %d threads", threads);
     for (int i = 0; i < threads; i++)
-        if ((why = onednn_open(&s->work.onednn[i], 1)))
+        if ((why = onednn_open(&s->work->onednn[i], 1)))
             return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
     return try_type(s, err);
 }
 
 void prefill_close(struct vb_session *s)
 {
-    for (int i = 0; s->work.onednn && i < s->work.cx.threads; i++)
-        onednn_close(s->work.onednn[i]);
-    vb_free(s->model->allocator, s->work.onednn);
-    s->work.onednn = NULL;
+    for (int i = 0; s->work->onednn && i < s->work->cx.threads; i++)
+        onednn_close(s->work->onednn[i]);
+    vb_free(s->model->allocator, s->work->onednn);
+    s->work->onednn = NULL;
 }
 
 /* ---- which rows ---- */
 
 size_t prefill_rewind(const struct vb_session *s, size_t row)
 {
-    return s->work.onednn && row < s->prompt ? row - row % PREFILL_CHUNK : row;
+    return s->work->onednn && row < s->prompt ? row - row % PREFILL_CHUNK : row;
 }
 
 size_t prefill_rows(const struct vb_session *s)
 {
-    if (!s->work.onednn || s->cached >= s->prompt)
+    if (!s->work->onednn || s->cached >= s->prompt)
         return 0;
     assert(s->cached % PREFILL_CHUNK == 0 && s->prompt <= s->count);
     return s->prompt - s->cached < PREFILL_CHUNK ? s->prompt - s->cached : PREFILL_CHUNK;

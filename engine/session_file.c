@@ -100,8 +100,9 @@ static int check_head(const struct session_reader *r, vb_error *err)
     uint64_t row = (uint64_t)h->width * sizeof(float), most = UINT64_MAX / 8;
     int fits = h->tokens >= 1 && h->rows < h->tokens && h->prompt <= h->tokens && h->given >= 1 && h->given <= h->tokens &&
                h->tokens <= h->context && h->context <= INT32_MAX && h->width && h->width <= 1 << 24 && h->layers;
-    if (fits && h->rows >= h->given) /* decoding: one token is due, which brings the drafts along */
-        fits = h->tokens - h->rows == 1;
+    /* Decoding, one token is due, which brings the drafts along; and so it will be when all that were given are computed. */
+    if (fits)
+        fits = h->tokens - (h->rows > h->given ? h->rows : h->given) <= 1;
     fits = fits && row <= most / h->layers && row * h->layers <= most / h->tokens;
     if (!fits || h->section[SECTION_TOKENS].size != h->tokens * sizeof(int32_t) ||
         h->section[SECTION_CACHE].size != h->layers * h->rows * row || h->section[SECTION_OUTPUT].size % 8 ||
@@ -197,9 +198,8 @@ static void unpack(float *x, const float *packed, size_t length)
 
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows)
 {
-    const float *first = kvcache_layer(cache, layer);
     for (size_t i = 0; i < rows; i++) {
-        unpack(w->row, first + (size_t)cache->slots[i] * cache->row, cache->row);
+        unpack(w->row, kvcache_row(cache, layer, cache->slots[i]), cache->pool->row);
         session_write(w, w->row, w->head.width * sizeof *w->row);
     }
 }
@@ -365,11 +365,10 @@ int session_read(struct session_reader *r, void *data, size_t size)
 
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, const struct kernels *k)
 {
-    float *first = kvcache_layer(cache, layer);
     for (size_t i = 0; i < rows; i++) {
         if (session_read(r, r->row, r->head.width * sizeof *r->row))
             return -1;
-        k->pack(first + (size_t)cache->slots[i] * cache->row, r->row, r->head.width);
+        k->pack(kvcache_row(cache, layer, cache->slots[i]), r->row, r->head.width);
     }
     return 0;
 }

@@ -75,7 +75,7 @@ static int check_prefill(const struct loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
     int onednn = line_is(l, "prefill", "onednn");
-    if (h->rows >= h->prompt || onednn == !!s->work.onednn)
+    if (h->rows >= h->prompt || onednn == !!s->work->onednn)
         return onednn && h->rows < h->prompt && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn")
                                                                        : VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
@@ -124,8 +124,8 @@ static int read_cache(struct loading *l, struct vb_session *s)
     session_read_section(&l->in, SECTION_CACHE);
     for (size_t i = 0; i < rows; i++)
         kvcache_append(&s->cache);
-    for (size_t layer = 0; layer < s->cache.layers && !code; layer++) {
-        if (session_read_rows(&l->in, &s->cache, layer, rows, s->work.cx.k))
+    for (size_t layer = 0; layer < s->cache.pool->layers && !code; layer++) {
+        if (session_read_rows(&l->in, &s->cache, layer, rows, s->work->cx.k))
             break; /* session_section_end says why */
         code = stopped(l);
     }
@@ -137,13 +137,13 @@ static int read_cache(struct loading *l, struct vb_session *s)
 /* A drafter that finds nothing of its own observes the tokens, with zeros for the hidden rows that nobody kept. */
 static void observe_with_zeros(struct vb_session *s)
 {
-    struct workspace *w = &s->work;
-    size_t rows = s->chunk, d = (size_t)s->model->config.hidden_size;
-    memset(w->features, 0, rows * d * sizeof *w->features);
-    s->type->observe(s->drafter, w, 0, s->tokens, NULL, 1);
+    size_t rows = s->chunk, d = (size_t)s->model->config.hidden_size * (s->type->takes == TAKES_THREE ? 3 : 1);
+    float *zeros = (float *)(uintptr_t)session_features(s, s->work, 0); /* of the workspace, which is nobody's between two passes */
+    memset(zeros, 0, rows * d * sizeof *zeros);
+    s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     for (size_t pos = 1, n; pos <= s->cached; pos += n) {
         n = s->cached + 1 - pos < rows ? s->cached + 1 - pos : rows;
-        s->type->observe(s->drafter, w, pos, s->tokens + pos, w->features, n);
+        s->type->observe(s->drafter, s->work, pos, s->tokens + pos, zeros, n);
     }
 }
 
@@ -155,7 +155,7 @@ static int read_drafter(struct loading *l, struct vb_session *s)
     session_draft_conventions(s->model, conventions, sizeof conventions);
     if (s->type && s->type->load && s->cached && l->in.left && line_is(l, "draft", s->type->name) &&
         line_is(l, "draft conventions", conventions))
-        loaded = s->type->load(s->drafter, &s->work, s->cached + 1, s->tokens, &l->in);
+        loaded = s->type->load(s->drafter, s->work, s->cached + 1, s->tokens, &l->in);
     if (loaded == DRAFTER_WRONG)
         code = wrong(l, "wrong: its drafter's state cannot be");
     code = session_section_end(&l->in, code, l->err);
@@ -181,7 +181,7 @@ static int fill(struct loading *l, struct vb_session *s)
     s->cached = (size_t)h->rows;
     s->given = (size_t)h->given;
     /* Prompts of another prefill are nobody's to compute again: after a cut the contract's kernels do it. */
-    s->prompt = line_is(l, "prefill", "onednn") == !!s->work.onednn ? (size_t)h->prompt : 0;
+    s->prompt = line_is(l, "prefill", "onednn") == !!s->work->onednn ? (size_t)h->prompt : 0;
     return read_drafter(l, s);
 }
 

@@ -22,10 +22,10 @@ static void one_pass(void *arg)
     struct vb_session *s = f->s;
     f->rows = session_rows(s, &f->p, s->rows);
     if (f->p.by_onednn)
-        prefill_begin(&s->work);
-    forward_target(&s->work, s->rows, f->rows);
+        prefill_begin(s->work);
+    forward_target(s->work, s->rows, f->rows);
     if (f->p.by_onednn)
-        prefill_end(&s->work);
+        prefill_end(s->work);
 }
 
 /* The next part of the prompt; 0 when only what chooses is left. */
@@ -52,12 +52,12 @@ int vb_prefill(vb_session *s, vb_error *err)
     struct numa_visit visit = numa_enter(s->model);
     int code = VB_OK;
     while (!code && plan_part(&f)) {
-        op_with_crew(&s->work.cx, one_pass, &f);
-        code = prefill_failed(&s->work, err);
+        op_with_crew(&s->work->cx, one_pass, &f);
+        code = prefill_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
-        session_commit(s, &f.p, NULL, 0, s->work.features);
+        session_commit(s, &f.p, NULL, 0, session_features(s, s->work, 0));
         if (!code)
-            code = prefill_failed(&s->work, err);
+            code = prefill_failed(s->work, err);
         trace_round_ends(s->tracer);
         if (s->options.progress)
             s->options.progress(s->options.progress_context, s->cached, s->count - 1);
@@ -83,7 +83,7 @@ static void write_about(struct session_writer *w, const struct vb_session *s, in
     char conventions[512];
     session_draft_conventions(s->model, conventions, sizeof conventions);
     write_line(w, "checkpoint", checkpoint_dir(s->model->checkpoint));
-    write_line(w, "prefill", s->work.onednn ? "onednn" : "contract");
+    write_line(w, "prefill", s->work->onednn ? "onednn" : "contract");
     write_line(w, "draft", s->type ? s->type->name : "none");
     write_line(w, "draft conventions", conventions);
     write_line(w, "hidden rows", s->type && s->type->save && hidden ? "yes" : "no");
@@ -102,9 +102,9 @@ static void write_output(struct session_writer *w, const struct vb_session *s)
 static int write_cache(struct session_writer *w, const struct vb_session *s, const vb_file_options *o, vb_error *err)
 {
     size_t bytes = s->cached * w->head.width * sizeof(float); /* of a layer */
-    for (size_t layer = 0; layer < s->cache.layers && !w->error; layer++) {
+    for (size_t layer = 0; layer < s->cache.pool->layers && !w->error; layer++) {
         session_write_rows(w, &s->cache, layer, s->cached);
-        if (o->progress && o->progress(o->progress_context, (layer + 1) * bytes, s->cache.layers * bytes))
+        if (o->progress && o->progress(o->progress_context, (layer + 1) * bytes, s->cache.pool->layers * bytes))
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
     }
     return VB_OK;
@@ -125,7 +125,7 @@ static int write_sections(struct session_writer *w, struct vb_session *s, const 
     int code = write_cache(w, s, o, err);
     session_file_section(w, SECTION_DRAFTER);
     if (!code && s->type && s->type->save && s->cached)
-        s->type->save(s->drafter, &s->work, s->cached + 1, !o->without_hidden, w);
+        s->type->save(s->drafter, s->work, s->cached + 1, !o->without_hidden, w);
     return code;
 }
 

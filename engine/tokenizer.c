@@ -42,12 +42,11 @@ int get_flag(struct loading *l, const json_t *object, const char *where, const c
     return VB_OK;
 }
 
-/* A text of a file; data NULL: there is no such file. Or what another kind of file says as such a file would. */
+/* A text of a file; data NULL: there is no such file. Or what a GGUF file says as such a file would. */
 struct source {
     const char *data, *name;
     size_t size;
     json_t *said;
-    int by_rank; /* it is tiktoken.model */
 };
 
 static int load_json(struct loading *l, struct source from)
@@ -99,7 +98,7 @@ static int config_token(struct loading *l, const char *key, int32_t *id)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is neither a string nor an object with a content", l->file,
                        key);
     if ((*id = names_find(&l->names, content, strlen(content))) < 0)
-        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is \"%s\", which tokenizer.json does not have", l->file, key,
+        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is \"%s\", which is no token", l->file, key,
                        token_show(content).text);
     return VB_OK;
 }
@@ -125,8 +124,8 @@ static int parse(struct tokenizer **out, struct source json, struct source confi
     if (a)
         t->memory.allocator = *a;
     t->bos = t->eos = -1;
-    t->in_slices = json.by_rank;
-    struct loading l = {.t = t, .file = json.name, .err = err, .by_rank = json.by_rank};
+    t->slices = json_is_true(json_object_get(json.said, "slices"));
+    struct loading l = {.t = t, .file = json.name, .err = err};
     json_t *first = NULL; /* l.names points into it */
     int rc;
     if (!(l.pcre = pcre2_general_context_create(pcre_alloc_and_tell, pcre_free, &t->memory))) {
@@ -160,20 +159,42 @@ done:
 int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err)
 {
-    return parse(out, (struct source){.data = json, .name = name, .size = size},
-                 (struct source){.data = config, .name = "tokenizer_config.json", .size = config_size}, a, err);
+    return parse(out, (struct source){json, name, size, NULL},
+                 (struct source){config, "tokenizer_config.json", config_size, NULL}, a, err);
+}
+
+int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+                         vb_error *err)
+{
+    return parse(out, (struct source){.name = name, .said = json}, (struct source){.name = name, .said = config}, a, err);
+}
+
+/* Takes over what was said, if rc says that it was. */
+static int parse_and_forget(int rc, struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+                            vb_error *err)
+{
+    *out = NULL;
+    if (!rc)
+        rc = tokenizer_parse_said(out, json, config, name, a, err);
+    json_decref(json);
+    json_decref(config);
+    return rc;
 }
 
 int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
 {
-    struct source json = {.name = gguf_name(g)}, config = json;
-    int rc = tokenizer_from_gguf(&json.said, &config.said, g, err);
-    *out = NULL;
-    if (!rc)
-        rc = parse(out, json, config, a, err);
-    json_decref(json.said);
-    json_decref(config.said);
-    return rc;
+    json_t *json, *config;
+    int rc = tokenizer_from_gguf(&json, &config, g, err);
+    return parse_and_forget(rc, out, json, config, gguf_name(g), a, err);
+}
+
+int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
+                             const char *name, const vb_allocator *a, vb_error *err)
+{
+    struct tiktoken from = {ranks, config, name, "tokenizer_config.json", size, config_size, INT32_MAX};
+    json_t *json, *said;
+    int rc = tokenizer_from_tiktoken(&json, &said, &from, a, err);
+    return parse_and_forget(rc, out, json, said, name, a, err);
 }
 
 static int open_gguf(struct tokenizer **out, const char *path, const vb_allocator *a, vb_error *err)
@@ -186,44 +207,20 @@ static int open_gguf(struct tokenizer **out, const char *path, const vb_allocato
     return rc;
 }
 
-int tokenizer_parse_tiktoken(struct tokenizer **out, const char *model, size_t size, const char *config, size_t config_size,
-                             const char *name, const vb_allocator *a, vb_error *err)
+static int open_tiktoken(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
-    struct source json = {.name = name, .by_rank = 1}, beside = {.name = "tokenizer_config.json", .data = config, .size = config_size};
-    struct loading l = {.file = beside.name, .err = err};
-    int rc = load_json(&l, beside);
-    *out = NULL;
-    beside.said = l.root;
-    if (!rc)
-        rc = tokenizer_from_tiktoken(&json.said, model, size, beside.said, name, err);
-    if (!rc)
-        rc = parse(out, json, beside, a, err);
-    json_decref(json.said);
-    json_decref(beside.said);
-    return rc;
+    json_t *json, *config;
+    int rc = tokenizer_say_tiktoken(&json, &config, dir, INT32_MAX, a, err);
+    return parse_and_forget(rc, out, json, config, dir, a, err);
 }
 
-/* The files of a directory. */
-struct files {
-    char *path, *config_path, *data, *config;
-    size_t size, config_size;
-};
-
-static int read_config(struct files *f, const vb_allocator *a, vb_error *err)
+int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
 {
-    return vb_file_exists(f->config_path) ? vb_read_file(a, f->config_path, &f->config, &f->config_size, err) : VB_OK;
-}
-
-/* tiktoken.model, where it is and tokenizer.json is not; *is_there says so. */
-static int open_tiktoken(struct tokenizer **out, const char *dir, struct files *f, const vb_allocator *a, int *is_there, vb_error *err)
-{
-    char *path = vb_path(a, dir, "tiktoken.model");
-    int rc = path ? VB_OK : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-    *is_there = rc || (!vb_file_exists(f->path) && vb_file_exists(path));
-    if (!rc && *is_there && !(rc = read_config(f, a, err)) && !(rc = vb_read_file(a, path, &f->data, &f->size, err)))
-        rc = f->config ? tokenizer_parse_tiktoken(out, f->data, f->size, f->config, f->config_size, path, a, err)
-                       : vb_fail(err, VB_BAD_CHECKPOINT, "%s: no tokenizer_config.json beside it, which names its special tokens", path);
-    vb_free(a, path);
+    char *json = vb_path(a, dir, "tokenizer.json"), *ranks = vb_path(a, dir, "tiktoken.model");
+    int rc = json && ranks ? !vb_file_exists(json) && vb_file_exists(ranks)
+                           : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+    vb_free(a, json);
+    vb_free(a, ranks);
     return rc;
 }
 
@@ -232,16 +229,26 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     *out = NULL;
     if (gguf_is_path(dir))
         return open_gguf(out, dir, a, err);
-    struct files f = {.path = vb_path(a, dir, "tokenizer.json"), .config_path = vb_path(a, dir, "tokenizer_config.json")};
-    int done = 1, rc = f.path && f.config_path ? open_tiktoken(out, dir, &f, a, &done, err)
-                                               : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-    if (!done && !(rc = vb_read_file(a, f.path, &f.data, &f.size, err)) && !(rc = read_config(&f, a, err)))
-        rc = parse(out, (struct source){.data = f.data, .name = f.path, .size = f.size},
-                   (struct source){.data = f.config, .name = f.config_path, .size = f.config_size}, a, err);
-    vb_free(a, f.path);
-    vb_free(a, f.config_path);
-    vb_free(a, f.data);
-    vb_free(a, f.config);
+    int tiktoken = tokenizer_is_tiktoken(dir, a, err);
+    if (tiktoken)
+        return tiktoken < 0 ? tiktoken : open_tiktoken(out, dir, a, err);
+    char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json");
+    char *data = NULL, *config = NULL;
+    size_t size = 0, config_size = 0;
+    int rc;
+    if (!path || !config_path) {
+        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+        goto done;
+    }
+    if ((rc = vb_read_file(a, path, &data, &size, err)) ||
+        (vb_file_exists(config_path) && (rc = vb_read_file(a, config_path, &config, &config_size, err))))
+        goto done;
+    rc = parse(out, (struct source){data, path, size, NULL}, (struct source){config, config_path, config_size, NULL}, a, err);
+done:
+    vb_free(a, path);
+    vb_free(a, config_path);
+    vb_free(a, data);
+    vb_free(a, config);
     return rc;
 }
 
@@ -340,28 +347,15 @@ static int encode_stretch(struct encoding *e, const char *text, size_t size, int
     return rc;
 }
 
-/* Kimi's program cuts a text every 400,000 characters, and within a run of white space or of anything else behind every
- * 25,000, since tiktoken cannot take longer ones; each slice is then a text of its own. */
-static int encode_slices(struct encoding *e, const char *text, size_t size, int parse_special)
+static int encode_text(struct encoding *e, const char *text, size_t size, int parse_special)
 {
-    enum { MOST = 400000, MOST_ALIKE = 25000 };
-    size_t start = 0, count = 0, alike = 0, step;
-    int space = 0, rc = VB_OK;
-    for (size_t at = 0; at < size && !rc; at += step, count++) {
-        uint32_t c = utf8_at(text + at, &step);
-        int is_space = is_white_space(c) || (c >= 0x1c && c <= 0x1f); /* Python's isspace() */
-        int full = count == MOST;
-        if (full)
-            count = alike = 0;
-        alike = alike && is_space != space ? 1 : alike + 1;
-        space = is_space;
-        if (!full && alike <= MOST_ALIKE)
-            continue;
-        rc = encode_stretch(e, text + start, at - start, 0, parse_special);
-        start = at;
-        alike = 1;
-    }
-    return rc ? rc : encode_stretch(e, text + start, size - start, 0, parse_special);
+    struct slices s = {.text = text, .size = size};
+    int rc = VB_OK;
+    if (!e->t->slices)
+        return encode_stretch(e, text, size, 0, parse_special);
+    for (size_t n; !rc && (n = slices_next(&s));)
+        rc = encode_stretch(e, text + s.at - n, n, 0, parse_special);
+    return rc;
 }
 
 static int encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
@@ -384,10 +378,7 @@ static int encode(const struct tokenizer *t, const char *text, size_t size, int 
         rc = vb_fail(err, VB_NO_MEMORY, "no memory to encode %zu bytes", size);
     } else {
         pcre2_set_heap_limit(e.limits, HEAP_LIMIT_KIB);
-        if (words)
-            rc = size ? split_and_encode(&e, 0, text, size) : VB_OK;
-        else
-            rc = t->in_slices ? encode_slices(&e, text, size, parse_special) : encode_stretch(&e, text, size, 0, parse_special);
+        rc = !words ? encode_text(&e, text, size, parse_special) : size ? split_and_encode(&e, 0, text, size) : VB_OK;
     }
     pcre2_match_data_free(e.match);
     pcre2_match_context_free(e.limits);

@@ -1,7 +1,9 @@
-/* engine/tokenizer.h -- text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json defines it.
+/* engine/tokenizer.h -- text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json defines it, or as
+ * tiktoken.model and the Python code of Kimi-K2 and Moonlight do.
  *
  * A tokenizer is read-only once open and may be shared by threads. It needs tokenizer.json; tokenizer_config.json
- * (beside it, optional) says which tokens are BOS and EOS and whether add_bos_token is true. */
+ * (beside it, optional) says which tokens are BOS and EOS and whether add_bos_token is true. tiktoken.model needs
+ * tokenizer_config.json, which names the special tokens and whose Python code it is. */
 #ifndef VB_TOKENIZER_H
 #define VB_TOKENIZER_H
 
@@ -9,16 +11,17 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer in a GGUF file's metadata (tokenizer_gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json), else
- * DIR/tiktoken.model with DIR/tokenizer_config.json (tokenizer_tiktoken.c). A directory with neither is VB_IO; a tokenizer.json that uses a model, normalizer,
- * pre-tokenizer or decoder that is not implemented is VB_UNSUPPORTED, naming it. */
+/* Opens the tokenizer in a GGUF file's metadata (tokenizer_gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json),
+ * or DIR/tiktoken.model (tokenizer_tiktoken.c). A directory with neither is VB_IO; a tokenizer.json that uses a model,
+ * normalizer, pre-tokenizer or decoder that is not implemented, or a tiktoken.model of other Python code than what is
+ * known, is VB_UNSUPPORTED, naming it. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* The same from memory: config may be NULL. `name` stands for the file in messages. For tests and fuzzers. */
 int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err);
-/* That of a tiktoken.model, and its tokenizer_config.json. */
-int tokenizer_parse_tiktoken(struct tokenizer **out, const char *model, size_t size, const char *config, size_t config_size,
+/* `ranks` is tiktoken.model; the config is needed. */
+int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
                              const char *name, const vb_allocator *a, vb_error *err);
 /* The one in a GGUF file's metadata. */
 struct gguf;

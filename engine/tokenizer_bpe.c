@@ -73,27 +73,20 @@ static int merge_load(struct loading *l, size_t index, const char *part[2], cons
     return VB_OK;
 }
 
-/* Room for n merges. */
-static int make_table(struct loading *l, size_t n)
-{
-    struct tokenizer *t = l->t;
-    size_t slots = 16;
-    while (slots < 2 * n)
-        slots *= 2;
-    t->merge_mask = slots - 1;
-    if (n > INT32_MAX || !(t->merges = vb_alloc(&t->memory.allocator, slots, sizeof *t->merges)))
-        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for %zu merges", l->file, n);
-    return VB_OK;
-}
-
 int merges_load(struct loading *l, const json_t *merges)
 {
     struct tokenizer *t = l->t;
     if (!json_is_array(merges))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: model.merges is not an array", l->file);
-    size_t n = json_array_size(merges), longest = 0, size[2];
+    size_t n = json_array_size(merges), slots = 16, longest = 0;
+    while (slots < 2 * n)
+        slots *= 2;
+    t->merge_mask = slots - 1;
+    if (n > INT32_MAX || !(t->merges = vb_alloc(&t->memory.allocator, slots, sizeof *t->merges)))
+        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for %zu merges", l->file, n);
     const char *part[2];
-    int rc = make_table(l, n);
+    size_t size[2];
+    int rc = VB_OK;
     for (size_t i = 0; !rc && i < n; i++)
         if (!(rc = merge_parts(l, i, json_array_get(merges, i), part, size)) && size[0] + size[1] > longest)
             longest = size[0] + size[1];
@@ -104,33 +97,6 @@ int merges_load(struct loading *l, const json_t *merges)
         if (!(rc = merge_parts(l, i, json_array_get(merges, i), part, size)))
             rc = merge_load(l, i, part, size, scratch);
     vb_free(&t->memory.allocator, scratch);
-    return rc;
-}
-
-/* Every way to put a token together from two others, into the table if there is one; how many they are. Pairs that make the
- * same token have the same rank: the leftmost goes first, as in tiktoken. */
-static size_t each_pair(struct tokenizer *t)
-{
-    size_t count = 0;
-    for (int32_t id = 0; id < t->size; id++) {
-        const struct piece *p = &t->pieces[id];
-        for (uint32_t k = 1; p->used && k < p->size; k++) {
-            int32_t left = names_find(&t->words, t->arena + p->at, k), right = left < 0 ? -1 : names_find(&t->words, t->arena + p->at + k, p->size - k);
-            if (right < 0)
-                continue;
-            count++;
-            if (t->merges)
-                *find_slot(t->merges, t->merge_mask, pair_key(left, right)) = (struct merge){pair_key(left, right), (uint32_t)id + 1, id};
-        }
-    }
-    return count;
-}
-
-int merges_of_ranks(struct loading *l)
-{
-    int rc = make_table(l, each_pair(l->t));
-    if (!rc)
-        each_pair(l->t);
     return rc;
 }
 

@@ -38,6 +38,10 @@ enum token_kind { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER_DEFINED
     "\\\\x{104b0}-\\\\x{104d3}\\\\x{104d8}-\\\\x{104fb}\\\\x{10c80}-\\\\x{10cb2}\\\\x{10cc0}-\\\\x{10cf2}" \
     "\\\\x{118a0}-\\\\x{118df}\\\\x{1e900}-\\\\x{1e943}"
 
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]" /* of Kimi's, where every letter but Han is one or both */
+#define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
+#define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
 static const struct {
     const char *name, *pre_tokenizer;
     int ignore_merges;
@@ -55,6 +59,9 @@ static const struct {
     {"glm4", /* GLM-4.7-Flash */
      SEQUENCE(SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*"
                     "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
+    {KIMI_K2, /* Kimi-K2, Moonlight: pat_str of their tokenization_kimi.py and tokenization_moonshot.py */
+     SEQUENCE(SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" SUFFIX
+                    "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
 };
 
 struct saying {
@@ -234,15 +241,23 @@ static int say_config(const struct saying *s, json_t *config)
     return json_object_set_new(config, "add_bos_token", json_boolean(flag)) ? no_memory(s) : VB_OK;
 }
 
-/* Takes the tables over, whatever comes of it. */
-static int say_json(const struct saying *s, size_t pre, json_t **out)
+static size_t index_of(const char *pre)
 {
+    size_t i = 0;
+    while (strcmp(known[i].name, pre))
+        i++;
+    return i;
+}
+
+int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges)
+{
+    size_t i = index_of(pre);
     json_error_t why;
-    json_t *pre_tokenizer = json_loads(known[pre].pre_tokenizer, 0, &why);
-    *out = json_pack("{s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "pre_tokenizer", pre_tokenizer, "added_tokens", s->added, "decoder",
-                     "type", "ByteLevel", "model", "type", "BPE", "ignore_merges", known[pre].ignore_merges, "vocab", s->vocab,
-                     "merges", s->merges);
-    return *out && pre_tokenizer ? VB_OK : no_memory(s);
+    json_t *pre_tokenizer = json_loads(known[i].pre_tokenizer, 0, &why);
+    *out = json_pack("{s:b,s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "slices", !strcmp(pre, KIMI_K2), "pre_tokenizer", pre_tokenizer,
+                     "added_tokens", added, "decoder", "type", "ByteLevel", "model", "type", "BPE", "ignore_merges",
+                     known[i].ignore_merges, "vocab", vocab, "merges", merges);
+    return *out && pre_tokenizer;
 }
 
 int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err)
@@ -260,7 +275,7 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
     if (!s.vocab || !s.added || !s.merges || !*config)
         rc = no_memory(&s);
     if (!rc && !(rc = say_tokens(&s)) && !(rc = say_merges(&s)) && !(rc = say_config(&s, *config)))
-        return say_json(&s, pre, json);
+        return tokenizer_said(json, known[pre].name, s.vocab, s.added, s.merges) ? VB_OK : no_memory(&s);
     json_decref(s.vocab);
     json_decref(s.added);
     json_decref(s.merges);

@@ -2,9 +2,9 @@
  *
  *   text -> added tokens (tokenizer_added.c) -> words (tokenizer_split.c) -> ids (tokenizer_bpe.c)
  *
- * tokenizer_gguf.c and tokenizer_tiktoken.c say other files as tokenizer.json says it, tokenizer_model.c fills the tables
- * from the JSON, tokenizer_pattern.c carries Oniguruma patterns over to PCRE2, tokenizer_utf8.c knows UTF-8, tokenizer.c
- * holds the public functions. Everything in a struct tokenizer is constant
+ * tokenizer_model.c fills the tables from the JSON, which tokenizer_gguf.c and tokenizer_tiktoken.c make of other formats,
+ * tokenizer_pattern.c carries Oniguruma patterns over to PCRE2,
+ * tokenizer_utf8.c knows UTF-8, tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
  * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
@@ -99,7 +99,7 @@ struct tokenizer {
 
     int32_t bos, eos;
     int add_bos;
-    int in_slices; /* long texts are cut first, as Kimi's program does */
+    int slices; /* long texts are cut first, as Kimi's Python code does (tokenizer_slices.c) */
 };
 
 /* What opening needs and the open tokenizer does not. */
@@ -111,7 +111,6 @@ struct loading {
     pcre2_general_context *pcre;
     struct name_table names; /* vocabulary and added tokens as tokenizer.json writes them */
     size_t arena_used;
-    int by_rank; /* no merges: what two tokens make together is one, and its id is its rank */
 };
 
 struct symbol { /* a token of a word that is being joined; a list through prev and next, -1 at the ends */
@@ -141,6 +140,8 @@ struct encoding {
 
 /* ---- tokenizer.c ---- */
 int encoding_push(struct encoding *e, int32_t id);
+/* 1: DIR has tiktoken.model, and no tokenizer.json; 0; else an error. */
+int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err);
 
 struct shown { /* a string from a file made fit for a message: one line, whole characters, not long */
     char text[96];
@@ -150,9 +151,6 @@ struct shown token_show(const char *s);
 json_t *get_member(const json_t *object, const char *key);
 /* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
 int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
-
-/* ---- tokenizer_tiktoken.c ---- */
-int tokenizer_from_tiktoken(json_t **json, const char *text, size_t size, const json_t *config, const char *file, vb_error *err);
 
 /* ---- tokenizer_model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
 int tables_load(struct loading *l);
@@ -166,7 +164,6 @@ void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- tokenizer_bpe.c ---- */
 int merges_load(struct loading *l, const json_t *merges);
-int merges_of_ranks(struct loading *l);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- tokenizer_added.c ---- */
@@ -193,6 +190,36 @@ int split_load(struct loading *l, const json_t *pre_tokenizer);
 void split_close(struct tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
 
+/* ---- tokenizer_slices.c ---- */
+struct slices { /* all 0 at first but text and size */
+    const char *text;
+    size_t size, at;
+    size_t block, run; /* characters since a block began, and alike in being white space */
+    int blank;
+};
+/* The bytes of the next slice, 0: the end. */
+size_t slices_next(struct slices *s);
+
+/* ---- tokenizer_gguf.c ---- */
+#define KIMI_K2 "kimi-k2"
+/* *out: the parts of a tokenizer.json put together, with words cut as GGUF's name `pre`, one of those known, has it. Takes
+ * the parts over. 0: no memory. */
+int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges);
+
+/* ---- tokenizer_tiktoken.c ---- */
+struct tiktoken { /* the files */
+    const char *ranks, *config, *ranks_name, *config_name;
+    size_t ranks_size, config_size;
+    int32_t limit; /* a reserved token from this id on is left out */
+};
+/* A tokenizer in tiktoken's format as tokenizer.json and tokenizer_config.json say it; the caller owns both objects. */
+int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
+/* The same of a directory. */
+int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
+/* The tokenizer that two such objects describe. */
+int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+                         vb_error *err);
+
 /* ---- tokenizer_words.c: which name a GGUF file has for how text is cut into words ---- */
 /* As tokenizer_encode, without added tokens: the sizes in bytes of the words that BPE would see. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
@@ -208,7 +235,8 @@ int pattern_compile(struct loading *l, const char *pattern, uint32_t options, pc
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
 /* ---- tokenizer_unicode.c ---- */
-const char *unicode_since_14(char category);
+const char *unicode_since_14(const char *category, size_t size);
+const char *unicode_han(void);
 
 /* ---- tokenizer_utf8.c ---- */
 /* The code point at s (valid UTF-8), its length in bytes in *size. */

@@ -60,8 +60,7 @@ int32_t names_find(const struct name_table *table, const char *s, size_t size)
 
 /* ---- bytes as characters ---- */
 
-/* byte_of[c]: the byte that character c stands for, -1: none. Printable Latin-1 stands for itself, the other 68 bytes
- * are U+0100 to U+0143 in order. */
+/* Printable Latin-1 stands for itself, the other 68 bytes are U+0100 to U+0143 in order. */
 void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1])
 {
     int next = 0x100;
@@ -244,7 +243,7 @@ int tables_load(struct loading *l)
         (rc = get_flag(l, model, "model", "ignore_merges", 0, &l->t->ignore_merges)) ||
         (rc = normalizer_check(l, get_member(l->root, "normalizer"))) ||
         (rc = decoder_check(l, get_member(l->root, "decoder"))) || (rc = added_load(l, added)) ||
-        (rc = vocab_load(l, vocab)) || (rc = l->by_rank ? merges_of_ranks(l) : merges_load(l, get_member(model, "merges"))))
+        (rc = vocab_load(l, vocab)) || (rc = merges_load(l, get_member(model, "merges"))))
         return rc;
     return added_join(l, added);
 }

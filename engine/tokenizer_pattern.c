@@ -6,12 +6,13 @@
  *   \s     Oniguruma: Unicode's White_Space. PCRE2's also has U+180E, so it is written out as a set.
  *   ^ $    Oniguruma: always at lines, which is PCRE2_MULTILINE with newline = LF.
  *   \v     Oniguruma: U+000B. PCRE2: any vertical space.            \uHHHH   is \x{HHHH} in PCRE2.
- *   \h \w \b \R \X, POSIX brackets, [a[b]], [a&&b], (?m), (?i) without a colon, x{,n}, x{n}?, x{n}+  : refused.
+ *   [A&&[B]]  is (?:[A](?<=[B])), for PCRE2 has no intersections before 10.45; other forms of && are refused.
+ *   \h \w \b \R \X, POSIX brackets, [a[b]], (?m), (?i) without a colon, x{,n}, x{n}?, x{n}+  : refused.
  *   (?i:)  Oniguruma also matches one character for several (U+FB06 for "st"); taken only where no such one exists.
- *   \p{..} general categories only: a script's name means Script_Extensions in PCRE2 from 10.40 on. One-letter
- *          categories get the characters that younger versions of Unicode added (tokenizer_unicode.c); for two-letter
- *          ones (\p{Lu}, also \d) the library's own version of Unicode decides. \p{C} and \p{Cn}, which hold what is
- *          not assigned yet, are refused. */
+ *   \p{..} general categories and Han only: a script's name means Script_Extensions in PCRE2 from 10.40 on, so Han is
+ *          written out. One-letter categories and letters of all kinds get the characters that younger versions of
+ *          Unicode added (tokenizer_unicode.c); for the others of two letters (\p{Nd}, also \d) the library's own version
+ *          of Unicode decides. \p{C} and \p{Cn}, which hold what is not assigned yet, are refused. */
 #include "tokenizer_internal.h"
 
 #include <ctype.h>
@@ -58,7 +59,7 @@ static int refuse(struct translation *x, size_t n)
                    token_show(x->whole).text, token_show(what).text);
 }
 
-/* \p{L}, \P{Nd}, \p{^L}: general categories. */
+/* \p{L}, \P{Nd}, \p{^L}: general categories; \p{Han}. */
 static int property(struct translation *x, int in_set)
 {
     static const char known[] = " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So "
@@ -67,11 +68,12 @@ static int property(struct translation *x, int in_set)
     int negated = (x->in[1] == 'P') != (*s == '{' && s[1] == '^');
     char name[8] = "";
     s += *s == '{' && s[1] == '^' ? 2 : 1;
+    int han = end && end - s == 3 && !memcmp(s, "Han", 3);
     if (end && end - s < 3)
         snprintf(name, sizeof name, " %.*s ", (int)(end - s), s);
-    if (!end || end == s || !*name || !strstr(known, name))
+    if (!han && (!end || end == s || !*name || !strstr(known, name)))
         return refuse(x, end && end - x->in < 15 ? (size_t)(end - x->in) + 1 : 3);
-    const char *more = end - s == 1 ? unicode_since_14(*s) : "";
+    const char *more = han ? unicode_han() : unicode_since_14(s, (size_t)(end - s));
     if (!*more) {
         copy(x, (size_t)(end - x->in) + 1);
         return VB_OK;
@@ -79,9 +81,12 @@ static int property(struct translation *x, int in_set)
     if (in_set && negated)
         return refuse(x, (size_t)(end - x->in) + 1);
     put(x, in_set ? "" : negated ? "[^" : "[");
-    put(x, "\\p{");
     x->in = s;
-    copy(x, 2);
+    if (!han) {
+        put(x, "\\p{");
+        copy(x, (size_t)(end - s) + 1);
+    }
+    x->in = end + 1;
     put(x, more);
     put(x, in_set ? "" : "]");
     return VB_OK;
@@ -156,13 +161,14 @@ static int set_member(struct translation *x, int *single)
     return VB_OK;
 }
 
-static int set(struct translation *x)
+/* From "[" or "[^" to before "]" or "&&". */
+static int set_members(struct translation *x)
 {
     int rc, from, to;
     copy(x, x->in[1] == '^' ? 2 : 1);
     if (*x->in == ']')
         return refuse(x, 1);
-    while (*x->in != ']') {
+    while (*x->in != ']' && (*x->in != '&' || x->in[1] != '&')) {
         if ((rc = set_member(x, &from)))
             return rc;
         if (*x->in != '-' || x->in[1] == ']')
@@ -176,7 +182,32 @@ static int set(struct translation *x)
         if (!to || (*x->in == '-' && x->in[1] != ']'))
             return refuse(x, 2);
     }
+    return VB_OK;
+}
+
+/* [A] or [A&&[B]]: a character of A that, looked back at, is one of B too. */
+static int set(struct translation *x)
+{
+    char *start = x->out;
+    int rc = set_members(x);
+    if (rc || *x->in == ']') {
+        copy(x, rc ? 0 : 1);
+        return rc;
+    }
+    if (start[1] == '^' || x->out == start + 1 || x->in[2] != '[')
+        return refuse(x, 2);
+    memmove(start + 3, start, (size_t)(x->out - start));
+    memcpy(start, "(?:", 3);
+    x->out += 3;
+    x->in += 2;
+    put(x, "](?<=");
+    if ((rc = set_members(x)))
+        return rc;
+    if (strncmp(x->in, "]]", 2))
+        return refuse(x, 2);
     copy(x, 1);
+    put(x, "))");
+    x->in++;
     return VB_OK;
 }
 
@@ -234,7 +265,7 @@ int pattern_translate(struct loading *l, const char *onig, char **pcre)
     *pcre = NULL;
     if (n > MAX_PATTERN)
         return vb_fail(l->err, VB_UNSUPPORTED, "%s: a pattern has %zu bytes, more than %d", l->file, n, MAX_PATTERN);
-    if (!(*pcre = vb_alloc(&l->t->memory.allocator, 2 * n + 1 + escapes * MAX_EXPANSION, 1)))
+    if (!(*pcre = vb_alloc(&l->t->memory.allocator, 4 * n + 1 + escapes * MAX_EXPANSION, 1)))
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for a pattern", l->file);
     struct translation x = {l, onig, onig, *pcre};
     int rc = VB_OK, single;

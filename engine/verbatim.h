@@ -28,6 +28,8 @@ extern "C" {
 const char *vb_version(void);
 
 #define VB_MAX_DRAFT 15 /* the longest draft, K */
+#define VB_MAX_TOPK 16  /* of a tree of drafts: the most that may follow one token, */
+#define VB_MAX_NODES 64 /* and the most of all */
 
 enum vb_code {
     VB_OK = 0,
@@ -104,7 +106,7 @@ int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
 int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
 
-/* Text and ids, by DIR/tokenizer.json or a GGUF file's metadata (byte-level BPE). Read-only once open. */
+/* Text and ids, by DIR/tokenizer.json, DIR/tiktoken.model or a GGUF file's metadata (byte-level BPE). Read-only once open. */
 typedef struct tokenizer vb_tokenizer;
 
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
@@ -165,6 +167,7 @@ typedef struct vb_tap_row {
     int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round; -1: padding */
     int32_t hidden_of; /* of a module's row, the row whose hidden vector it took: -1 none (zeros), else its index in */
     int32_t hidden_depth; /* the target (-1) or the module of an MTP depth (0..) */
+    int32_t parent;   /* of the target's row of a draft: the number of the draft that it follows, 0: the committed token; else 0 */
 } vb_tap_row;
 
 /* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
@@ -222,7 +225,7 @@ typedef struct vb_session_options {
     int32_t threads;       /* 0: the processors of the affinity mask */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
-                              "draft-model", "callback" */
+                              "draft-model", "eagle", "eagle3", "callback" */
     int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
@@ -240,10 +243,14 @@ typedef struct vb_session_options {
     void *draft_context;
     const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
                                      the session; ids that only one of them has are not drafted */
+    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/eagle.h), opened with the session */
     float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
                               callbacks have no probabilities */
     int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
                               passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
+    int32_t draft_topk;    /* 2 or more: drafts are a tree (engine/draft_tree.h), draft_tokens deep: that many may follow each; of
+                              mtp-eagle, eagle, eagle3, with strict acceptance. 0, 1: a chain */
+    int32_t draft_nodes;   /* of a tree: the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
@@ -268,6 +275,7 @@ typedef struct vb_event {
     int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
     const float *logits; /* the row that chose it [V], as the model gave it */
     size_t text_bytes;   /* with a tokenizer: bytes of the run's text that no stop string can take back any more */
+    int draft;           /* of an accepted draft: its number in its round, from 1: but in a tree the same as draft_depth; else 0 */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
@@ -323,6 +331,70 @@ int vb_generate(vb_session *session, const vb_generate_options *options, vb_resu
 int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
                       vb_error *err);
 
+/* ---- many sequences: continuous batching ---------------------------------------------------------------------------- */
+
+/* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
+ * request shares its passes with, when it is admitted, and whether it has to give its cache back for a while reaches none of
+ * its bits: they are those of vb_generate. One thread at a time may use a batch. */
+typedef struct vb_batch vb_batch;
+
+typedef struct vb_batch_options {
+    vb_session_options session; /* of every request; context: tokens of the longest one; prefill_chunk: rows of prompts in a pass.
+                                   No taps, traces, progress; prefill contract alone. Acceptance rejection and relaxed want a
+                                   draft method other than eagle-reroll and eagle-keep. */
+    int32_t max_sequences; /* computed side by side, 1 to 64; 0: 8 */
+    int64_t cache_tokens;  /* tokens whose rows the cache holds for all together; 0: max_sequences * (context + 16). When it is full the
+                              youngest sequence gives its rows back, and has them computed again later */
+    int keep_apart;        /* prompts that begin like another one's do not share its rows */
+} vb_batch_options;
+
+/* The model outlives the batch, and so do what options point to. */
+int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options *options, vb_error *err);
+void vb_batch_close(vb_batch *batch); /* requests that are left are forgotten: `done` is not called */
+
+/* How a request ended: code VB_OK, and result; or an error. tokens [count], the first `prompt` of which were given, is valid during
+ * the call. */
+typedef struct vb_request_end {
+    int64_t id;
+    int code;
+    const vb_error *error; /* NULL: none */
+    const int32_t *tokens;
+    size_t prompt, count;
+    const vb_result *result;
+} vb_request_end;
+
+typedef struct vb_request {
+    const int32_t *tokens; /* the prompt; copied */
+    size_t count;
+    const vb_sampling *sampling; /* NULL: the batch's. What it and options point to lives until the request ends */
+    const char *draft;           /* NULL: the batch's */
+    int32_t draft_tokens;        /* 0: the batch's, or with another method that one's; negative: none */
+    vb_generate_options options; /* the callback may add requests, and neither cancel one nor step */
+    void (*done)(void *context, const vb_request_end *end); /* once, from vb_batch_step or vb_batch_cancel; may add requests; may be NULL */
+    void *context;
+} vb_request;
+
+/* Puts a request in the line. Refused are tokens outside the vocabulary, and what no cache_tokens or context could ever hold; other
+ * mistakes end the request with their error. id (may be NULL): 0, 1, .. */
+int vb_batch_add(vb_batch *batch, const vb_request *request, int64_t *id, vb_error *err);
+/* Ends it now, VB_FINISH_STOPPED. Returns whether there was such a one. */
+int vb_batch_cancel(vb_batch *batch, int64_t id);
+/* One pass. *left: requests that wait or run. An error is the pass's, not a request's. */
+int vb_batch_step(vb_batch *batch, size_t *left, vb_error *err);
+/* Steps until none is left. */
+int vb_batch_run(vb_batch *batch, vb_error *err);
+
+typedef struct vb_batch_state {
+    size_t waiting, running, done; /* requests */
+    size_t passes;
+    size_t preemptions;   /* sequences that gave their rows back */
+    size_t shared_tokens; /* whose rows were another sequence's, and not computed again */
+    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used;
+    size_t cache_bytes, pass_bytes; /* of the cache; of what a pass computes with */
+    size_t draft_bytes;   /* of the draft methods of the sequences that run */
+} vb_batch_state;
+void vb_batch_look(const vb_batch *batch, vb_batch_state *out);
+
 /* Told about a row: of the target (depth -1) or of the module of an MTP depth (0..). logits [V] after token `index`, or for
  * a module after token index + depth + 1; hidden [d], after the norm. Non-zero stops (VB_STOPPED). */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
@@ -335,6 +407,10 @@ int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *cont
 /* What would be proposed: *next is the target's token after the timeline, drafts [at most VB_MAX_DRAFT] those of the
  * session's method after it. *next is appended to the timeline. */
 int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
+/* The same of a session that drafts trees, which vb_draft refuses: drafts, the number, from 1, of the draft that each follows (0:
+ * *next), and their confidences, the most confident first. All [at most VB_MAX_NODES]. A chain is a tree too. */
+int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
+                  vb_error *err);
 
 /* ---- a session in a file: what one process computed, another goes on with ------------------------------------------- */
 

@@ -2,6 +2,7 @@
 #include "forward.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "../ops/attention.h"
 #include "../ops/linear.h"
@@ -89,6 +90,13 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
             return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", S, context);
         }
     return VB_OK;
+}
+
+int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err)
+{
+    w->three = take(w, w->max_rows * 3 * (size_t)w->model->config.hidden_size, sizeof(float));
+    memcpy(w->three_before, before, sizeof w->three_before);
+    return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
 }
 
 void workspace_close(struct workspace *w)

@@ -210,7 +210,7 @@ static inline void give_drafter(vb_session *s, const struct drafter_type *type, 
     assert_null(s->type);
     s->type = type;
     s->drafter = drafter;
-    s->max_draft = K;
+    s->max_draft = s->max_drafts = K;
 }
 
 /* ---- checkpoints changed for a test ------------------------------------------------------------------------------- */

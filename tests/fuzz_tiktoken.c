@@ -1,5 +1,5 @@
 /* tests/fuzz_tiktoken.c -- any bytes as tiktoken.model: opening it and encoding with it must end in a result or in one sentence.
- * The seed is golden/tiktoken/tiktoken.model. */
+ * The seed is golden/tiktoken/fuzz.seed: behind a 0 byte stands tokenizer_config.json. */
 #include "../engine/tokenizer.h"
 
 #include <string.h>
@@ -12,7 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char config[] = "{\"tokenizer_class\":\"TikTokenTokenizer\"}";
     struct tokenizer *t;
     vb_error err;
-    if (tokenizer_parse_tiktoken(&t, (const char *)data, size, config, sizeof config - 1, "tiktoken.model", NULL, &err)) {
+    const char *zero = size ? memchr(data, 0, size) : NULL, *beside = zero ? zero + 1 : config;
+    size_t model_size = zero ? (size_t)(zero - (const char *)data) : size, beside_size = zero ? size - model_size - 1 : sizeof config - 1;
+    if (tokenizer_parse_tiktoken(&t, (const char *)data, model_size, beside, beside_size, "tiktoken.model", NULL, &err)) {
         if (strchr(err.message, '\n') || !*err.message)
             __builtin_trap();
         return 0;

@@ -319,7 +319,7 @@ static void expect_tensor(const struct dump *d, const json_t *line)
     char digest[SHA256_DIGEST_STRING_LENGTH], keys[256];
     size_t n;
     snprintf(keys, sizeof keys, "tensor:s name:s layer:%c mtp_depth:%c step:i pass:i sequence:a token:a index:a position:a "
-             "slot:a draft:a accepted:a shape:a dtype:s layout:%c sha256:s", strstr(key, "layers") ? 'i' : 'n',
+             "slot:a draft:a accepted:a parent:a shape:a dtype:s layout:%c sha256:s", strstr(key, "layers") ? 'i' : 'n',
              json_is_null(json_object_get(line, "mtp_depth")) ? 'n' : 'i',
              strstr(key, "rope") || strstr(key, "q_b_proj") || strstr(key, "kv_a_proj_with_mqa") ? 's' : 'n');
     expect_keys(line, keys);

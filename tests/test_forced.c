@@ -300,9 +300,9 @@ TEST(a_drafter_is_told_the_committed_tokens_and_their_hidden_rows)
 static size_t nan_numbers(const struct kvcache *c, size_t index)
 {
     size_t n = 0;
-    for (size_t layer = 0; layer < c->layers; layer++) {
-        const float *row = kvcache_layer(c, layer) + (size_t)c->slots[index] * c->row;
-        for (size_t i = 0; i < c->row; i++)
+    for (size_t layer = 0; layer < c->pool->layers; layer++) {
+        const float *row = kvcache_row(c, layer, c->slots[index]);
+        for (size_t i = 0; i < c->pool->row; i++)
             n += row[i] != row[i];
     }
     return n;
@@ -323,7 +323,7 @@ TEST(rows_of_rejected_drafts_are_poisoned_and_no_other)
         generate(s, 8, &r); /* a round of 6 drafts at the least */
         OK(vb_truncate(s, PROMPT + 10, &err));
         for (size_t i = s->cache.length; i < PROMPT + 36; i++)
-            if (nan_numbers(&s->cache, i) != s->cache.layers * s->cache.row)
+            if (nan_numbers(&s->cache, i) != s->cache.pool->layers * s->cache.pool->row)
                 fail_msg("drafts right up to %d: row %zu, beyond the cut at %zu, is not poisoned", j, i, s->cache.length);
         vb_session_close(s);
     }

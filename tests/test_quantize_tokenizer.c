@@ -31,13 +31,13 @@ static void tale_with(char dir[64], int other)
     }
 }
 
-/* Changes DIR/NAME: `key` of the object at `in` ("" the top) becomes `value`. */
+/* Changes DIR/NAME: `key` of the object at `in` ("" the top) becomes `value`; NULL: it goes. */
 static void change(const char *dir, const char *name, const char *in, const char *key, json_t *value)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     json_t *root = json_load_file(path, 0, NULL), *object = *in ? json_object_get(root, in) : root;
-    assert_true(object && !json_object_set_new(object, key, value));
+    assert_true(object && !(value ? json_object_set_new(object, key, value) : json_object_del(object, key)));
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
 }
@@ -141,6 +141,9 @@ TEST(how_words_are_cut_is_found_by_trial)
     static const char gpt2[] = "(?:'(?:s|t|re|ve|m|ll|d))| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     static const char glm[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
                               "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char kimi[] = "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
+                               "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
+                               "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const struct {
         const char *pattern, *name;
         int ignore_merges;
@@ -148,6 +151,8 @@ TEST(how_words_are_cut_is_found_by_trial)
         {gpt2, "gpt-2", 0},
         {gpt2, NULL, 1},
         {glm, "glm4", 1},
+        {kimi, "kimi-k2", 1},
+        {kimi, NULL, 0},
         {glm, NULL, 0},
         {"'s|'t|'re|'ve|'m|'ll| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", NULL, 0}, /* no 'd */
         {"'s|'t|'re|'ve|'m|'ll|'d| ?[\\p{L}\\x{200d}]+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}\\x{200d}]+|\\s+(?!\\S)|\\s+", NULL, 0},
@@ -168,7 +173,7 @@ TEST(how_words_are_cut_is_found_by_trial)
         if (cases[i].name) {
             check_tokenizer(dir, r.path);
         } else {
-            assert_true(noted(&r, "no tokenizer: GGUF has no name, that is known here, for how tokenizer.json cuts"));
+            assert_true(noted(&r, "no tokenizer: GGUF has no name, that is known here, for how text is cut"));
             REFUSED(tokenizer_open(&t, r.path, NULL, &err), VB_IO, "q.gguf: it has no tokenizer");
             vb_model_close(open_model(r.path)); /* --tokens works */
         }
@@ -191,6 +196,61 @@ static void no_tokenizer(const char *dir, const char *why)
     done(&r);
 }
 
+/* tiktoken's format; two reserved tokens and some more are beyond the model's 1024 rows. */
+TEST(the_file_has_the_ids_of_tiktoken_model)
+{
+    static const char *const names[] = {"tiktoken.model", "tokenizer_config.json"};
+    char dir[64], path[128], *data;
+    size_t size;
+    if (!have_tale())
+        return;
+    tale_with(dir, 0);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(unlink(path), 0);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        snprintf(path, sizeof path, "golden/tiktoken/%s", names[i]);
+        OK(vb_read_file(NULL, path, &data, &size, &err));
+        write_file(dir, names[i], data, size);
+        vb_free(NULL, data);
+    }
+    change(dir, "tokenizer_config.json", "added_tokens_decoder", "1094", NULL); /* [UNK] and [PAD], the last two with a name */
+    change(dir, "tokenizer_config.json", "added_tokens_decoder", "1095", NULL);
+    struct result r = quantize(dir, 0);
+    if (!r.plan->pre)
+        fail_msg("%s", r.plan->notes[0]);
+    assert_string_equal(r.plan->pre, "kimi-k2");
+    struct tokenizer *a, *b;
+    OK(tokenizer_open(&a, dir, NULL, &err));
+    OK(tokenizer_open(&b, r.path, NULL, &err));
+    assert_int_equal(tokenizer_size(a), 840 + 258);
+    assert_int_equal(tokenizer_size(b), 1024);
+    assert_int_equal(tokenizer_bos(b), tokenizer_bos(a));
+    for (size_t i = 0; i < COUNT(texts); i++)
+        for (int special = 0; special < 2; special++)
+            check_ids(a, b, texts[i], special);
+    json_t *vectors = json_load_file("golden/tiktoken/vectors.json", 0, NULL), *c;
+    const json_t *cases = json_object_get(json_array_get(json_object_get(vectors, "variants"), 0), "cases");
+    size_t n;
+    json_array_foreach(cases, n, c)
+    {
+        const char *text = json_string_value(json_array_get(c, 0));
+        if (!strstr(text, "[UNK]") && !strstr(text, "[PAD]") && !strstr(text, "reserved_token_1097"))
+            check_ids(a, b, text, 1);
+    }
+    assert_true(n > 100);
+    json_decref(vectors);
+    memset(data = malloc(60001), ' ', 60000);
+    data[60000] = 0;
+    check_ids(a, b, data, 1); /* in slices */
+    free(data);
+    tokenizer_close(a);
+    tokenizer_close(b);
+    done(&r);
+    change(dir, "tokenizer_config.json", "added_tokens_decoder", "1095", json_pack("{s:s}", "content", "[PAD]"));
+    no_tokenizer(dir, "no tokenizer: the tokenizer has tokens beyond the vocabulary of the model");
+    remove_dir(dir);
+}
+
 TEST(what_gguf_cannot_say_is_left_out_and_noted)
 {
     char dir[64], path[128];
@@ -203,7 +263,7 @@ TEST(what_gguf_cannot_say_is_left_out_and_noted)
     change(dir, "tokenizer_config.json", "", "bos_token", json_null());
     change(dir, "tokenizer_config.json", "", "eos_token", json_null());
     change(dir, "tokenizer_config.json", "", "add_bos_token", json_false());
-    no_tokenizer(dir, "no tokenizer: tokenizer.json has tokens beyond the vocabulary of the model");
+    no_tokenizer(dir, "no tokenizer: the tokenizer has tokens beyond the vocabulary of the model");
     change(dir, "tokenizer.json", "", "added_tokens", json_array());
     change(dir, "tokenizer.json", "", "normalizer", json_pack("{s:s}", "type", "NFC"));
     no_tokenizer(dir, "tokenizer.json: the normalizer NFC is not implemented");
@@ -215,7 +275,7 @@ TEST(what_gguf_cannot_say_is_left_out_and_noted)
     assert_int_equal(unlink(path), 0);
     no_tokenizer(dir, "tokenizer.json: No such file or directory");
     write_text(dir, "tiktoken.model", "");
-    no_tokenizer(dir, "tiktoken");
+    no_tokenizer(dir, "tokenizer_config.json: the tokenizer's class");
     remove_dir(dir);
 }
 
@@ -281,6 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_file_has_the_ids_of_the_directory),
+        cmocka_unit_test(the_file_has_the_ids_of_tiktoken_model),
         cmocka_unit_test(how_words_are_cut_is_found_by_trial),
         cmocka_unit_test(what_gguf_cannot_say_is_left_out_and_noted),
         cmocka_unit_test(special_ids_and_the_template_are_there),

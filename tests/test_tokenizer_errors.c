@@ -32,11 +32,20 @@ TEST(a_directory_without_tokenizer_json_is_refused_by_what_it_has)
     assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_IO);
     assert_non_null(strstr(err.message, "/tokenizer.json: No such file or directory"));
     make_file(dir, "tiktoken.model", "IQ== 0\n");
-    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_BAD_CHECKPOINT);
+    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_IO);
     assert_non_null(strstr(err.message, "/tiktoken.model: no tokenizer_config.json beside it"));
     assert_null(t);
-    snprintf(path, sizeof path, "%s/tiktoken.model", dir);
-    remove(path);
+    make_file(dir, "tokenizer_config.json", "{\"tokenizer_class\":\"TikTokenTokenizer\"}");
+    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_BAD_CHECKPOINT);
+    assert_non_null(strstr(err.message, "/tiktoken.model: there is no token for byte 0x00"));
+    make_file(dir, "tokenizer.json", "{}"); /* goes first */
+    assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_BAD_CHECKPOINT);
+    assert_non_null(strstr(err.message, "/tokenizer.json: there is no model"));
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"tiktoken.model", "tokenizer_config.json", "tokenizer.json"};
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        remove(path);
+    }
     remove(dir);
 }
 
@@ -158,7 +167,7 @@ TEST(a_wrong_config_is_refused)
     static const struct {
         const char *config, *message;
     } cases[] = {
-        {"{\"bos_token\":\"<s>\"}", "tokenizer_config.json: bos_token is \"<s>\", which tokenizer.json does not have"},
+        {"{\"bos_token\":\"<s>\"}", "tokenizer_config.json: bos_token is \"<s>\", which is no token"},
         {"{\"eos_token\":7}", "tokenizer_config.json: eos_token is neither a string nor an object with a content"},
         {"{\"eos_token\":{}}", "tokenizer_config.json: eos_token is neither a string nor an object with a content"},
         {"{\"add_bos_token\":true}", "tokenizer_config.json: add_bos_token is true and there is no bos_token"},
@@ -183,7 +192,7 @@ TEST(patterns_that_mean_another_thing_to_pcre2_are_refused_by_name)
         {"[a[b]]", "["},        {"[[:alpha:]]", "["},     {"[a&&b]", "&&"},       {"[]a]", "]"},          {"[\\\\s-a]", "-a"},
         {"[a-\\\\d]", "]"},     {"[a-c-e]", "-e"},        {"[\\\\w]", "\\w"},     {"a{,3}", "{,3}"},      {"a{1,3}+", "{1,3}+"},
         {"a{3}?", "{3}?"},      {"(?i)a", "(?i)"},        {"(?m:.)", "(?m:"},     {"(?<n>a)", "(?<n"},    {"(?i:st)", "(?i:st"},
-        {"(?i:\\\\s)", "(?i:\\"}, {"\\\\p{Han}", "\\p{Han}"}, {"\\\\p{^Greek}", "\\p{^Greek}"}, {"[\\\\P{L}]", "\\P{L}"},
+        {"(?i:\\\\s)", "(?i:\\"}, {"\\\\p{Hani}", "\\p{Hani}"}, {"[\\\\P{Han}]", "\\P{Han}"}, {"[a&&[b]c]", "]c"}, {"[^a&&[b]]", "&&"}, {"[&&[b]]", "&&"}, {"[a&&[b&&[c]]]", "&&"}, {"\\\\p{^Greek}", "\\p{^Greek}"}, {"[\\\\P{L}]", "\\P{L}"},
         {"\\\\pL", "\\pL"},     {"\\\\xe9", "\\xe9"},     {"\\\\u12", "\\u12"},   {"\\\\", "\\"},         {"\\\\Z", "\\Z"},
         {"\\\\p{C}", "\\p{C}"}, {"[\\\\p{Cn}]", "\\p{Cn}"}, {"[a", ""},
     };

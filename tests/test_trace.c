@@ -209,9 +209,9 @@ static void follow_pass(struct follower *f)
 {
     int is_target = json_is_null(json_object_get(f->pass, "depth"));
     long long round = integer(f->pass, "round"), cache = is_target ? 0 : 1 + integer(f->pass, "depth");
-    expect_keys(f->pass, is_target ? "round:i pass:s depth:n input_ids:a pieces:a index:a slots:a positions:a draft:a hidden:a "
+    expect_keys(f->pass, is_target ? "round:i pass:s depth:n input_ids:a pieces:a index:a slots:a positions:a draft:a parents:a hidden:a "
                                      "context_length:i lm_head_indices:a chosen:a cut:a hidden_kept:a accepted:i cut_before:a"
-                                   : "round:i pass:s depth:i input_ids:a pieces:a index:a slots:a positions:a draft:a hidden:a "
+                                   : "round:i pass:s depth:i input_ids:a pieces:a index:a slots:a positions:a draft:a parents:a hidden:a "
                                      "context_length:i lm_head_indices:a chosen:a cut:a module:i cut_before:a");
     EXPECT(f, "pass", !strcmp(string(f->pass, "pass"), "target"), is_target);
     if (round != f->round) {

@@ -139,10 +139,11 @@ json_t *answer_json(struct answer *a, const vb_session *s, size_t prompt, const 
     size_t size;
     char *text = cli_text(c, tokens + prompt, count - prompt, r->text_bytes, &size);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
-    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
+    json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
-                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "acceptance", cli_acceptance(c), "lossy",
+                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "draft_topk",
+                            c->session.draft_topk > 1 ? c->session.draft_topk : 1, "acceptance", cli_acceptance(c), "lossy",
                             cli_is_relaxed(c), "stats", all_stats(c, s, r, a->first_token));
     if (a->logprobs)
         json_object_set_new(out, "logprobs", a->logprobs);
@@ -187,8 +188,11 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     fprintf(stderr, ", %zu new", r->tokens);
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
+    char topk[20] = "";
+    if (c->session.draft_topk > 1)
+        snprintf(topk, sizeof topk, " topk=%d", c->session.draft_topk);
     if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c),
+        fprintf(stderr, ", %s K=%d%s%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c), topk,
                 strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",
                 after_first / (double)r->forwards, r->accepted, r->drafted);
     fprintf(stderr, "; %s\n", finish_name(r->finish));

@@ -60,9 +60,9 @@ static int prepare(struct bench *b)
     int code = cli_session(c, 1, 1, &probe); /* refuses what is wrong with the options */
     if (code != EXIT_DONE)
         return code;
-    b->threads = probe->work.cx.threads < 256 ? probe->work.cx.threads : 256;
+    b->threads = probe->work->cx.threads < 256 ? probe->work->cx.threads : 256;
     b->isa = k->name;
-    b->cx.bf16 = probe->work.cx.bf16;
+    b->cx.bf16 = probe->work->cx.bf16;
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.draft = NULL;

@@ -165,7 +165,7 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
 
 static void add_generates(struct bench *b)
 {
-    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model};
+    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model, &draft_eagle, &draft_eagle3};
     const char *forced = NULL;
     add_generate(b, "none", 0, -1);
     for (size_t m = 0; m < COUNT(methods); m++) {

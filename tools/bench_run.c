@@ -1,6 +1,7 @@
 /* tools/bench_run.c -- one run of a line. */
 #include <string.h>
 
+#include "../engine/mtp.h"
 #include "../simd/machine.h"
 #include "bench.h"
 
@@ -145,9 +146,12 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
         if (!b->plain[b->prompt]) /* the first line is plain decoding: what forced drafts know */
             memcpy(b->plain, vb_tokens(s, &(size_t){0}), (b->prompt + b->length) * sizeof *b->plain);
     }
+    double of_head = !failed && s->type && s->type->needs == NEEDS_HEAD ? (double)eagle_head_bytes(s->drafter->state.eagle.head) : 0.0;
     vb_session_close(s);
     if (counter)
         i->work = bench_counter_close(counter);
+    if (counter && of_head > 0.0)
+        i->work.bytes += of_head * (double)r.drafted;
     if (counter && !failed && i->draft == draft_model.name) { /* which taps do not tell of */
         double bytes;
         failed = draft_pass_bytes(b, &bytes, err);

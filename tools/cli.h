@@ -21,13 +21,16 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 /* Lines of --help, of whatever takes --draft. */
 #define CLI_DRAFT_HELP                                                                                                    \
     "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
-    "                         followed the last few tokens before), draft-model (none); changes the speed, never the output\n" \
+    "                         followed the last few tokens before), draft-model, eagle, eagle3 (none); changes the speed,\n" \
+    "                         never the output\n"                                                                            \
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
     "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
+    "  --draft-topk M         drafts are a tree, K deep, in which up to M (2 to 16) follow each; of mtp-eagle, eagle, eagle3 (1: a chain)\n" \
+    "  --draft-nodes N        the most drafts of a tree, K to 64 (M * K): the most probable ones\n"                          \
     "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
     "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
-    "  --draft-model DIR      of --draft draft-model: a smaller checkpoint with the same tokens, and its own\n"             \
-    "  --draft-precision MODE    (that of --precision)\n"                                                                   \
+    "  --draft-model DIR      of --draft draft-model a smaller checkpoint with the same tokens, in --draft-precision MODE\n" \
+    "                         (that of --precision); of eagle and eagle3 a published head\n"                   \
     "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
     "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n" \
     "  [--spec-draft-n-max K]\n"                                                                                            \

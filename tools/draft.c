@@ -3,24 +3,46 @@
 
 #include "cli.h"
 
-static int print_drafts(struct cli *c, int32_t next, const int32_t *drafts, int32_t n)
+/* Of a tree. */
+struct nodes {
+    int32_t draft[VB_MAX_NODES], parent[VB_MAX_NODES], count;
+    double confidence[VB_MAX_NODES];
+};
+
+static int print_drafts(struct cli *c, int32_t next, const struct nodes *t)
 {
+    int is_tree = c->session.draft_topk > 1;
     if (c->json) {
-        json_t *list = json_array();
-        for (int32_t i = 0; i < n; i++)
-            json_array_append_new(list, json_integer(drafts[i]));
-        return cli_print_json(json_pack("{s:i,s:o}", "next", next, "drafts", list));
+        json_t *drafts = json_array(), *parents = json_array(), *confidences = json_array();
+        for (int32_t i = 0; i < t->count; i++) {
+            json_array_append_new(drafts, json_integer(t->draft[i]));
+            json_array_append_new(parents, json_integer(t->parent[i]));
+            json_array_append_new(confidences, json_real(t->confidence[i]));
+        }
+        json_t *all = json_pack("{s:i,s:o}", "next", next, "drafts", drafts);
+        if (is_tree) {
+            json_object_set(all, "parents", parents);
+            json_object_set(all, "confidences", confidences);
+        }
+        json_decref(parents);
+        json_decref(confidences);
+        return cli_print_json(all);
     }
     printf("next %d\ndrafts", next);
-    for (int32_t i = 0; i < n; i++)
-        printf(" %d", drafts[i]);
+    for (int32_t i = 0; i < t->count; i++)
+        printf(" %d", t->draft[i]);
+    for (int32_t i = 0; i < t->count && is_tree; i++)
+        printf("%s %d", i ? "" : "\nafter ", t->parent[i]);
+    for (int32_t i = 0; i < t->count && is_tree; i++)
+        printf("%s %.3g", i ? "" : "\nconfidences", t->confidence[i]);
     putchar('\n');
     return EXIT_DONE;
 }
 
 static int run(struct cli *c)
 {
-    int32_t *prompt = NULL, drafts[VB_MAX_DRAFT], next, n;
+    int32_t *prompt = NULL, next;
+    struct nodes t;
     size_t count;
     vb_session *session = NULL;
     vb_error err;
@@ -30,10 +52,10 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_session(c, count, 1 + cli_draft_tokens(c), &session);
     if (code == EXIT_DONE &&
-        (vb_append(session, prompt, count, &err) || vb_draft(session, &next, drafts, &n, &err)))
+        (vb_append(session, prompt, count, &err) || vb_draft_tree(session, &next, t.draft, t.parent, t.confidence, &t.count, &err)))
         code = cli_error(c, &err);
     else if (code == EXIT_DONE)
-        code = print_drafts(c, next, drafts, n);
+        code = print_drafts(c, next, &t);
     vb_session_close(session);
     free(prompt);
     return code;
@@ -44,7 +66,8 @@ const struct command command_draft = {
     "usage: verbatim draft MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]\n\n"
     "Prints the target's next token and the drafts that would follow it.\n\n"
     CLI_DRAFT_HELP
-    "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}\n"
+    "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}; of a tree also \"parents\", the number, from 1, of the draft that each\n"
+    "                         follows (0: next), and \"confidences\", the product of the probabilities up to it\n"
     "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --chat, --messages, --system, --chat-template-kwargs, --logit-bias, --bos, --no-bos, --threads, --isa, --precision,\n"

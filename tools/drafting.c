@@ -1,7 +1,7 @@
 /* tools/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
 #include <string.h>
 
-#include "../engine/drafter.h"
+#include "../engine/eagle.h"
 #include "cli.h"
 
 /* verify and bench run every method that has what it needs. */
@@ -21,10 +21,15 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
     if (!dir && c->drafting.precision)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
-    if (!dir && type && type->needs == NEEDS_DRAFT_MODEL)
+    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
+        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
+    int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
+    if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
-    if (dir && (!type || type->needs != NEEDS_DRAFT_MODEL) && (draft || !runs_all_methods(c)))
-        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, not for %s", draft ? draft : "none");
+    if (dir && !takes_dir && (draft || !runs_all_methods(c)))
+        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
+    if (c->drafting.precision && type && type->needs == NEEDS_HEAD)
+        return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     return EXIT_DONE;
 }
 
@@ -55,14 +60,16 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     int code = EXIT_DONE;
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
-    if (c->drafting.model_dir) {
+    drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);
+    int is_head = type ? type->needs == NEEDS_HEAD : c->drafting.model_dir && eagle_head_version(c->drafting.model_dir, NULL);
+    c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
+    if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
             return cli_error(c, &err);
         c->session.draft_model = c->drafting.model;
         code = check_tokens(c);
     }
-    if (code == EXIT_DONE && c->draft_given && !drafter_find(&type, c->session.draft, NULL) && type &&
-        drafter_check(type, c->model, &c->session, &err))
+    if (code == EXIT_DONE && type && drafter_check(type, c->model, &c->session, &err))
         return cli_error(c, &err);
     return code;
 }

@@ -40,7 +40,7 @@ struct dump {
     int64_t step;           /* of the target: 0 the prompt, r round r of decoding */
     uint64_t pass;
     struct dump_tensor *first, *last;
-    struct dump_emitted { size_t index; int depth; } emitted[VB_MAX_DRAFT + 1]; /* in the newest target pass */
+    struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* in the newest target pass */
     size_t emitted_count, tensor_count;
     char error[512];
 };
@@ -53,7 +53,7 @@ int dump_wants_scores(const struct dump *d, int layers, int heads);
 /* Takes the rows over when their name is wanted. Rows of a pass that belong together may come in pieces. */
 void dump_rows(struct dump *d, const struct dump_rows *r);
 /* A token was chosen in the newest target pass; depth as in vb_event. */
-void dump_emitted(struct dump *d, size_t index, int depth);
+void dump_emitted(struct dump *d, size_t index, int draft);
 /* Writes what is gathered and names the files; *tensors: how many. A glob that met no name is an error (*usage is set). */
 int dump_end(struct dump *d, int *usage, size_t *tensors);
 void dump_abandon(struct dump *d);

@@ -135,7 +135,7 @@ static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const
     if (t->depth >= 0 || row->draft == 0)
         return json_null();
     for (size_t i = 0; i < d->emitted_count; i++)
-        if (d->emitted[i].index == (size_t)row->index && d->emitted[i].depth == row->draft)
+        if (d->emitted[i].index == (size_t)row->index && d->emitted[i].draft == row->draft)
             return json_true();
     return json_false();
 }
@@ -149,11 +149,11 @@ static int64_t step_of(const struct dump *d, const struct dump_tensor *t)
 static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, const char *key)
 {
     char digest[SHA256_DIGEST_STRING_LENGTH];
-    json_t *lists[7], *shape = json_array(), *line;
+    json_t *lists[8], *shape = json_array(), *line;
     const char *last = strrchr(t->name, '.');
     int has_rope = !strcmp(last, ".q_rope") || !strcmp(last, ".k_rope") || strstr(t->name, "kv_a_proj_with_mqa.output") ||
                    strstr(t->name, "q_b_proj.output") || strstr(t->name, "q_proj.output");
-    for (size_t i = 0; i < 7; i++)
+    for (size_t i = 0; i < 8; i++)
         lists[i] = json_array();
     for (size_t r = 0; r < t->rows; r++) {
         const vb_tap_row *row = &t->row[r];
@@ -161,17 +161,19 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
         for (size_t i = 0; i < 6; i++)
             json_array_append_new(lists[i], json_integer(numbers[i]));
         json_array_append_new(lists[6], accepted(d, t, row));
+        json_array_append_new(lists[7], row->draft > 0 && t->depth < 0 ? json_integer(row->parent) : json_null());
     }
     json_array_append_new(shape, json_integer((json_int_t)t->rows));
     if (t->outer > 1)
         json_array_append_new(shape, json_integer((json_int_t)t->outer));
     json_array_append_new(shape, json_integer((json_int_t)t->inner));
     SHA256Data((const uint8_t *)t->data, t->size, digest);
-    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
+    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
                      "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
                      t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t), "pass",
                      (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
-                     "slot", lists[4], "draft", lists[5], "accepted", lists[6], "shape", shape, "dtype", dtype_name[t->dtype],
+                     "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
+                     "shape", shape, "dtype", dtype_name[t->dtype],
                      "layout", has_rope ? json_string(d->layout) : json_null(), "sha256", digest);
     return must(line);
 }
@@ -279,10 +281,10 @@ void dump_rows(struct dump *d, const struct dump_rows *r)
     t->inner = t->inner > r->inner ? t->inner : r->inner;
 }
 
-void dump_emitted(struct dump *d, size_t index, int depth)
+void dump_emitted(struct dump *d, size_t index, int draft)
 {
     if (d->emitted_count < sizeof d->emitted / sizeof *d->emitted)
-        d->emitted[d->emitted_count++] = (struct dump_emitted){index, depth};
+        d->emitted[d->emitted_count++] = (struct dump_emitted){index, draft};
 }
 
 int dump_end(struct dump *d, int *usage, size_t *tensors)

@@ -44,7 +44,7 @@ static int on_row(void *context, int depth, size_t index, const float *logits, c
 static int on_token(void *context, const vb_event *event)
 {
     struct target *t = context;
-    dump_emitted(t->dump, event->index, event->draft_depth);
+    dump_emitted(t->dump, event->index, event->draft);
     return 0;
 }
 

@@ -115,7 +115,7 @@ const struct command command_generate = {
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
     "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
-    "                         draft, draft_tokens, acceptance, lossy, stats\n"
+    "                         draft, draft_tokens, draft_topk, acceptance, lossy, stats\n"
     "  --logprobs N           with --json: `logprobs`, for each token its log-probability and the N likeliest tokens'\n"
     "                         (0 to 1000), from the logits it was chosen from, before temperature, top-k and top-p\n\n"
     "Ctrl-C ends the text after the current token, with its statistics (finish_reason `interrupted`) and exit code 130.\n",

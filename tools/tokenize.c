@@ -81,7 +81,8 @@ static int run(struct cli *c)
 const struct command command_tokenize = {
     "tokenize", "text to token ids, or back",
     "usage: verbatim tokenize MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]\n\n"
-    "MODEL needs no more than tokenizer.json, or is a GGUF file. Prints the ids of exactly this text, separated by commas.\n\n"
+    "MODEL needs no more than tokenizer.json, or tiktoken.model and tokenizer_config.json, or is a GGUF file. Prints the\n"
+    "ids of exactly this text, separated by commas.\n\n"
     "  --file FILE            its bytes, as they are\n"
     "  --decode IDS           the text of ids: 5,6,7 or @FILE\n"
     "  --bos                  put BOS in front\n"

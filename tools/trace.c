@@ -62,12 +62,12 @@ static void record_pass(struct recorder *r, const vb_trace *t)
         json_array_append_new(hidden, hidden_origin(&t->row[i], t->depth));
         json_array_append_new(pieces, t->row[i].draft < 0 ? json_null() : trace_piece(r->c, t->row[i].token));
     }
-    json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round", (json_int_t)t->round, "pass",
+    json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round", (json_int_t)t->round, "pass",
                              t->depth < 0 ? "target" : "module", "depth", t->depth < 0 ? json_null() : json_integer(t->depth),
                              "input_ids", numbers(t, offsetof(vb_tap_row, token)), "pieces", pieces, "index",
                              numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
-                             numbers(t, offsetof(vb_tap_row, draft)), "hidden", hidden, "context_length",
+                             numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
                              (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
     if (!pass)
         abort();
@@ -75,7 +75,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
         json_object_set_new(pass, "hidden_kept", json_array());
         json_object_set_new(pass, "accepted", json_integer(0));
     } else {
-        json_object_set_new(pass, "module", json_integer(t->depth % vb_mtp_modules(r->c->model)));
+        json_object_set_new(pass, "module", json_integer(t->depth % (vb_mtp_modules(r->c->model) ? vb_mtp_modules(r->c->model) : 1)));
     }
     json_array_append_new(r->passes, pass);
     json_object_set_new(pass, "cut_before", r->early ? r->early : json_array());

@@ -14,6 +14,7 @@
 struct setting {
     const char *draft, *isa;
     int draft_tokens, threads, chunk;
+    int topk, nodes; /* of a tree; 0: a chain */
 };
 
 /* What is compared: the rows of plain decoding, or of the method's first run. */
@@ -78,7 +79,7 @@ static void report(struct verify *v, const struct setting *s, const struct compa
 {
     char fingerprint[17], K[12];
     int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_draft_tokens(v->c);
-    snprintf(K, sizeof K, is_auto ? "auto" : "%d", s->draft_tokens);
+    snprintf(K, sizeof K, is_auto ? "auto" : s->topk > 1 ? "%d/%d" : "%d", s->draft_tokens, s->topk);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     v->differences += !equal;
     if (v->c->json) {
@@ -114,6 +115,8 @@ static int run_setting(struct verify *v, const struct setting *s)
                              .context = &k};
     c->session.draft = s->draft;
     c->draft_tokens = s->draft_tokens;
+    c->session.draft_topk = s->topk;
+    c->session.draft_nodes = s->nodes;
     c->session.threads = s->threads;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
@@ -145,6 +148,32 @@ struct choices {
 /* oneDNN reads a prompt in chunks of 512, and has other bits with others. */
 static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
+static void add_drafts(struct choices *k, const char *draft, int K, int topk, int nodes)
+{
+    struct setting *s = &k->drafts[k->num_drafts];
+    if (K == 0)
+        return;
+    *s = k->drafts[0];
+    s->draft = draft;
+    s->draft_tokens = K;
+    s->topk = topk;
+    s->nodes = nodes;
+    k->num_drafts++;
+}
+
+/* What the command line asks for, or two of them: few nodes of a wide tree, many of a deep one. */
+static void add_trees(struct choices *k, const struct cli *c, const char *draft)
+{
+    static const int levels[] = {2, 7}, topk[] = {5, 4}, nodes[] = {6, 30};
+    int K = (int)c->draft_tokens;
+    if (c->session.draft_topk > 1)
+        add_drafts(k, draft, K == -1 ? 3 : K, c->session.draft_topk, c->session.draft_nodes);
+    for (int i = 0; i < 2 && c->session.draft_topk == 0 && K != CLI_AUTO; i++) {
+        int deep = K == -1 ? levels[i] : K;
+        add_drafts(k, draft, deep, topk[i], deep > nodes[i] ? deep : nodes[i]);
+    }
+}
+
 static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
 {
     static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
@@ -153,16 +182,15 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
     for (const struct drafter_type *const *t = drafter_types; *t; t++) {
         if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
-        for (int i = 0; i < 6; i++) {
+        for (int i = 0; i < 6 && c->session.draft_topk <= 1; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
             if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
                 continue; /* what is said would depend on the time that it takes */
-            if (K != 0 && (i == 0 || c->draft_tokens == -1)) {
-                k->drafts[k->num_drafts] = *plain;
-                k->drafts[k->num_drafts].draft = (*t)->name;
-                k->drafts[k->num_drafts++].draft_tokens = K;
-            }
+            if (i == 0 || c->draft_tokens == -1)
+                add_drafts(k, (*t)->name, K, 0, c->session.draft_nodes);
         }
+        if ((*t)->propose_tree && !drafts_lead(c) && !c->session.padded)
+            add_trees(k, c, (*t)->name);
     }
     k->threads[k->num_threads++] = plain->threads;
     for (int i = 0; i < 3 && !c->threads_given; i++)
@@ -279,7 +307,7 @@ static int run(struct cli *c)
                                 c->session.isa);
     if (code == EXIT_DONE) {
         struct setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
-                                c->session.prefill_chunk ? c->session.prefill_chunk : 512};
+                                c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
         struct choices choices;
         fill_choices(&choices, c, &plain);
         v.prompt = prompt;

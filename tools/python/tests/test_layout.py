@@ -64,6 +64,8 @@ def test_sizes_offsets_and_kinds_are_those_of_a_compiler(tmp_path):
             wanted.append("%s%s %d" % (prefix, member.name, member))
     lines.append('printf("VB_MAX_DRAFT %d\\n", VB_MAX_DRAFT);')
     wanted.append("VB_MAX_DRAFT %d" % _c.MAX_DRAFT)
+    lines.append('printf("VB_MAX_NODES %d\\n", VB_MAX_NODES);')
+    wanted.append("VB_MAX_NODES %d" % _c.MAX_NODES)
     source, program = tmp_path / "layout.c", tmp_path / "layout"
     source.write_text(PROGRAM % (HEADER, "\n".join(lines)))
     subprocess.run([os.environ.get("CC", "gcc"), "-std=c11", "-o", program, source], check=True)

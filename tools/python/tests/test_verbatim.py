@@ -136,6 +136,32 @@ def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(mode
     assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
 
 
+@pytest.mark.parametrize("draft, head", [("eagle", "eagle1-v3"), ("eagle3", "eagle3-v3")])
+def test_a_published_head_drafts(models, draft, head):
+    model = models("tiny/v3")
+    plain = model.generate(PROMPT, 30, ignore_eos=True)
+    result = model.generate(PROMPT, 30, ignore_eos=True, draft=draft, draft_head=path("eagle") / head)
+    assert result.stats["drafted"] > 0 and result.fingerprint == plain.fingerprint
+    with pytest.raises(verbatim.VerbatimError, match="wants the directory of an EAGLE head"):
+        model.generate(PROMPT, 30, draft=draft)
+
+
+def test_trees_of_drafts(models):
+    model = models("tiny/v3")
+    plain = model.generate(PROMPT, 30, ignore_eos=True)
+    tree = dict(draft="mtp-eagle", draft_tokens=4, draft_topk=3, draft_nodes=20)
+    result = model.generate(PROMPT, 30, ignore_eos=True, **tree)
+    assert result.fingerprint == plain.fingerprint and result.stats["accepted"] > 0
+    said = run("draft", path("tiny/v3"), "--tokens", joined(PROMPT), "--draft", "mtp-eagle", "--draft-tokens", 4, "--draft-topk", 3, "--draft-nodes", 20)
+    with model.session(context=60, **tree) as session:
+        session.append(PROMPT)
+        token, nodes = session.draft_tree()
+    assert (token, [n[0] for n in nodes], [n[1] for n in nodes]) == (said["next"], said["drafts"], said["parents"])
+    assert [n[2] for n in nodes] == sorted((n[2] for n in nodes), reverse=True) and len(nodes) == 20
+    with pytest.raises(verbatim.VerbatimError, match="chains"):
+        model.generate(PROMPT, 30, draft="mtp-vanilla", draft_topk=3)
+
+
 def test_a_draft_model_drafts_and_lives_as_long_as_its_session(models):
     plain = models("tale").generate(PROMPT, 40)
     small = verbatim.Model(path("tale"), precision="bf16")

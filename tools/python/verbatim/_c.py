@@ -13,6 +13,7 @@ import pathlib
 VERSION = "0.1.0"  # of the header that this file follows; a library of another version is refused
 SONAME = "libverbatim.so.0"
 MAX_DRAFT = 15
+MAX_NODES = 64
 
 
 class Code(enum.IntEnum):
@@ -117,6 +118,7 @@ class vb_tap_row(C.Structure):
         ("draft", C.c_int32),
         ("hidden_of", C.c_int32),
         ("hidden_depth", C.c_int32),
+        ("parent", C.c_int32),
     ]
 
 
@@ -182,8 +184,11 @@ class vb_session_options(C.Structure):
         ("draft_callback", draft_callback),
         ("draft_context", C.c_void_p),
         ("draft_model", C.c_void_p),
+        ("draft_head", C.c_char_p),
         ("draft_p_min", C.c_float),
         ("draft_auto", C.c_int),
+        ("draft_topk", C.c_int32),
+        ("draft_nodes", C.c_int32),
     ]
 
 
@@ -194,6 +199,7 @@ class vb_event(C.Structure):
         ("draft_depth", C.c_int),
         ("logits", C.POINTER(C.c_float)),
         ("text_bytes", C.c_size_t),
+        ("draft", C.c_int),
     ]
 
 
@@ -309,6 +315,7 @@ FUNCTIONS = {
     "vb_session_load": (C.c_int, [_out, _object, C.POINTER(vb_session_options), C.c_char_p, C.POINTER(vb_file_options), _err]),
     "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
     "vb_draft": (C.c_int, [_object, _ids, _ids, _ids, _err]),
+    "vb_draft_tree": (C.c_int, [_object, _ids, _ids, _ids, C.POINTER(C.c_double), _ids, _err]),
     "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import dataclasses
+import os
 import typing
 
 import numpy as np
@@ -30,7 +31,7 @@ class Tap(typing.NamedTuple):
     layer: int  # as the checkpoint counts; -1: outside the layers
     depth: int  # MTP depth from 0; -1: the target
     passage: int  # passes of the session, in order, from 0
-    rows: np.ndarray  # [rows], fields sequence, token, index, position, slot, draft, hidden_of, hidden_depth
+    rows: np.ndarray  # [rows], fields sequence, token, index, position, slot, draft, hidden_of, hidden_depth, parent
     data: np.ndarray  # float32 or int32, [rows, inner] or [rows, outer, inner]; valid during the callback
 
 
@@ -57,6 +58,9 @@ class Session:
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
                    tokens, int32; what is beyond max or not in the vocabulary is left out
     draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_head     the directory of a published head, for draft="eagle" and "eagle3"
+    draft_topk     2 to 16: drafts are a tree, draft_tokens deep, in which up to that many follow each; of mtp-eagle, eagle and
+                   eagle3. draft_nodes: the most of a round (None: draft_topk * K, at most 64)
     draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
     draft_p_min    a draft ends before a token of a probability below this
     ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
@@ -76,10 +80,10 @@ class Session:
     the session. One thread at a time may use a session; threads may share its model."""
 
     def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 draft_model=None, draft_p_min=0.0, draft_auto=False, ngram_min=None, ngram_max=None, temperature=0.0, top_k=0,
-                 top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, padded=False,
-                 bias=None, mask=None, acceptance=None, draft_sample_method=None, relaxed_topk=None, relaxed_delta=None,
-                 thinking=None, load=None, on_progress=None, on_tap=None, scores=False):
+                 draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None, ngram_min=None,
+                 ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                 frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
+                 relaxed_topk=None, relaxed_delta=None, thinking=None, load=None, on_progress=None, on_tap=None, scores=False):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options = _c.vb_session_options(
             context=_number("context", context, 1),
@@ -94,8 +98,11 @@ class Session:
             ngram_min=_number("ngram_min", ngram_min, 1),
             ngram_max=_number("ngram_max", ngram_max, 1),
             draft_model=None if draft_model is None else draft_model._pointer(),
+            draft_head=None if draft_head is None else os.fspath(draft_head).encode(),
             draft_p_min=draft_p_min,
             draft_auto=bool(draft_auto),
+            draft_topk=_number("draft_topk", draft_topk, 1),
+            draft_nodes=_number("draft_nodes", draft_nodes, 1),
         )
         if callable(draft):
             options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
@@ -229,6 +236,14 @@ class Session:
         token, drafts, count = C.c_int32(), (C.c_int32 * _c.MAX_DRAFT)(), C.c_int32()
         self._run(self._lib.vb_draft, C.byref(token), drafts, C.byref(count))
         return token.value, list(drafts[: count.value])
+
+    def draft_tree(self) -> tuple[int, list[tuple[int, int, float]]]:
+        """The same of a session with draft_topk: (token, parent, confidence) for each draft, the most confident first; parent is the
+        number, from 1, of the draft that it follows, 0: the target's next token."""
+        n = _c.MAX_NODES
+        token, drafts, parents, confidences, count = C.c_int32(), (C.c_int32 * n)(), (C.c_int32 * n)(), (C.c_double * n)(), C.c_int32()
+        self._run(self._lib.vb_draft_tree, C.byref(token), drafts, parents, confidences, C.byref(count))
+        return token.value, list(zip(drafts, parents, confidences))[: count.value]
 
     def evaluate(self, on_row, depths: int = 0):
         """Runs what is not yet computed through the target and, teacher forced, through `depths` MTP depths.
