@@ -1,7 +1,8 @@
 /* engine/mtp_save.c -- what a drafter with MTP modules holds, in a session file, and back.
  *
- *     u64 depths, hidden (0 or 1), missing (0 or 1), first_pending, pending_count
- *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, c + r]
+ *     u64 depths, d, numbers in a row (with its padding), fingerprint of the head (0: the model's modules draft);
+ *         hidden (0 or 1), missing (0 or 1), first_pending, pending_count
+ *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, numbers]
  *     f32 pending [pending_count, d]
  *
  * With the target's hidden rows, the drafts that follow are those that would have followed. Without them (hidden 0,
@@ -10,9 +11,20 @@
 #include <string.h>
 
 #include "mtp.h"
-#include "session_file.h"
+#include "session_identity.h"
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+
+enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBERS };
+
+/* What the state of a drafter can be used by: one with as many depths or fewer, and the same in the rest. */
+static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
+{
+    head[DEPTHS] = (uint64_t)s->num_depths;
+    head[WIDTH] = mtp_width(s);
+    head[ROW] = s->depths[0].cache.pool->row;
+    head[HEAD] = s->eagle.head ? session_fingerprint(s->eagle.head->checkpoint) : 0;
+}
 
 /* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the timeline. */
 static void settle(struct drafter *d, struct workspace *w, size_t pos)
@@ -38,13 +50,15 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
         s->missing = missing;
         needed = N - 1;
     }
-    const uint64_t head[] = {(uint64_t)s->num_depths, (uint64_t)hidden, hidden && s->missing, needed, hidden ? N - needed : 0};
+    uint64_t head[NUMBERS] = {[HIDDEN] = (uint64_t)hidden, [MISSING] = hidden && s->missing, [FIRST_PENDING] = needed,
+                              [PENDING] = hidden ? N - needed : 0};
+    describe(s, head);
     session_write(out, head, sizeof head);
     for (int k = 0; k < s->num_depths; k++) {
         const struct mtp_depth *depth = &s->depths[k];
         session_write_u64(out, depth->cache.length);
         session_write(out, depth->hidden_of_next, d * sizeof *depth->hidden_of_next);
-        session_write_rows(out, &depth->cache, 0, depth->cache.length);
+        session_write_rows(out, &depth->cache, 0, depth->cache.length, depth->cache.pool->row);
     }
     if (hidden)
         session_write(out, s->pending + (needed - s->first_pending) * d, (N - needed) * d * sizeof *s->pending);
@@ -61,7 +75,7 @@ static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending
     return n <= before && n + 1 >= before && n <= (N > (size_t)k ? N - (size_t)k : 0);
 }
 
-static int read_depth(struct mtp_state *s, struct workspace *w, int k, size_t most, struct session_reader *in)
+static int read_depth(struct mtp_state *s, int k, size_t most, struct session_reader *in)
 {
     struct mtp_depth *depth = &s->depths[k];
     uint64_t length = session_read_u64(in);
@@ -69,44 +83,51 @@ static int read_depth(struct mtp_state *s, struct workspace *w, int k, size_t mo
         return DRAFTER_WRONG;
     for (uint64_t i = 0; i < length; i++)
         kvcache_append(&depth->cache);
-    return session_read_rows(in, &depth->cache, 0, (size_t)length, w->cx.k) ? DRAFTER_WRONG : DRAFTER_LOADED;
+    return session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ? DRAFTER_WRONG : DRAFTER_LOADED;
 }
 
 /* Of a depth that this drafter does not have. */
 static int skip_depth(const struct mtp_state *s, size_t most, struct session_reader *in)
 {
     uint64_t length = session_read_u64(in);
-    for (int32_t i = 0; i < s->model->config.hidden_size; i++)
-        session_read(in, in->row, sizeof *in->row);
-    for (uint64_t i = 0; i < length && length <= most; i++)
-        session_read(in, in->row, in->head.width * sizeof *in->row);
-    return length > most ? DRAFTER_WRONG : DRAFTER_LOADED;
+    size_t numbers = length > most ? 0 : mtp_width(s) + (size_t)length * s->depths[0].cache.pool->row;
+    int failed = length > most;
+    for (float number; numbers && !failed; numbers--)
+        failed = session_read(in, &number, sizeof number);
+    return failed ? DRAFTER_WRONG : DRAFTER_LOADED;
+}
+
+static int read_depths(struct mtp_state *s, const uint64_t head[NUMBERS], size_t N, struct session_reader *in)
+{
+    int code = DRAFTER_LOADED;
+    for (int k = 0; k < (int)head[DEPTHS] && !code; k++) /* at most N rows, and FIRST_ROW's */
+        code = k < s->num_depths ? read_depth(s, k, N + 1, in) : skip_depth(s, N + 1, in);
+    for (int k = 0; k < s->num_depths && !code; k++)
+        code = fits(s, k, N, (size_t)head[FIRST_PENDING]) ? DRAFTER_LOADED : DRAFTER_WRONG;
+    return code;
 }
 
 int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in)
 {
     struct mtp_state *s = &drafter->state;
-    size_t d = mtp_width(s), N = pos - 1, most = N + 1; /* FIRST_ROW's */
-    uint64_t head[5];
-    int code = session_read(in, head, sizeof head) ? DRAFTER_WRONG : DRAFTER_LOADED;
-    if (code || head[0] < 1 || head[0] > VB_MAX_DRAFT || head[1] > 1 || head[2] > head[1] || head[3] >= N ||
-        head[4] != (head[1] ? N - head[3] : 0) || head[4] > s->room)
+    size_t N = pos - 1;
+    uint64_t head[NUMBERS], ours[NUMBERS];
+    (void)w;
+    describe(s, ours);
+    if (session_read(in, head, sizeof head) || head[DEPTHS] < 1 || head[DEPTHS] > VB_MAX_DRAFT)
         return DRAFTER_WRONG;
-    if (head[0] < (uint64_t)s->num_depths)
+    if (head[DEPTHS] < ours[DEPTHS] || head[WIDTH] != ours[WIDTH] || head[ROW] != ours[ROW] || head[HEAD] != ours[HEAD])
         return DRAFTER_OTHER;
-    for (int k = 0; k < (int)head[0] && !code; k++)
-        code = k < s->num_depths ? read_depth(s, w, k, most, in) : skip_depth(s, most, in);
-    for (int k = 0; k < s->num_depths && !code; k++)
-        code = fits(s, k, N, (size_t)head[3]) ? DRAFTER_LOADED : DRAFTER_WRONG;
-    if (code || session_read(in, s->pending, (size_t)head[4] * d * sizeof *s->pending) || in->left)
+    if (head[HIDDEN] > 1 || head[MISSING] > head[HIDDEN] || head[FIRST_PENDING] >= N ||
+        head[PENDING] != (head[HIDDEN] ? N - head[FIRST_PENDING] : 0) || head[PENDING] > s->room)
+        return DRAFTER_WRONG;
+    if (read_depths(s, head, N, in) || session_read(in, s->pending, (size_t)head[PENDING] * mtp_width(s) * sizeof *s->pending) || in->left)
         return DRAFTER_WRONG;
     memcpy(s->tokens, tokens, pos * sizeof *tokens);
     s->count = pos;
-    s->first_pending = (size_t)head[3];
-    s->pending_count = N - (size_t)head[3];
-    s->missing = head[1] ? (int)head[2] : 1;
-    s->never = !head[1];
-    if (s->never && s->pending_count != 1) /* all others were made final */
-        return DRAFTER_WRONG;
-    return DRAFTER_LOADED;
+    s->first_pending = (size_t)head[FIRST_PENDING];
+    s->pending_count = N - s->first_pending; /* without hidden rows the one that is missing: zeros */
+    s->missing = head[HIDDEN] ? (int)head[MISSING] : 1;
+    s->never = !head[HIDDEN];
+    return s->never && s->pending_count != 1 ? DRAFTER_WRONG : DRAFTER_LOADED; /* all others were made final */
 }

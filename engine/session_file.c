@@ -140,8 +140,7 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
         return vb_fail(err, VB_IO, "%s: %s", path, S_ISREG(st.st_mode) ? "it exists, and nobody asked for it to be replaced"
                                                                       : "it exists, and is no file that could be replaced");
     w->buffer = vb_alloc(a, BUFFER, 1);
-    w->row = vb_alloc(a, packed_length(w->head.width), sizeof *w->row);
-    int code = w->buffer && w->row ? VB_OK : vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path);
+    int code = w->buffer ? VB_OK : vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path);
     if (!code && (w->fd = open_part(w)) < 0)
         code = vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
     if (code)
@@ -186,22 +185,50 @@ void session_write(struct session_writer *w, const void *data, size_t size)
     }
 }
 
-/* A packed row is, per chunk of 32, the 16 numbers at odd places and then those at even ones. */
-static void unpack(float *x, const float *packed, size_t length)
+/* A packed row is, per chunk of 32, the 16 numbers at odd places and then those at even ones, padded with 0 (simd/kernels.h). */
+static void write_row(struct session_writer *w, const float *packed, size_t width)
 {
-    for (size_t i = 0; i < length; i += 32)
+    for (float x[32]; width; packed += 32) {
+        size_t n = width < 32 ? width : 32;
         for (size_t l = 0; l < 16; l++) {
-            x[i + 2 * l + 1] = packed[i + l];
-            x[i + 2 * l] = packed[i + 16 + l];
+            x[2 * l + 1] = packed[l];
+            x[2 * l] = packed[16 + l];
         }
+        session_write(w, x, n * sizeof *x);
+        width -= n;
+    }
 }
 
-void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows)
+static int read_row(struct session_reader *r, float *packed, size_t width)
 {
-    for (size_t i = 0; i < rows; i++) {
-        unpack(w->row, kvcache_row(cache, layer, cache->slots[i]), cache->pool->row);
-        session_write(w, w->row, w->head.width * sizeof *w->row);
+    for (float x[32] = {0}; width; packed += 32) {
+        size_t n = width < 32 ? width : 32;
+        if (session_read(r, x, n * sizeof *x))
+            return -1;
+        memset(x + n, 0, (32 - n) * sizeof *x);
+        for (size_t l = 0; l < 16; l++) {
+            packed[l] = x[2 * l + 1];
+            packed[16 + l] = x[2 * l];
+        }
+        width -= n;
     }
+    return 0;
+}
+
+void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
+{
+    assert(width <= cache->pool->row);
+    for (size_t i = 0; i < rows; i++)
+        write_row(w, kvcache_row(cache, layer, cache->slots[i]), width);
+}
+
+int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
+{
+    assert(width <= cache->pool->row);
+    for (size_t i = 0; i < rows; i++)
+        if (read_row(r, kvcache_row(cache, layer, cache->slots[i]), width))
+            return -1;
+    return 0;
 }
 
 /* One that has come since is not replaced either. */
@@ -252,7 +279,6 @@ int session_file_end(struct session_writer *w, int code, vb_error *err)
             unlink(w->part);
     }
     vb_free(w->allocator, w->buffer);
-    vb_free(w->allocator, w->row);
     vb_free(w->allocator, w->part);
     return code;
 }
@@ -311,8 +337,7 @@ int session_reader_open(struct session_reader *r, const char *path, const vb_all
     int code = read_head(r, err);
     if (!code) {
         r->buffer = vb_alloc(a, BUFFER, 1);
-        r->row = vb_alloc(a, packed_length(r->head.width), sizeof *r->row);
-        if (!r->buffer || !r->row)
+        if (!r->buffer)
             code = vb_fail(err, VB_NO_MEMORY, "%s: no memory for reading it", path);
     }
     if (code)
@@ -326,9 +351,7 @@ void session_reader_close(struct session_reader *r)
         close(r->fd);
     r->fd = -1;
     vb_free(r->allocator, r->buffer);
-    vb_free(r->allocator, r->row);
     r->buffer = NULL;
-    r->row = NULL;
 }
 
 void session_read_section(struct session_reader *r, enum session_section section)
@@ -360,16 +383,6 @@ int session_read(struct session_reader *r, void *data, size_t size)
     r->left -= size;
     r->done += size;
     r->sum = crc64(&r->crc, r->sum, data, size);
-    return 0;
-}
-
-int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, const struct kernels *k)
-{
-    for (size_t i = 0; i < rows; i++) {
-        if (session_read(r, r->row, r->head.width * sizeof *r->row))
-            return -1;
-        k->pack(kvcache_row(cache, layer, cache->slots[i]), r->row, r->head.width);
-    }
     return 0;
 }
 

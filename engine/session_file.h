@@ -23,7 +23,6 @@
 
 #include "crc64.h"
 #include "kvcache.h"
-#include "../simd/kernels.h"
 
 #define SESSION_VERSION 1
 #define SESSION_TEXT_ROOM 32768 /* bytes of a section of lines at most, the 0 behind them included */
@@ -49,19 +48,18 @@ struct session_writer {
     int section;              /* the one being written; -1: none yet */
     unsigned char *buffer;
     size_t used;
-    float *row;               /* scratch for one row of a cache */
     struct crc64 crc;
 };
 
 /* A file beside `path`, of another name. One that has `path` already is refused unless `replace`; so is, always, what is no
- * regular file. head.width is known. */
+ * regular file. */
 int session_file_begin(struct session_writer *w, const char *path, int replace, const vb_allocator *a, vb_error *err);
 /* Sections are written in the order of the enum, each once. */
 void session_file_section(struct session_writer *w, enum session_section section);
 void session_write(struct session_writer *w, const void *data, size_t size);
 static inline void session_write_u64(struct session_writer *w, uint64_t value) { session_write(w, &value, sizeof value); }
-/* The first `rows` rows of a layer, unpacked. */
-void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows);
+/* The first `rows` rows of a layer, unpacked: `width` numbers of each, at most kvpool.row. */
+void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Puts the file in its place when it is whole and on the disk; on an error (`code` is the caller's, with *err filled) it is
  * removed. Returns the code. */
 int session_file_end(struct session_writer *w, int code, vb_error *err);
@@ -78,7 +76,6 @@ struct session_reader {
     int error;                /* errno's */
     unsigned char *buffer;
     size_t at, used;
-    float *row;
     struct crc64 crc;
 };
 
@@ -94,8 +91,8 @@ static inline uint64_t session_read_u64(struct session_reader *r)
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Packs the next `rows` rows into a layer, slots[0..rows). */
-int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, const struct kernels *k);
+/* The next `rows` rows of `width` numbers, packed into a layer, slots[0..rows). */
+int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads what is left of the section and compares its checksum. `code`: what the caller found wrong with it, told in *err;
  * damage is told in its place, being the reason. Returns the code. */
 int session_section_end(struct session_reader *r, int code, vb_error *err);

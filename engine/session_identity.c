@@ -25,7 +25,7 @@ static uint64_t look_at(const struct crc64 *crc, uint64_t sum, const struct tens
     return sum;
 }
 
-static uint64_t fingerprint(const struct checkpoint *c)
+uint64_t session_fingerprint(const struct checkpoint *c)
 {
     struct crc64 crc;
     uint64_t sum = 0;
@@ -100,7 +100,7 @@ char *session_identity(const struct model *m, size_t context)
     list_of(c, 1, conventions, sizeof conventions);
     add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
     add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
-    add(&l, "weights=%016" PRIx64 "\n", fingerprint(m->checkpoint));
+    add(&l, "weights=%016" PRIx64 "\n", session_fingerprint(m->checkpoint));
     return l.text;
 }
 

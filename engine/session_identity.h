@@ -14,6 +14,9 @@
  * In memory of the model's allocator; NULL without memory. */
 char *session_identity(const struct model *m, size_t context);
 
+/* That fingerprint, of any checkpoint. */
+uint64_t session_fingerprint(const struct checkpoint *c);
+
 /* VB_BAD_ARGUMENT with the first line in which they differ; `ours` is m's, `path` names the file that `saved` is from. */
 int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err);
 

@@ -125,7 +125,7 @@ static int read_cache(struct loading *l, struct vb_session *s)
     for (size_t i = 0; i < rows; i++)
         kvcache_append(&s->cache);
     for (size_t layer = 0; layer < s->cache.pool->layers && !code; layer++) {
-        if (session_read_rows(&l->in, &s->cache, layer, rows, s->work->cx.k))
+        if (session_read_rows(&l->in, &s->cache, layer, rows, l->in.head.width))
             break; /* session_section_end says why */
         code = stopped(l);
     }

@@ -103,7 +103,7 @@ static int write_cache(struct session_writer *w, const struct vb_session *s, con
 {
     size_t bytes = s->cached * w->head.width * sizeof(float); /* of a layer */
     for (size_t layer = 0; layer < s->cache.pool->layers && !w->error; layer++) {
-        session_write_rows(w, &s->cache, layer, s->cached);
+        session_write_rows(w, &s->cache, layer, s->cached, w->head.width);
         if (o->progress && o->progress(o->progress_context, (layer + 1) * bytes, s->cache.pool->layers * bytes))
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
     }

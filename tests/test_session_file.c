@@ -207,7 +207,7 @@ TEST(a_file_whose_checksums_fit_does_no_harm)
                 static const unsigned char values[] = {0, 1, 0x80, 0xff};
                 if ((i >= SESSION_TABLE && i < sections[2]) || (i >= sections[4] && i < sections[5]))
                     continue;
-                if (i > sections[5] + 48 && i % 4) /* somewhere there a depth's length is */
+                if (i > sections[5] + 72 && i % 4) /* somewhere there a depth's length is */
                     continue;
                 for (size_t v = 0; v < COUNT(values) + 2; v++) {
                     memcpy(copy, bytes, size);
@@ -396,7 +396,7 @@ TEST(every_allocation_that_fails_is_told_and_nothing_is_lost)
     assert_true(save_requests >= 3 && load_requests > 30);
     for (long i = 0; i < save_requests; i++) {
         c.requests = 0, c.fail = i;
-        REFUSED(vb_session_save(t, other, &replace, &err), i == 3 ? VB_IO : VB_NO_MEMORY, "emory");
+        REFUSED(vb_session_save(t, other, &replace, &err), i == 2 ? VB_IO : VB_NO_MEMORY, "emory");
         assert_int_equal(c.alive, with_session);
     }
     c.fail = -1;

@@ -185,6 +185,42 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     assert_true(drafts > 2000);
 }
 
+/* Trees of drafts, and published heads: K = 3, the same with and without hidden rows for the output, and with them for the drafts. */
+TEST(trees_and_heads_go_on_too)
+{
+    static const struct {
+        const char *model, *draft, *head;
+        int32_t topk;
+    } kinds[] = {{"golden/tale", "mtp-eagle", NULL, 2}, {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3", 0},
+                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 0}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 3}};
+    static struct record plain, before, saved, loaded;
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        vb_model *m = open_model(kinds[i].model);
+        for (size_t count = 2; count < 40; count += 9)
+            for (int way = 0; way < 3; way++) { /* with hidden rows; without; saved by another method */
+                int32_t prompt[40];
+                vb_session_options o = {.context = 80, .threads = 1, .draft = kinds[i].draft, .draft_head = kinds[i].head, .draft_tokens = 3,
+                                        .draft_topk = kinds[i].topk, .poison_cut_rows = 1};
+                vb_session_options other = {.context = 80, .threads = 1, .draft = "ngram"};
+                random_tokens(m, count, prompt, count);
+                run_plain(m, NULL, prompt, count, 27, &plain);
+                vb_session *s = open_session(m, way == 2 ? &other : &o, prompt, count);
+                generate(s, count % 2 + 1, &before);
+                save(s, way == 1);
+                vb_session *t = load(m, &o);
+                generate(t, 20, &loaded);
+                generate(s, 20, &saved);
+                drop(&plain, count % 2 + 1);
+                check_same_prefix(kinds[i].draft, &plain, &loaded, 20);
+                if (way == 0)
+                    check_same_drafts(kinds[i].draft, &saved, &loaded);
+                vb_session_close(s);
+                vb_session_close(t);
+            }
+        vb_model_close(m);
+    }
+}
+
 /* mtp-vanilla has a cache for each draft: those that a smaller K wants are in the file of a larger one. */
 TEST(a_smaller_K_drafts_from_what_a_larger_one_has_saved)
 {
@@ -532,6 +568,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),
+        cmocka_unit_test(trees_and_heads_go_on_too),
         cmocka_unit_test(a_smaller_K_drafts_from_what_a_larger_one_has_saved),
         cmocka_unit_test(methods_that_need_the_tokens_alone_lose_nothing),
         cmocka_unit_test(a_loaded_session_shares_passes_with_others),
