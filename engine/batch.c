@@ -387,11 +387,10 @@ static int step(vb_batch *b, vb_error *err)
     compose(b, &g);
     if (!g.count)
         return VB_OK;
+    size_t used = b->pool.capacity - b->pool.num_free + g.slots;
+    b->state.most_cache_tokens_used = used > b->state.most_cache_tokens_used ? used : b->state.most_cache_tokens_used;
     int code = round_run(&(struct round){.w = &b->work, .rows = b->rows, .runs = g.runs, .count = g.count}, err);
     b->state.passes++;
-    size_t used = b->pool.capacity - b->pool.num_free;
-    b->state.cache_tokens_used = used;
-    b->state.most_cache_tokens_used = used > b->state.most_cache_tokens_used ? used : b->state.most_cache_tokens_used;
     for (size_t i = b->num_running; i-- > 0;) {
         struct request *r = b->running[i];
         if (!r->run.finished)
@@ -425,6 +424,7 @@ int vb_batch_run(vb_batch *b, vb_error *err)
 void vb_batch_look(const vb_batch *b, vb_batch_state *out)
 {
     *out = b->state;
+    out->cache_tokens_used = b->pool.capacity - b->pool.num_free;
     out->draft_bytes = 0;
     for (size_t i = 0; i < b->num_running; i++)
         out->draft_bytes += vb_draft_memory(b->running[i]->run.session);

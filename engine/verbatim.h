@@ -389,7 +389,7 @@ typedef struct vb_batch_state {
     size_t passes;
     size_t preemptions;   /* sequences that gave their rows back */
     size_t shared_tokens; /* whose rows were another sequence's, and not computed again */
-    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used;
+    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used; /* the last with what passes set aside */
     size_t cache_bytes, pass_bytes; /* of the cache; of what a pass computes with */
     size_t draft_bytes;   /* of the draft methods of the sequences that run */
 } vb_batch_state;

@@ -20,7 +20,7 @@
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 static const int modules[] = {1, 3, 0, 0, 0, 1};
 
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i acceptance:s lossy:b stats:o"
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i draft_topk:i acceptance:s lossy:b stats:o"
 #define DRAFT_KEYS \
     "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
 #define STATS_KEYS \
@@ -390,7 +390,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i auto:b threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
         assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));

@@ -102,7 +102,8 @@ test-deps:
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
 # The longest first, so that no core waits for one of them at the end.
-LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_diff test_precision test_forced checkops_attention)
+LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
+          checkops_attention)
 run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
