@@ -307,18 +307,19 @@ static void open_terminal(struct terminal *t, const char *const *arguments)
     }
 }
 
-/* Types the keys until the program ends: libedit shows its prompt a moment before it reads keys one by one, and what is typed
- * between the two may be lost. */
+/* Types the keys, when the program waits for them: libedit shows its prompt a moment before it reads keys one by one, and what
+ * comes between the two may be lost. */
 static int exit_code_after(struct terminal *t, const char *keys)
 {
     time_t end = time(NULL) + 60;
     int status;
     char rest[256];
+    usleep(500000);
+    type(t, keys);
     for (ssize_t n = 1; n > 0 && time(NULL) < end;) {
         struct pollfd p = {t->fd, POLLIN, 0};
-        type(t, keys);
-        while (poll(&p, 1, 1000) > 0 && (n = read(t->fd, rest, sizeof rest)) > 0)
-            ;
+        if (poll(&p, 1, 1000) > 0)
+            n = read(t->fd, rest, sizeof rest);
     }
     if (time(NULL) >= end)
         kill(t->child, SIGKILL);
