@@ -327,8 +327,6 @@ static int open_batch(struct prompts *p)
 static void tell_bounds(struct prompts *p)
 {
     vb_batch_look(p->batch, &p->state);
-    if (p->answers.kept)
-        tell(p, "resuming: %zu of %zu are there\n", p->answers.kept, p->file.num_prompts);
     tell(p, "%zu prompts, %d at once; cache of %zu tokens %.1f MB, passes %.1f MB", p->file.num_prompts - p->answers.kept, p->max_sequences,
          p->state.cache_tokens, 1e-6 * (double)p->state.cache_bytes, 1e-6 * (double)p->state.pass_bytes);
     if (p->draft_bytes)
@@ -414,6 +412,8 @@ int prompts_run(struct cli *c)
         code = prompt_settings(c, p.settings);
     if (code == EXIT_DONE)
         code = answers_open(c, &p.answers, &p.file, p.settings);
+    if (code == EXIT_DONE && p.answers.kept)
+        tell(&p, "resuming: %zu of %zu are there\n", p.answers.kept, p.file.num_prompts);
     if (code == EXIT_DONE && p.answers.kept < p.file.num_prompts) {
         code = open_batch(&p);
         if (code == EXIT_DONE) {
