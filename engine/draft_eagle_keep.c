@@ -46,4 +46,5 @@ const struct drafter_type draft_eagle_keep = {
     .name = "eagle-keep", .needs = NEEDS_MTP, .open = open_keep, .observe = observe, .propose = propose,
     .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

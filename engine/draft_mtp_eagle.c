@@ -24,4 +24,5 @@ const struct drafter_type draft_mtp_eagle = {
     .propose_tree = mtp_propose_tree,
     .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

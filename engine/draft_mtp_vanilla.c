@@ -21,4 +21,5 @@ const struct drafter_type draft_mtp_vanilla = {
     .name = "mtp-vanilla", .needs = NEEDS_MTP, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .bytes = mtp_drafter_bytes,
     .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -8,6 +8,8 @@
 #include "forward.h"
 
 struct drafter;
+struct session_writer;
+struct session_reader;
 
 struct drafter_options {
     const vb_session_options *asked; /* by the session's user: what only one method wants is read there */
@@ -68,9 +70,18 @@ struct drafter_type {
     int tokens_alone;
     int by_history; /* drafts depend on how the timeline came about, round by round, and not on it alone */
 
+    /* The state after `pos` observed tokens, of which what comes behind was cut, to a session file: hidden rows of the
+     * target too, or only what does not need them. NULL where the tokens say all: after a load they are observed
+     * again, with zeros for hidden rows. w: scratch, as for observe. */
+    void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
+    /* Into a drafter that has observed nothing: tokens [pos] and what save has written. DRAFTER_OTHER, and nothing was changed,
+     * when it is of a drafter with other depths; DRAFTER_WRONG when no save can have written it. */
+    int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
+
     size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
     void (*close)(struct drafter *d);
 };
+enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 
 /* Which kind of head a method takes: 1 or 3; 0: none. */
 int drafter_head_version(const struct drafter_type *type);

@@ -81,6 +81,18 @@ void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size
     }
 }
 
+int32_t kvcache_put_aside(struct kvcache *c)
+{
+    assert(c->length);
+    return c->slots[--c->length];
+}
+
+void kvcache_put_back(struct kvcache *c, int32_t slot)
+{
+    assert(c->length < c->capacity);
+    c->slots[c->length++] = slot;
+}
+
 void kvcache_truncate(struct kvcache *c, size_t n)
 {
     if (n >= c->length)

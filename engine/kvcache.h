@@ -63,6 +63,9 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n);
 /* Of rows that stand for a tree, from index `base` on: the n at base + path[i], path ascending, become those of indices base + i.
  * Nothing is copied. */
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n);
+/* The last row leaves the timeline and stays as it is, in the slot that is returned, until it is put back behind what is there then. */
+int32_t kvcache_put_aside(struct kvcache *c);
+void kvcache_put_back(struct kvcache *c, int32_t slot);
 /* Keeps the first n tokens. n beyond the length changes nothing. */
 void kvcache_truncate(struct kvcache *c, size_t n);
 

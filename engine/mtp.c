@@ -41,7 +41,7 @@ int mtp_state_open(struct mtp_state *s, const struct model *m, const struct draf
         depth->module = eagle.head ? NULL : &m->mtp[k % m->num_mtp];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
-        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 2 + more, width, a, err);
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, width, a, err); /* one of them for put_aside */
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;
@@ -80,6 +80,22 @@ size_t mtp_row_count(const struct mtp_state *s, int k)
 
 void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + mtp_phantom(s) : 0); }
 
+/* A hidden row that will never be known must leave no cache row behind. Where a round takes zeros for it, the module's row,
+ * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
+static void put_aside(struct mtp_state *s, size_t row)
+{
+    if (!s->never || s->aside || !row || MISTAKE(row_of_zeros_kept)) /* row 0 goes with FIRST_ROW's, which is computed again */
+        return;
+    s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
+}
+
+static void put_back(struct mtp_state *s)
+{
+    if (s->aside)
+        kvcache_put_back(&s->depths[0].cache, s->aside - 1);
+    s->aside = 0;
+}
+
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
 {
@@ -115,7 +131,7 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
 {
     size_t failed;
     assert(pos <= s->count);
-    s->missing = 0;
+    s->missing = s->never = 0;
     if (pos < s->count)
         forget(s, pos);
     keep(s, pos, tokens, hidden, n);
@@ -291,14 +307,17 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
     int drafts = 0;
     if (N == 0)
         return 0; /* no hidden row yet: nothing can be proposed */
-    if (max > 0 && mtp_row_count(s, 0) == N)
+    if (max > 0 && mtp_row_count(s, 0) == N) {
+        put_aside(s, N - 1);
         mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
+    }
     for (int k = 0; k < s->num_depths; k++) {
         struct mtp_depth *depth = &s->depths[k];
         size_t first = mtp_row_count(s, k), final = N > (size_t)k ? N - (size_t)k : 0;
         size_t end = k < max ? N : final, n = end > first ? end - first : 0, pad = k < max ? mtp_padding(s, n) : 0;
         gather_hidden(s, k, first, n, pad, first_before);
-        if (k > 0 && final >= first_before && final < first_before + rows_before)
+        int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
+        if (k > 0 && final >= first_before && final < first_before + rows_before && !zeros_before)
             memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
         mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
         mtp_cut(s, k, final + MISTAKE(draft_row_kept));
@@ -336,6 +355,7 @@ void mtp_round_ends(struct mtp_state *s)
 {
     if (s->missing && s->count >= 2)
         mtp_cut(s, 0, s->count - 2);
+    put_back(s);
 }
 
 int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)

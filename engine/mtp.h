@@ -36,7 +36,9 @@ struct mtp_state {
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
     size_t head_row;      /* of the last pass: its last row that is no padding */
-    int missing;          /* MISSING_HIDDEN: in this round the target's newest hidden row is not known */
+    int missing;          /* in this round the target's newest hidden row is not known: MISSING_HIDDEN, which gets it later, */
+    int never;            /* or, both set, a session loaded without it, which has the module's row and never gets the other. */
+    int32_t aside;        /* 1 + the slot of that row, while a round's row of zeros stands in its place, in another one; else 0 */
     struct mtp_depth *depths;
     int num_depths;
     struct mtp_tree tree; /* where options.topk is more than 1 */
@@ -121,6 +123,9 @@ void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);
+/* mtp_save.c */
+void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
+int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 /* Row i of module 0 holds tok[i+1]: all rows before a cut are final. */
 size_t mtp_drafter_no_rewind(const struct drafter *d);
 

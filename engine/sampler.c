@@ -112,6 +112,8 @@ void sampler_saw_prompt(struct sampler *s, int32_t token) { s->in_prompt[token] 
 void sampler_saw_output(struct sampler *s, int32_t token) { s->in_output[token]++; }
 void sampler_forget_output(struct sampler *s, int32_t token) { s->in_output[token]--; }
 
+int32_t sampler_in_output(const struct sampler *s, int32_t token) { return s->in_output[token]; }
+
 /* -> s->z: bias, penalties, mask */
 static void adjust(struct sampler *s, const float *logits, const int32_t *tokens, size_t index)
 {

@@ -20,6 +20,8 @@ void sampler_restart(struct sampler *s);
 void sampler_saw_prompt(struct sampler *s, int32_t token);
 void sampler_saw_output(struct sampler *s, int32_t token);
 void sampler_forget_output(struct sampler *s, int32_t token); /* it was a draft */
+/* How often the output had it. */
+int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
 /* The token of index `index`, given the row of logits [V], which must be finite, and the tokens before it (for the
  * mask). -1 when no candidate is left. Does not count the token as output: sampler_saw_output does. */

@@ -45,6 +45,9 @@
     _(draws_miss_drafts)           /* a draft is drawn as if those before it had not been said */                      \
     _(relaxed_everywhere)          /* relaxed acceptance outside of the thinking tokens too */                         \
     _(stop_misses_drafts)          /* stop strings are not looked for in accepted drafts */                            \
+    _(row_of_zeros_kept)           /* loaded without hidden rows: the row made of zeros has no dummy slot */            \
+    _(loaded_output_forgotten)     /* a loaded session counts its output as prompt */                                  \
+    _(section_not_checked)         /* of a session file only the header's checksum is compared */                      \
     _(query_not_rounded)           /* precision bf16: W_uk meets the query as it is */                                 \
     _(router_rounded)              /* the router's gate reads what the experts read */                                 \
     _(weights_truncated)           /* F32, F16, FP8 to BF16 by leaving bits out */                                     \

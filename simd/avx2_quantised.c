@@ -201,7 +201,7 @@ ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROW
 /* Panels advance together, group by group: so many streams from memory. */
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    int32_t less[TILE_GROUPS_OF_X][BLOCK_GROUPS][2];
+    int32_t less[TILE_ROWS_OF_X][BLOCK_GROUPS][2];
     if (kind == PANEL_OPEN_HALVES)
         sums_of_halves(less, tile->x, tile->ldx, T, tile->groups);
     memset(sums, 0, P * T * sizeof *sums);

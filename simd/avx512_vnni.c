@@ -3,8 +3,8 @@
 #include "avx512.h"
 #include "quantised_tiles.h"
 
-typedef __m512i integers[TILE_PANELS][TILE_GROUPS_OF_X];
-typedef __m512 floats[TILE_PANELS][TILE_GROUPS_OF_X];
+typedef __m512i integers[TILE_PANELS][TILE_ROWS_OF_X];
+typedef __m512 floats[TILE_PANELS][TILE_ROWS_OF_X];
 
 #define FOR_PANELS UNROLL for (int p = 0; p < P; p++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
@@ -88,7 +88,7 @@ ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*su
 {
     const size_t size = kind == PANEL_Q4_0 ? 256 : 512;
     const unsigned char *w[TILE_PANELS], *upper[TILE_PANELS], *codes[TILE_PANELS];
-    const struct quantised_group *x[TILE_GROUPS_OF_X];
+    const struct quantised_group *x[TILE_ROWS_OF_X];
     size_t prefetch = tile->prefetch;
     floats acc;
     FOR_PANELS w[p] = tile->w[p];
@@ -115,7 +115,7 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
 {
     const struct open_panel *w[TILE_PANELS];
     const unsigned char *codes[TILE_PANELS];
-    const struct quantised_group *x[TILE_GROUPS_OF_X];
+    const struct quantised_group *x[TILE_ROWS_OF_X];
     const __m512i ones = _mm512_set1_epi8(1);
     const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
     floats acc;

@@ -47,7 +47,7 @@ static void multiply_block(const struct product *p, size_t first, size_t count, 
     struct quantised_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
     tile.prefetch = opened ? 0 : step > 1 || count <= TILE_PANELS ? PREFETCH : TILE_PANELS * bytes;
     for (size_t t = 0, T; t < p->T; t += T) {
-        size_t left = (p->T - t + TILE_GROUPS_OF_X - 1) / TILE_GROUPS_OF_X, P;
+        size_t left = (p->T - t + TILE_ROWS_OF_X - 1) / TILE_ROWS_OF_X, P;
         T = (p->T - t + left - 1) / left;
         tile.x = p->x + t * p->ldx + g;
         for (size_t at = 0; at < count; at += P) {

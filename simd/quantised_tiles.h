@@ -11,7 +11,7 @@
 
 #define BLOCK_GROUPS (DOT_BLOCK / QUANTISED_GROUP)
 #define TILE_PANELS 4  /* at most, */
-#define TILE_GROUPS_OF_X 6 /* at most, */
+#define TILE_ROWS_OF_X 6 /* at most, */
 #define TILE_SUMS 12   /* and their product */
 #define FEW_ROWS_OF_X 12 /* at most: panels are streams then, and blocks are not worth an open panel */
 #define MANY_PANELS 8    /* x BLOCK_GROUPS that stay in L2 while more rows of x pass */

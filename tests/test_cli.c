@@ -20,7 +20,7 @@
 static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
 static const int modules[] = {1, 3, 0, 0, 0, 1};
 
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i acceptance:s lossy:b stats:o"
+#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i draft_topk:i acceptance:s lossy:b stats:o"
 #define DRAFT_KEYS \
     "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
 #define STATS_KEYS \
@@ -390,7 +390,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i auto:b threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
         assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));
@@ -412,7 +412,11 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     for (int t = 1; t <= 3; t++)
         other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
     assert_true(other_threads >= 2);
-    assert_int_equal(json_array_size(rows), 1 + 30 + other_threads + 3 + other_isas + 8);
+    int trees = 0;
+    json_array_foreach(rows, i, r)
+        trees += i < 1 + 30 + 2 && integer(r, "draft_topk") > 1 && !strcmp(string(r, "draft"), "mtp-eagle");
+    assert_int_equal(trees, 2);
+    assert_int_equal(json_array_size(rows), 1 + 30 + 2 + other_threads + 3 + other_isas + 8);
     json_decref(j);
     json_decref(plain);
 }
@@ -448,7 +452,7 @@ TEST(verify_keeps_to_what_the_command_line_fixes)
                      "--isa", "scalar", "--temperature", "1");
     json_t *rows = json_object_get(j, "rows");
     int all = (int)json_array_size(rows);
-    assert_int_equal(all, 1 + 1 + 3 + 8); /* plain, eagle, three other chunks, combinations */
+    assert_int_equal(all, 1 + 1 + 2 + 3 + 8); /* plain, eagle, trees of it, three other chunks, combinations */
     assert_int_equal(count_rows(rows, NULL, -1, 2, -1, "scalar"), all);
     assert_int_equal(count_rows(rows, "none", 0, -1, -1, NULL) + count_rows(rows, "mtp-eagle", 3, -1, -1, NULL), all);
     json_decref(j);
@@ -458,7 +462,7 @@ TEST(verify_keeps_to_what_the_command_line_fixes)
     assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 6 * 4);
+    assert_int_equal(json_array_size(json_object_get(j, "rows")), (6 + 2) * 4);
     json_decref(j);
     j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
     assert_true(json_is_true(json_object_get(j, "equal")));

@@ -126,7 +126,7 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     expect_failure(RUN("conventions", MODEL, "--tokens", "5", "-n", "100000"), 2, "do not fit into max_position_embeddings");
     expect_failure(RUN("generate", MODEL, "--tokens", "5", "--as", "vllm"), 2, "unknown system vllm; known are vllm-2025");
     expect_failure(RUN("generate", MODEL, "--tokens", "5", "--convention", "yarn=never"), 2, "convention yarn is never; known are config");
-    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "eagle"), 2, "known are none, mtp-vanilla, mtp-eagle, eagle-reroll");
+    expect_failure(RUN("generate", MODEL, "--tokens", "5", "--draft", "owl"), 2, "known are none, mtp-vanilla, mtp-eagle, eagle-reroll");
 }
 
 int main(int argc, char **argv)

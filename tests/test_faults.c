@@ -104,6 +104,53 @@ TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
         }
 }
 
+/* How the requests of a batch ended: with the first error. */
+struct requests_end {
+    int code, count;
+    vb_error *err;
+};
+
+static void see_end(void *context, const vb_request_end *e)
+{
+    struct requests_end *all = context;
+    all->count++;
+    if (e->code && !all->code) {
+        all->code = e->code;
+        *all->err = *e->error;
+    }
+}
+
+/* Three that begin alike, in a cache that is too small for all of them. */
+static int run_batch(const struct opening *o, const vb_allocator *a, vb_error *err)
+{
+    static const int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12};
+    vb_model *m;
+    vb_batch *b;
+    struct requests_end all = {.err = err};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = 40, .ignore_eos = 1}, .done = see_end, .context = &all};
+    int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
+    if (code)
+        return code;
+    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens}, .cache_tokens = 100};
+    code = vb_batch_open(&b, m, &bo, err);
+    if (code)
+        assert_null(b);
+    for (int i = 0; i < 3 && !code; i++)
+        code = vb_batch_add(b, &q, NULL, err);
+    if (!code)
+        code = vb_batch_run(b, err);
+    if (!code)
+        assert_int_equal(all.count, 3);
+    vb_batch_close(b);
+    vb_model_close(m);
+    return code ? code : all.code;
+}
+
+TEST(every_allocation_of_a_batch_fails_in_turn)
+{
+    fail_each(&(struct opening){"a batch", run_batch, "golden/tiny/v3", "mtp-eagle", 2, NULL});
+}
+
 static int open_tokenizer(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
     struct tokenizer *t;
@@ -278,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_of_a_model_and_a_session_fails_in_turn),
+        cmocka_unit_test(every_allocation_of_a_batch_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_tokenizer_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_chat_template_fails_in_turn),
         cmocka_unit_test(no_allocation_of_jansson_that_fails_leaves_a_block_or_a_model_behind),

@@ -191,6 +191,8 @@ TEST(options_that_make_no_sense_with_it_are_refused)
         {"--prompts and --prompt do not go together", {"--prompt", "x"}},
         {"--prompts and --prompt-file do not go together", {"--prompt-file", "x"}},
         {"--prompts and --messages do not go together", {"--chat", "--messages", "x"}},
+        {"--prompts and --session do not go together", {"--session", "x"}},
+        {"--prompts and --save-session do not go together", {"--save-session", "x"}},
         {"--prompts and --logprobs do not go together", {"--logprobs", "3"}},
         {"--prompts and --prefill onednn do not go together", {"--prefill", "onednn"}},
         {"--json wants -o", {"--json"}},

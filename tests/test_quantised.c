@@ -201,6 +201,59 @@ TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
             compare_file(&models[i], precisions[k]);
 }
 
+/* ---- the file that NumPy has computed too ---------------------------------------------------------------------------- */
+
+#define EVERY_TYPE "golden/gguf/quantised.gguf"
+
+static void check_part(const struct golden *g, size_t prompt, const char *part, const double *ours)
+{
+    char name[64];
+    size_t count;
+    snprintf(name, sizeof name, "%zu.%s", prompt, part);
+    const void *theirs = golden_data(g, name, &count);
+    double away = distance(ours, theirs, count);
+    if (getenv("VERBOSE"))
+        print_message("%s: %.3g away\n", name, away);
+    if (!(away <= 1e-9))
+        fail_msg("%s: %.3g of the largest value away from NumPy, allowed is 1e-9", name, away);
+}
+
+TEST(the_reference_computes_what_numpy_does_of_a_file_of_every_type)
+{
+    json_t *facts = golden_json("quantised"), *fact;
+    struct golden g = golden_open("quantised");
+    struct reference *ref;
+    size_t prompt, V, D;
+    OK(reference_open(&ref, EVERY_TYPE, NULL, &err));
+    V = (size_t)reference_config(ref)->vocab_size;
+    D = (size_t)reference_config(ref)->hidden_size;
+    json_array_foreach(facts, prompt, fact)
+    {
+        int32_t tokens[8];
+        int n = read_tokens(json_object_get(fact, "tokens"), tokens);
+        double *logits = calloc((size_t)n * V, sizeof *logits), *hidden = calloc((size_t)n * D, sizeof *hidden);
+        assert_true(logits && hidden);
+        OK(reference_forward(ref, NULL, tokens, n, hidden, logits, &err));
+        check_part(&g, prompt, "logits", logits);
+        check_part(&g, prompt, "hidden", hidden);
+        OK(reference_modules(ref, NULL, tokens, n, 1, logits, &err));
+        check_part(&g, prompt, "module.logits", logits);
+        free(logits);
+        free(hidden);
+    }
+    assert_true(prompt > 1);
+    reference_close(ref);
+    golden_close(&g);
+    json_decref(facts);
+}
+
+TEST(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    for (size_t i = 0; i < COUNT(precisions); i++)
+        compare(EVERY_TYPE, precisions[i]);
+}
+
 /* ---- other checkpoints ------------------------------------------------------------------------------------------- */
 
 /* Of their odd widths some are no multiple of 32 (in v2 and moonlight all): what is summed over them stays as it is stored. */
@@ -251,7 +304,8 @@ static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t meth
 
 TEST(drafts_in_q8_and_q4_are_those_of_the_reference)
 {
-    static const char *const names[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3", "golden/tiny/glm"}, *const precisions[] = {"q8", "q4"};
+    static const char *const names[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3", "golden/tiny/glm"};
+    static const char *const precisions[] = {"q8", "q4"};
     for (size_t i = 0; i < COUNT(names) * COUNT(precisions); i++) {
         struct subject s = {.path = names[i / 2], .precision = precisions[i % 2]};
         vb_model_options o = {.precision = s.precision};
@@ -275,6 +329,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_every_type),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_mixed_types),
+        cmocka_unit_test(the_reference_computes_what_numpy_does_of_a_file_of_every_type),
+        cmocka_unit_test(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_in_q8_and_q4),
         cmocka_unit_test(drafts_in_q8_and_q4_are_those_of_the_reference),
     };

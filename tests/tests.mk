@@ -43,12 +43,13 @@ SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
 SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gguf
 SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/fuzz.seed
+SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
-          test_tokenizer_errors test_tiktoken test_template test_session test_sampler test_stop
+          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
@@ -101,7 +102,8 @@ test-deps:
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
 # The longest first, so that no core waits for one of them at the end.
-LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_diff test_precision test_forced checkops_attention)
+LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
+          checkops_attention)
 run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 

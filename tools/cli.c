@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,22 @@ int cli_file_end(const struct cli *c, struct cli_file *file)
     remove(file->part);
     return code;
 }
+
+static volatile sig_atomic_t stopped; /* the signal that asked for it */
+
+static void stop(int signal_number) { stopped = signal_number; }
+
+void cli_listen_to_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = stop}, was;
+    for (size_t i = 0; i < 3; i++)
+        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
+            sigaction(signals[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+}
+
+int cli_stopped(void) { return stopped; }
 
 double cli_seconds(void)
 {
@@ -287,12 +304,10 @@ int cli_draft_tokens(const struct cli *c)
 
 const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
 
-int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out)
+int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o)
 {
-    vb_error err;
-    vb_session_options o = c->session;
     long long most = vb_max_positions(c->model), wanted = (long long)prompt_tokens + n;
-    *out = NULL;
+    *o = c->session;
     if (c->context > most)
         return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %lld", c->context, most);
     if ((long long)prompt_tokens > (c->context > 0 ? c->context : most))
@@ -301,11 +316,22 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
     int code = cli_thinking(c);
     if (code != EXIT_DONE)
         return code;
-    o.sampling = c->session.sampling;
-    o.context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
-    o.draft = cli_draft_name(c);
-    o.draft_tokens = cli_draft_tokens(c);
-    o.draft_auto = c->draft_tokens == CLI_AUTO;
+    o->sampling = c->session.sampling;
+    o->context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
+    o->draft = cli_draft_name(c);
+    o->draft_tokens = cli_draft_tokens(c);
+    o->draft_auto = c->draft_tokens == CLI_AUTO;
+    return EXIT_DONE;
+}
+
+int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out)
+{
+    vb_error err;
+    vb_session_options o;
+    *out = NULL;
+    int code = cli_session_options(c, prompt_tokens, n, &o);
+    if (code != EXIT_DONE)
+        return code;
     return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 

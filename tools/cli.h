@@ -64,8 +64,11 @@ enum option_group {
     TAKES_STOP = 1 << 28, /* --stop */
     TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
     TAKES_LOGPROBS = 1 << 22, /* --logprobs */
-    TAKES_PROMPTS = 1 << 26, /* --prompts -o --max-sequences --cache-tokens */
+    TAKES_PROMPTS = 1 << 27, /* --prompts -o --max-sequences --cache-tokens */
     TAKES_CHAT = 1 << 23, /* --system --messages --chat-template-kwargs */
+    TAKES_SESSION = 1 << 24, /* --session: a prompt may be left out then */
+    TAKES_SAVE = 1 << 25,    /* --without-hidden --force */
+    TAKES_SAVE_AFTER = 1 << 26, /* --save-session */
     TAKES_NO_MODEL = 131072 /* MODEL may be left out */
 };
 
@@ -100,6 +103,7 @@ struct cli_drafting {
 struct cli {
     const struct command *command;
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
+    const char *load, *save; /* --session, --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *system, *messages, *template_kwargs; /* of a conversation */
@@ -110,7 +114,8 @@ struct cli {
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
     int x_as_is; /* of reference_options; diff's own affair */
-    int force;  /* quantize --force */
+    int force;  /* of quantize, and where sessions are saved */
+    int without_hidden;
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
@@ -143,7 +148,8 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_chat;
+    command_trace, command_bench, command_quantize, command_chat, command_session;
+extern const struct command *const session_actions[]; /* what argv[2] of `verbatim session` is; NULL ends the list */
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);
@@ -197,7 +203,8 @@ int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t 
 /* 5,6,7 or @FILE: integers separated by commas or white space. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
 
-/* Session options with the context that the prompt and n ask for. */
+/* Session options with the context that the prompt and n ask for; and a session opened with them. */
+int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o);
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
 /* Prints a JSON value on stdout, with a newline, and drops it. NULL, which json_pack gives for a name that is not
@@ -229,6 +236,16 @@ struct cli_file {
 };
 FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path);
 int cli_file_end(const struct cli *c, struct cli_file *file);
+
+/* tools/session.c: a file that is to be written may be, or exists without --force; the session is written to it; the session of
+ * --session, with room for n tokens after the `more` that are to be appended. Reports errors. */
+int cli_check_session_file(const struct cli *c, const char *option, const char *path);
+int cli_save_session(const struct cli *c, vb_session *session, const char *path);
+int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
+
+/* So that a file half written is taken away: after this, signals that end a program are only remembered. The one that came, or 0. */
+void cli_listen_to_signals(void);
+int cli_stopped(void);
 
 double cli_seconds(void);
 /* "label: 37 %" on a terminal's stderr, at most ten times a second; done == total erases the line. */

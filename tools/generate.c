@@ -13,31 +13,51 @@ static int report(struct answer *a, const vb_session *s, size_t prompt, const vb
     return code;
 }
 
-static int run(struct cli *c)
+/* The session before the first new token: a prompt, a loaded session, or both; *count tokens. */
+static int open_timeline(struct cli *c, long long n, vb_session **session, size_t *count)
 {
     int32_t *prompt = NULL;
+    vb_error err;
+    int code = EXIT_DONE;
+    *count = 0;
+    c->no_bos |= c->load && !c->bos; /* the text goes on */
+    if (!c->load || c->prompt || c->prompt_file || c->tokens || c->chat)
+        code = cli_prompt(c, &prompt, count);
+    if (code == EXIT_DONE)
+        code = c->load ? cli_load_session(c, *count, n, session) : cli_session(c, *count, n, session);
+    if (code == EXIT_DONE && *count && vb_append(*session, prompt, *count, &err))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE)
+        vb_tokens(*session, count);
+    free(prompt);
+    return code;
+}
+
+static int run(struct cli *c)
+{
     size_t count;
     long long n = c->n < 0 ? 128 : c->n;
     vb_session *session = NULL;
     vb_result result = {.fingerprint = VB_FINGERPRINT_START};
-    vb_error err;
     if (c->prompts)
         return prompts_run(c);
-    int code = cli_open(c);
+    int code = cli_check_session_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
-        code = cli_prompt(c, &prompt, &count);
+        code = cli_open(c);
     c->session.progress = answer_show_prefill;
     if (code == EXIT_DONE)
-        code = cli_session(c, count, n, &session);
-    if (code == EXIT_DONE && vb_append(session, prompt, count, &err))
-        code = cli_error(c, &err);
+        code = open_timeline(c, n, &session, &count);
     if (code == EXIT_DONE) {
         struct answer answer = {.c = c};
         code = answer_generate(&answer, session, (size_t)n, &result);
-        code = report(&answer, session, count, &result, code);
+        int ended = code == EXIT_DONE || code == EXIT_INTERRUPTED;
+        int saved = c->save && ended ? cli_save_session(c, session, c->save) : EXIT_DONE;
+        if (saved == EXIT_DONE)
+            code = report(&answer, session, count, &result, code);
+        else
+            json_decref(answer.logprobs), code = saved;
     }
     vb_session_close(session);
-    free(prompt);
     return code;
 }
 
@@ -45,7 +65,8 @@ const struct command command_generate = {
     "generate", "continue a prompt",
     "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
     "usage: verbatim generate MODEL --chat [--system TEXT] [--messages FILE.json] [--prompt TEXT | --prompt-file FILE] [OPTIONS]\n"
-    "usage: verbatim generate MODEL --prompts FILE.jsonl [-o OUT.jsonl] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n\n"
+    "usage: verbatim generate MODEL --prompts FILE.jsonl [-o OUT.jsonl] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n"
+    "usage: verbatim generate MODEL --session FILE [--prompt TEXT | ...] [OPTIONS]\n\n"
     "The text goes to stdout as it comes (accepted drafts are green on a terminal), one line of statistics to stderr.\n\n"
     "  --prompt TEXT          the prompt, as it stands: without --chat no chat template is applied\n"
     "  --prompt-file FILE     its bytes, as they are\n"
@@ -67,6 +88,9 @@ const struct command command_generate = {
     "  --max-sequences N      of --prompts: so many side by side, 1 to 64 (8)\n"
     "  --cache-tokens N       of --prompts: tokens that the cache holds for all together (N times the longest with what it may\n"
     "                         become); when it is full the youngest waits, and is computed again\n"
+    "  --session FILE         go on from a saved session (verbatim session --help), with the prompt, if there is one, behind it\n"
+    "  --save-session FILE    save the session when the text is done; one that exists is not replaced without --force\n"
+    "  --without-hidden       save it without hidden rows\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
     CLI_DRAFT_HELP
@@ -110,5 +134,5 @@ const struct command command_generate = {
     "                         (0 to 1000), from the logits it was chosen from, before temperature, top-k and top-p\n\n"
     "Ctrl-C ends the text after the current token, with its statistics (finish_reason `interrupted`) and exit code 130.\n",
     TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
-        TAKES_ACCEPTANCE | TAKES_PROMPTS,
+        TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_SAVE_AFTER | TAKES_PROMPTS,
     run};

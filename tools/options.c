@@ -93,7 +93,10 @@ static const struct option options[] = {
     {"--type", TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0},
     {"--embedding-type", TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0},
     {"--head-type", TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0},
-    {"--force", TAKES_QUANTIZE, FLAG, AT(force), 0, 0},
+    {"--force", TAKES_QUANTIZE | TAKES_SAVE, FLAG, AT(force), 0, 0},
+    {"--session", TAKES_SESSION, TEXT_VALUE, AT(load), 0, 0},
+    {"--save-session", TAKES_SAVE_AFTER, TEXT_VALUE, AT(save), 0, 0},
+    {"--without-hidden", TAKES_SAVE, FLAG, AT(without_hidden), 0, 0},
     {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
     {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
     {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
@@ -231,7 +234,8 @@ static int check_output(const struct cli *c, const char *option, const char *pat
 static int check_prompts(const struct cli *c)
 {
     const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
-                          c->messages ? "--messages" : NULL, c->logprobs >= 0 ? "--logprobs" : NULL,
+                          c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
+                          c->logprobs >= 0 ? "--logprobs" : NULL,
                           c->session.prefill && strcmp(c->session.prefill, "contract") ? "--prefill onednn" : NULL};
     const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : NULL;
     if (!c->prompts)
@@ -272,7 +276,7 @@ static int check(struct cli *c)
     int chat = cli_check_chat(c);
     if (chat != EXIT_DONE)
         return chat;
-    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !c->prompts && !(c->chat && !prompts))
+    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !((c->chat || c->load || c->prompts) && !prompts))
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
@@ -283,6 +287,8 @@ static int check(struct cli *c)
         output = check_output(c, "--html", c->html);
     if (output == EXIT_DONE)
         output = check_output(c, "--svg", c->svg);
+    if (output == EXIT_DONE)
+        output = check_output(c, "--save-session", c->save);
     if (output != EXIT_DONE)
         return output;
     if (c->bos && c->no_bos)
@@ -295,15 +301,35 @@ static int check(struct cli *c)
     return code == EXIT_DONE ? cli_drafting(c) : code;
 }
 
+/* `verbatim session` becomes the command "session ACTION", of argv[2]. */
+static int find_action(struct cli *c, int argc, char **argv)
+{
+    const char *name = c->command->name, *found = argc > 2 ? argv[2] : "nothing";
+    char known[128] = "";
+    for (const struct command *const *a = session_actions; *a; a++) {
+        const char *action = (*a)->name + strlen(name) + 1;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", *known ? " or " : "", action);
+        if (argc > 2 && !strcmp(action, argv[2])) {
+            c->command = *a;
+            return EXIT_DONE;
+        }
+    }
+    return cli_fail(c, EXIT_USAGE, "%s wants %s, found %.64s; see verbatim %s --help", name, known, found, name);
+}
+
 int cli_parse(struct cli *c, int argc, char **argv)
 {
-    int code = EXIT_DONE, only_arguments = 0;
+    int code = EXIT_DONE, only_arguments = 0, first = 2;
     look_ahead(c, argc, argv);
     if (!c->command)
         return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
     if (c->help)
         return EXIT_DONE;
-    for (int i = 2; i < argc && code == EXIT_DONE; i++) {
+    if (c->command == &command_session) {
+        code = find_action(c, argc, argv);
+        first = 3;
+    }
+    for (int i = first; i < argc && code == EXIT_DONE; i++) {
         if (!only_arguments && !strcmp(argv[i], "--"))
             only_arguments = 1;
         else

@@ -3,6 +3,7 @@
 #include "prompts.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,6 +279,7 @@ static int loop(struct prompts *p)
     vb_error err;
     p->started = cli_seconds();
     answer_watch_interrupt(0);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     while (left && p->code == EXIT_DONE && !p->interrupted && !ferror(stdout)) {
         p->code = fill(p);
         if (p->code == EXIT_DONE && vb_batch_step(p->batch, &left, &err))

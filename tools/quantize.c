@@ -1,7 +1,6 @@
 /* tools/quantize.c -- `verbatim quantize`: a model as one GGUF file, rounded or quantised. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -52,25 +51,10 @@ static int check_paths(const struct cli *c)
 
 /* ---- the file ---- */
 
-static volatile sig_atomic_t stopped; /* the signal that asked for it */
-
-static void stop(int signal_number) { stopped = signal_number; }
-
-/* So that a file half written is taken away. */
-static void listen_to_signals(void)
-{
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = stop}, was;
-    for (size_t i = 0; i < 3; i++)
-        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
-            sigaction(signals[i], &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
-}
-
 static int show_progress(void *label, size_t done, size_t total)
 {
     cli_progress(label, done, total);
-    return stopped != 0;
+    return cli_stopped() != 0;
 }
 
 /* An OUT that has come since is not replaced either. */
@@ -103,8 +87,8 @@ static int give_up(const struct cli *c, struct cli_file *file, const vb_error *e
     int number = errno;
     fclose(file->f);
     remove(file->part);
-    if (stopped)
-        return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", file->path, strsignal(stopped));
+    if (cli_stopped())
+        return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", file->path, strsignal(cli_stopped()));
     return err ? cli_error(c, err) : cli_fail(c, EXIT_OTHER, "%s: %s", file->path, strerror(number));
 }
 
@@ -113,7 +97,7 @@ static int write_file(const struct cli *c, const struct gguf_plan *p)
     struct cli_file file;
     vb_error err;
     char label[] = "quantising";
-    listen_to_signals();
+    cli_listen_to_signals();
     if (!cli_file_begin(c, &file, c->out))
         return EXIT_OTHER;
     int rc = gguf_plan_write(p, fileno(file.f), c->out, c->session.threads, show_progress, label, &err);
@@ -121,7 +105,7 @@ static int write_file(const struct cli *c, const struct gguf_plan *p)
         cli_progress(label, 1, 1);
         return give_up(c, &file, &err);
     }
-    if (fsync(fileno(file.f)) || stopped || put_in_place(c, &file))
+    if (fsync(fileno(file.f)) || cli_stopped() || put_in_place(c, &file))
         return give_up(c, &file, NULL);
     fclose(file.f);
     sync_directory(c->out);

@@ -86,8 +86,8 @@ static void report(struct verify *v, const struct setting *s, const struct compa
         json_t *first = equal ? json_null()
                               : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
                                           "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
-                                                 "draft_tokens", longest, "auto", is_auto, "threads", s->threads, "chunk", s->chunk,
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+                                                 "draft_tokens", longest, "auto", is_auto, "draft_topk", s->topk > 1 ? s->topk : 1, "threads", s->threads, "chunk", s->chunk,
                                                  "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
                                                  "first_difference", first, "stats", cli_stats(r, longest)));
         return;

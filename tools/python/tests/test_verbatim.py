@@ -529,3 +529,57 @@ def test_a_library_of_another_version_is_refused(tmp_path):
     subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-o", tmp_path / "v.so", tmp_path / "v.c"], check=True)
     done = child("import verbatim; verbatim.Model('x')", VERBATIM_LIBRARY=str(tmp_path / "v.so"))
     assert "is version 9.9, these bindings are for " + verbatim.__version__ in done.stdout
+
+
+# ---- sessions in files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+@pytest.mark.parametrize("draft", METHODS)
+def test_a_loaded_session_goes_on_as_the_saved_one(models, tmp_path, draft, hidden):
+    model, file = models("tiny/v3-mtp3"), tmp_path / "session"
+    whole = model.generate(PROMPT, 20, temperature=0.9, seed=3, ignore_eos=True).tokens
+    options = dict(context=60, draft=draft, temperature=0.9, seed=3, threads=1)
+    with model.session(**options) as session:
+        session.append(PROMPT)
+        assert session.generate(8, ignore_eos=True).tokens == whole[:8]
+        session.save(file, hidden=hidden)
+        assert session.generate(12, ignore_eos=True).tokens == whole[8:]
+        with pytest.raises(verbatim.VerbatimError, match="it exists"):
+            session.save(file)
+        session.save(file, hidden=hidden, replace=True)
+        with model.session(load=file, **options) as loaded:
+            assert loaded.tokens == session.tokens == PROMPT + whole
+
+
+def test_a_prompt_is_read_here_and_continued_by_the_command(models, tmp_path):
+    file = tmp_path / "session"
+    with models("tale").session(context=64, draft="mtp-eagle") as session:
+        session.append(PROMPT)
+        session.prefill()
+        session.save(file)
+    info = verbatim.session_info(file, check_all=True)
+    assert (info["tokens"], info["computed"], info["draft"], info["with_hidden"]) == (20, 19, "mtp-eagle", True)
+    assert info == {key: value for key, value in run_info(file).items() if key != "file"}
+    said = run("generate", path("tale"), "--session", file, "-n", 20, "--draft", "mtp-eagle")
+    assert said["fingerprint"] == models("tale").generate(PROMPT, 20).fingerprint
+
+
+def run_info(file):
+    done = subprocess.run([str(BUILD / "verbatim"), "session", "info", str(file), "--json"], stdout=subprocess.PIPE, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_damaged_file_is_an_exception_with_the_librarys_sentence(models, tmp_path):
+    file = tmp_path / "session"
+    with models("tiny/v3").session(context=30) as session:
+        session.append(PROMPT)
+        session.save(file)
+    with pytest.raises(verbatim.VerbatimError, match="another model"):
+        models("tiny/v3-mtp3").session(load=file)
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(verbatim.VerbatimError, match="damaged|cut short") as raised:
+        models("tiny/v3").session(load=file)
+    assert raised.value.code == verbatim.Code.BAD_CHECKPOINT
+    with pytest.raises(verbatim.VerbatimError, match="No such file"):
+        verbatim.session_info(tmp_path / "nothing")

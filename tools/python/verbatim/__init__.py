@@ -15,7 +15,7 @@ from ._c import VERSION as __version__
 from ._c import Code
 from ._call import VerbatimError
 from .model import Model, Taps
-from .session import Event, Result, Session, Tap
+from .session import Event, Result, Session, Tap, session_info
 from .tokenizer import Tokenizer
 
-__all__ = ["Code", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__"]
+__all__ = ["Code", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__", "session_info"]

@@ -297,10 +297,42 @@ class vb_batch_state(C.Structure):
     ]
 
 
+file_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_size_t, C.c_size_t)
+
+
+class vb_file_options(C.Structure):
+    _fields_ = [
+        ("without_hidden", C.c_int),
+        ("replace", C.c_int),
+        ("progress", file_callback),
+        ("progress_context", C.c_void_p),
+    ]
+
+
+class vb_session_info(C.Structure):
+    _fields_ = [
+        ("version", C.c_uint32),
+        ("bytes", C.c_size_t),
+        ("tokens", C.c_size_t),
+        ("computed", C.c_size_t),
+        ("context", C.c_size_t),
+        ("checkpoint", C.c_char * 256),
+        ("architecture", C.c_char * 64),
+        ("precision", C.c_char * 16),
+        ("conventions", C.c_char * 512),
+        ("weights", C.c_char * 32),
+        ("prefill", C.c_char * 16),
+        ("draft", C.c_char * 32),
+        ("draft_conventions", C.c_char * 512),
+        ("with_hidden", C.c_int),
+        ("drafter_bytes", C.c_size_t),
+    ]
+
+
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
-           vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state]
+           vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -339,6 +371,10 @@ FUNCTIONS = {
     "vb_batch_run": (C.c_int, [_object, _err]),
     "vb_batch_look": (None, [_object, C.POINTER(vb_batch_state)]),
     "vb_evaluate": (C.c_int, [_object, C.c_int, row_callback, C.c_void_p, _err]),
+    "vb_prefill": (C.c_int, [_object, _err]),
+    "vb_session_save": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_file_options), _err]),
+    "vb_session_load": (C.c_int, [_out, _object, C.POINTER(vb_session_options), C.c_char_p, C.POINTER(vb_file_options), _err]),
+    "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
     "vb_draft": (C.c_int, [_object, _ids, _ids, _ids, _err]),
     "vb_draft_tree": (C.c_int, [_object, _ids, _ids, _ids, C.POINTER(C.c_double), _ids, _err]),
     "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),

@@ -10,7 +10,7 @@ import typing
 import numpy as np
 
 from . import _c
-from ._call import Guard, Handle, check, copy_row, ids_array, ids_pointer, view
+from ._call import Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, view
 
 ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
 
@@ -72,13 +72,14 @@ class Session:
     acceptance     which drafts stand: None or "strict"; "rejection": the distribution of plain decoding on another path, with
                    drafts that are drawn (draft_sample_method None or "probabilistic") or the best of their rows ("greedy");
                    "relaxed", lossy: with relaxed_topk (10), relaxed_delta (0.6) between thinking=(begin, end), two tokens
+    load           a file that save has written: the session goes on from there, to the bits that the saved one would have given
     on_progress    on_progress(done, total): tokens of the prompt
     on_tap         on_tap(Tap): every named intermediate value, as it is computed; scores=True: attention scores too
 
     A callback may raise: the run stops there and the exception comes out of the call that began it. It may not use
     the session. One thread at a time may use a session; threads may share its model."""
 
-    def __init__(self, model, *, on_progress=None, on_tap=None, **options):
+    def __init__(self, model, *, load=None, on_progress=None, on_tap=None, **options):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options, models = session_options(self._guard, model, **options)
         # always: a signal's handler runs only where Python does, and a long prompt would keep it waiting
@@ -86,7 +87,14 @@ class Session:
         if on_tap:
             options.tap = self._guard.callback(_c.tap_callback, lambda tap: on_tap(_tap(tap.contents)))
         pointer, err = C.c_void_p(), _c.vb_error()
-        check(self._lib.vb_session_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
+        if load is None:
+            check(self._lib.vb_session_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
+        else:
+            file_options = self._file_options()
+            with self._guard:
+                code = self._lib.vb_session_load(C.byref(pointer), model._pointer(), C.byref(options), path_bytes(load),
+                                                 C.byref(file_options), C.byref(err))
+            check(code, err)
         self._handle = Handle(pointer.value, self._lib.vb_session_close, options, [m._handle for m in models])
         for m in models:
             m._sessions.add(self)
@@ -130,6 +138,20 @@ class Session:
     def truncate(self, count: int):
         """Cuts the timeline, and the caches with it, to its first `count` tokens."""
         self._run(self._lib.vb_truncate, number("count", count, 0))
+
+    def _file_options(self, **options):
+        """With a callback, so that a signal's handler can run, and stop what takes long."""
+        return _c.vb_file_options(progress=self._guard.callback(_c.file_callback, lambda done, total: 0, 1), **options)
+
+    def prefill(self):
+        """Computes what is due of the timeline, but for the last token, from which the next is chosen."""
+        self._run(self._lib.vb_prefill)
+
+    def save(self, path, *, hidden=True, replace=False):
+        """Writes the session to a file, which is there when it is whole, and takes another's place only with replace. Without
+        hidden rows the first draft after a load takes zeros; the output is the same. Sampling options are not in it."""
+        options = self._file_options(without_hidden=not hidden, replace=bool(replace))
+        self._run(self._lib.vb_session_save, path_bytes(path), C.byref(options))
 
     def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=()) -> Result:
         """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
@@ -180,6 +202,15 @@ class Session:
             return bool(on_row(depth, index, view(C.addressof(logits.contents), [self.model.vocab_size], [1], np.float32)))
 
         self._run(self._lib.vb_evaluate, depths, self._guard.callback(_c.row_callback, row, 1), None)
+
+
+def session_info(path, check_all=False) -> dict:
+    """What a file that Session.save has written says of itself; check_all: every checksum is compared."""
+    info, err = _c.vb_session_info(), _c.vb_error()
+    check(_c.library().vb_session_info_read(C.byref(info), path_bytes(path), bool(check_all), None, C.byref(err)), err)
+    said = {name: getattr(info, name) for name, _ in info._fields_}
+    said["with_hidden"] = bool(info.with_hidden)
+    return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
 
 
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,

@@ -1,0 +1,138 @@
+/* engine/session_identity.c -- a model in some sixty lines. */
+#include "session_identity.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PLACES 256 /* of matrices that are looked at */
+#define BYTES 64   /* at each */
+
+/* ---- weights ---- */
+
+static size_t matrix_bytes(const struct tensor *t) { return t->ndim > 1 && t->data ? t->bytes : 0; }
+
+/* Places j * total / PLACES, counted over all matrices: those that lie in this one, which begins at `begin`. */
+static uint64_t look_at(const struct crc64 *crc, uint64_t sum, const struct tensor *t, size_t begin, size_t total)
+{
+    for (uint64_t j = 0; j < PLACES; j++) {
+        size_t place = (size_t)((double)total / PLACES * (double)j);
+        if (place < begin || place - begin >= t->bytes)
+            continue;
+        size_t rest = t->bytes - (place - begin);
+        sum = crc64(crc, sum, (const char *)t->data + (place - begin), rest < BYTES ? rest : BYTES);
+    }
+    return sum;
+}
+
+uint64_t session_fingerprint(const struct checkpoint *c)
+{
+    struct crc64 crc;
+    uint64_t sum = 0;
+    size_t total = 0, begin = 0;
+    crc64_open(&crc);
+    for (size_t i = 0; i < checkpoint_count(c); i++)
+        total += matrix_bytes(checkpoint_at(c, i));
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct tensor *t = checkpoint_at(c, i);
+        sum = crc64(&crc, sum, t->name, strlen(t->name) + 1);
+        sum = crc64(&crc, sum, t->dtype_name, strlen(t->dtype_name) + 1);
+        sum = crc64(&crc, sum, t->shape, (size_t)t->ndim * sizeof *t->shape);
+        if (matrix_bytes(t))
+            sum = look_at(&crc, sum, t, begin, total);
+        else if (t->data)
+            sum = crc64(&crc, sum, t->data, t->bytes);
+        begin += matrix_bytes(t);
+    }
+    return sum;
+}
+
+/* ---- lines ---- */
+
+struct lines {
+    char *text;
+    size_t used;
+};
+
+static void add(struct lines *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct lines *l, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(l->text + l->used, SESSION_TEXT_ROOM - l->used, format, args);
+    va_end(args);
+    l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
+}
+
+/* The conventions of one kind; the others as by default. */
+static void list_of(const struct config *c, int of_target, char *list, size_t room)
+{
+    struct conventions kind = c->conventions;
+    for (int i = 0; i < CONVENTIONS; i++)
+        if ((i >= FIRST_TARGET_CONVENTION) != of_target)
+            kind.value[i] = 0;
+    conventions_list(&kind, list, room);
+}
+
+void session_draft_conventions(const struct model *m, char *list, size_t room) { list_of(&m->config, 0, list, room); }
+
+char *session_identity(const struct model *m, size_t context)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    const struct config *c = &m->config;
+    struct lines l = {vb_alloc(m->allocator, SESSION_TEXT_ROOM, 1), 0};
+    char value[32], conventions[512];
+    const char *key;
+    int from_default, long_enough = context > (size_t)c->rope_original_max_position_embeddings;
+    if (!l.text)
+        return NULL;
+    add(&l, "architecture=%s\n", c->architecture);
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        if (strcmp(key, "max_position_embeddings")) /* a limit, which changes no bit */
+            add(&l, "%s=%s\n", key, value);
+    add(&l, "rope pairs=%s\n", c->rope_interleave ? "adjacent" : "halves");
+    if (c->rope_yarn)
+        add(&l, "YaRN=%.17g %.17g %.17g %.17g %.17g %d\n", c->rope_factor, c->rope_beta_fast, c->rope_beta_slow,
+            c->rope_mscale, c->rope_mscale_all_dim, c->rope_original_max_position_embeddings);
+    add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
+    add(&l, "MTP modules=%d\n", m->num_mtp);
+    add(&l, "precision=%s\n", precisions[c->precision]);
+    list_of(c, 1, conventions, sizeof conventions);
+    add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
+    add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
+    add(&l, "weights=%016" PRIx64 "\n", session_fingerprint(m->checkpoint));
+    return l.text;
+}
+
+/* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what it does now
+ * was done then. */
+static int is_news(const struct config *c, const char *name)
+{
+    const char *key;
+    char value[32];
+    int from_default;
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        if (!strcmp(key, name))
+            return from_default;
+    return 0;
+}
+
+int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err)
+{
+    for (const char *mine = ours, *next; *mine; mine = next) {
+        size_t key = strcspn(mine, "="), value = strcspn(mine + key, "\n") - 1, size;
+        char name[64];
+        next = mine + key + 1 + value + 1;
+        snprintf(name, sizeof name, "%.*s", (int)key, mine);
+        const char *theirs = session_line(saved, name, &size);
+        if (theirs && size == value && !memcmp(theirs, mine + key + 1, value))
+            continue;
+        if (!theirs && is_news(&m->config, name))
+            continue;
+        if (!theirs)
+            theirs = "not said", size = strlen(theirs);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with another model or other options: %s is %.*s there and %.*s here",
+                       path, name, (int)(size < 100 ? size : 100), theirs, (int)(value < 100 ? value : 100), mine + key + 1);
+    }
+    return VB_OK;
+}

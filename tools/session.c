@@ -1,0 +1,168 @@
+/* tools/session.c -- `verbatim session`: a prompt read here, to be continued elsewhere; and what is in such a file. Also what
+ * `generate` needs to load and save sessions. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "../engine/drafter.h"
+#include "cli.h"
+
+static int show_progress(void *label, size_t done, size_t total)
+{
+    cli_progress(label, done, total);
+    return cli_stopped();
+}
+
+static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
+
+/* ---- writing ---- */
+
+int cli_check_session_file(const struct cli *c, const char *option, const char *path)
+{
+    struct stat st;
+    if (!path || stat(path, &st))
+        return !path || errno == ENOENT ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: %s", option, path, strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return cli_fail(c, EXIT_OTHER, "%s %s: it is a directory", option, path);
+    return c->force ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: it exists, and --force is not given", option, path);
+}
+
+int cli_save_session(const struct cli *c, vb_session *session, const char *path)
+{
+    vb_error err;
+    char label[] = "saving";
+    vb_file_options o = {.without_hidden = c->without_hidden, .replace = c->force, .progress = show_progress,
+                         .progress_context = label};
+    cli_listen_to_signals();
+    int failed = vb_session_save(session, path, &o, &err);
+    cli_progress(label, 1, 1);
+    if (failed && cli_stopped())
+        return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", path, strsignal(cli_stopped()));
+    if (failed)
+        cli_error(c, &err);
+    return failed ? EXIT_OTHER : EXIT_DONE;
+}
+
+static int save(struct cli *c)
+{
+    int32_t *prompt = NULL;
+    size_t count;
+    vb_session *session = NULL;
+    vb_session_info info;
+    vb_error err;
+    int code = cli_check_session_file(c, "-o", c->out);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &prompt, &count);
+    c->session.progress = show_prefill;
+    c->session.progress_context = "reading the prompt";
+    if (code == EXIT_DONE)
+        code = cli_session(c, count, 0, &session);
+    if (code == EXIT_DONE && (vb_append(session, prompt, count, &err) || vb_prefill(session, &err)))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE)
+        code = cli_save_session(c, session, c->out);
+    if (code == EXIT_DONE && vb_session_info_read(&info, c->out, 0, NULL, &err))
+        code = cli_error(c, &err);
+    if (code == EXIT_DONE && c->json)
+        code = cli_print_json(json_pack("{s:s,s:I,s:I,s:I}", "file", c->out, "bytes", (json_int_t)info.bytes, "tokens",
+                                        (json_int_t)info.tokens, "computed", (json_int_t)info.computed));
+    else if (code == EXIT_DONE)
+        printf("%s: %zu tokens, of which %zu are computed, %.3f MB\n", c->out, info.tokens, info.computed, 1e-6 * (double)info.bytes);
+    vb_session_close(session);
+    free(prompt);
+    return code;
+}
+
+/* ---- reading ---- */
+
+/* A method whose state cannot be made anew of the tokens alone. */
+static void tell_drafts(const struct cli *c, const vb_session_info *info)
+{
+    const struct drafter_type *type;
+    if (drafter_find(&type, cli_draft_name(c), NULL) || !type || !type->save || !strcmp(type->name, info->draft) || !info->computed)
+        return;
+    fprintf(stderr, "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be poor\n",
+            c->load, cli_draft_name(c), info->draft);
+}
+
+int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out)
+{
+    vb_session_info info;
+    vb_session_options o;
+    vb_error err;
+    char label[] = "loading";
+    vb_file_options file = {.progress = show_progress, .progress_context = label};
+    *out = NULL;
+    if (vb_session_info_read(&info, c->load, 0, NULL, &err))
+        return cli_error(c, &err);
+    int code = cli_session_options(c, info.tokens + more, n, &o);
+    if (code != EXIT_DONE)
+        return code;
+    tell_drafts(c, &info);
+    int failed = vb_session_load(out, c->model, &o, c->load, &file, &err);
+    cli_progress(label, 1, 1);
+    return failed ? cli_error(c, &err) : EXIT_DONE;
+}
+
+static int print_info(const struct cli *c, const vb_session_info *i)
+{
+    if (c->json)
+        return cli_print_json(json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:I}", "file", c->model_dir, "version",
+                                        (int)i->version, "bytes", (json_int_t)i->bytes, "tokens", (json_int_t)i->tokens, "computed",
+                                        (json_int_t)i->computed, "context", (json_int_t)i->context, "checkpoint", i->checkpoint,
+                                        "architecture", i->architecture, "precision", i->precision, "conventions", i->conventions,
+                                        "weights", i->weights, "prefill", i->prefill, "draft", i->draft, "draft_conventions",
+                                        i->draft_conventions, "with_hidden", i->with_hidden, "drafter_bytes",
+                                        (json_int_t)i->drafter_bytes));
+    printf("%s: a session of version %u, %.3f MB, undamaged\n", c->model_dir, i->version, 1e-6 * (double)i->bytes);
+    printf("  model        %s: %s, precision %s, weights %s\n", i->checkpoint, i->architecture, i->precision, i->weights);
+    printf("  conventions  %s\n", i->conventions);
+    printf("  tokens       %zu, of which %zu are computed, prefill %s; its context was %zu\n", i->tokens, i->computed, i->prefill, i->context);
+    printf("  drafts       %s", i->draft);
+    if (i->drafter_bytes)
+        printf(", %.3f MB %s the target's hidden rows%s%s", 1e-6 * (double)i->drafter_bytes, i->with_hidden ? "with" : "without",
+               *i->draft_conventions ? "; " : "", i->draft_conventions);
+    putchar('\n');
+    return EXIT_DONE;
+}
+
+static int info(struct cli *c)
+{
+    vb_session_info i;
+    vb_error err;
+    char label[] = "reading";
+    vb_file_options o = {.progress = show_progress, .progress_context = label};
+    if (!c->model_dir)
+        return cli_fail(c, EXIT_USAGE, "FILE is missing; see verbatim session --help");
+    int failed = vb_session_info_read(&i, c->model_dir, 1, &o, &err);
+    cli_progress(label, 1, 1);
+    return failed ? cli_error(c, &err) : print_info(c, &i);
+}
+
+/* ---- the command ---- */
+
+#define USAGE                                                                                                               \
+    "usage: verbatim session save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"             \
+    "usage: verbatim session info FILE [--json]\n\n"                                                                        \
+    "save reads the prompt and writes what `generate MODEL --session FILE` needs to go on from there: on this machine or\n"  \
+    "another one, with any threads, instruction set and draft method, to the same bits. `generate --save-session FILE` saves\n" \
+    "a text that has begun. info says what is in a file, and whether all of it is undamaged.\n\n"                           \
+    "  -o FILE                it is there when it is whole, not before; one that exists is not replaced\n"                   \
+    "  --force                it is\n"                                                                                      \
+    "  --draft METHOD, --draft-tokens K    who will draft: its state is saved too (none)\n"                                 \
+    "  --without-hidden       without the target's hidden rows: where a file ends with a new token, the first draft after it\n" \
+    "                         takes zeros in a dummy slot, as MindIE's does; same output\n"                                 \
+    "  --json                 save: file, bytes, tokens, computed; info: those, version, context, checkpoint, architecture,\n" \
+    "                         precision, conventions, weights, prefill, draft, draft_conventions, with_hidden, drafter_bytes\n" \
+    "  --prompt-file, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk, --prefill, --context,\n"     \
+    "  --convention, --as, --numa, --mlock, --speculative-config, ...    as for generate\n"
+
+const struct command command_session = {"session", "save what was read of a prompt, for generate --session; look at such a file",
+                                        USAGE, 0, NULL};
+static const struct command session_save = {
+    "session save", "", USAGE, TAKES_COMPUTE | TAKES_PROMPT | TAKES_DRAFT | TAKES_PREFILL | TAKES_OUT | TAKES_SAVE, save};
+static const struct command session_info = {"session info", "", USAGE, TAKES_NO_MODEL, info};
+const struct command *const session_actions[] = {&session_save, &session_info, NULL};
