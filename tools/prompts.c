@@ -307,7 +307,7 @@ static int open_batch(struct prompts *p)
     if ((size_t)p->max_sequences > left)
         p->max_sequences = (int32_t)left;
     p->context = (int32_t)p->file.line[longest].most;
-    int code = try_session(c, NULL, p->context, &p->draft_bytes);
+    int code = cli_draft_tokens(c) ? try_session(c, NULL, p->context, &p->draft_bytes) : EXIT_DONE;
     if (code != EXIT_DONE)
         return code;
     vb_batch_options o = {.session = session_options(c), .max_sequences = p->max_sequences, .cache_tokens = c->cache_tokens};
