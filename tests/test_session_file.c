@@ -111,9 +111,11 @@ TEST(a_file_with_any_byte_changed_is_refused)
         bytes[i] = (char)(was ^ 1 << i % 8);
         write_file(dir, "other", bytes, size);
         check_refused(other, "a bit changed in byte", i);
-        bytes[i] = (char)~was;
-        write_file(dir, "other", bytes, size);
-        check_refused(other, "all bits changed in byte", i);
+        if (i < SESSION_HEAD || i % 4 == 0) {
+            bytes[i] = (char)~was;
+            write_file(dir, "other", bytes, size);
+            check_refused(other, "all bits changed in byte", i);
+        }
         bytes[i] = was;
     }
     vb_free(NULL, bytes);
@@ -207,9 +209,9 @@ TEST(a_file_whose_checksums_fit_does_no_harm)
                 static const unsigned char values[] = {0, 1, 0x80, 0xff};
                 if ((i >= SESSION_TABLE && i < sections[2]) || (i >= sections[4] && i < sections[5]))
                     continue;
-                if (i > sections[5] + 72 && i % 4) /* somewhere there a depth's length is */
+                if (i > sections[5] + 72 && i % 8) /* somewhere there a depth's length is */
                     continue;
-                for (size_t v = 0; v < COUNT(values) + 2; v++) {
+                for (size_t v = i % 2; v < COUNT(values) + 2; v += 2) { /* every other one of them */
                     memcpy(copy, bytes, size);
                     copy[i] = (char)(v < COUNT(values) ? values[v] : v == COUNT(values) ? bytes[i] + 1 : bytes[i] - 1);
                     int was = try_forged(copy, size, &o);
