@@ -109,7 +109,7 @@ static struct verdict choose_at(const struct run *run, const float *logits, size
     if (*draft >= 0)
         d = (struct draft_at){p->draft[*draft], (int)i + 1, vb_is_end_token(s->model, p->draft[*draft])};
     struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + i * !MISTAKE(random_number_by_round), &d);
-    for (int other = *draft; p->tree && other >= 0 && !v.stands; other = draft_behind(p, at, other))
+    for (int other = *draft; p->tree && other >= 0 && !v.stands && !MISTAKE(first_child_alone); other = draft_behind(p, at, other))
         if (p->draft[other] == v.token)
             v.stands = 1, *draft = other;
     return v;

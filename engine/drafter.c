@@ -31,7 +31,9 @@ int drafter_check(const struct drafter_type *type, const struct model *m, const 
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
     if (type->needs == NEEDS_HEAD && !o->draft_head)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
-    int version = type->needs == NEEDS_HEAD ? eagle_head_version(o->draft_head, m->allocator) : 0;
+    int version = 0, code = type->needs == NEEDS_HEAD ? eagle_head_version(&version, o->draft_head, m->allocator, err) : VB_OK;
+    if (code)
+        return code;
     if (version && version != drafter_head_version(type)) /* one that cannot be read is told of when it is opened */
         return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, type->name);
     if (type->needs == NEEDS_CALLBACK && !o->draft_callback)

@@ -1,6 +1,7 @@
 /* engine/eagle.c -- one pass of rows through an EAGLE head. */
 #include "eagle.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -166,6 +167,7 @@ static void join(struct eagle *e, const struct workspace *target)
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next,
                 size_t S)
 {
+    assert(S <= e->max_rows);
     join(e, target);
     op_with_crew(&e->cx, pass, &(struct pass){e, rows, h, g, next, S});
     e->cx.crew = NULL;

@@ -42,8 +42,8 @@ struct eagle_head {
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* 1 or 3: which kind of head is in DIR; 0: none that can be read. */
-int eagle_head_version(const char *dir, const vb_allocator *a);
+/* *version: 1 or 3: which kind of head is in DIR; 0: none that can be read. VB_NO_MEMORY is its only error. */
+int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
 /* Bytes of weights that a drafted token reads. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 

@@ -327,17 +327,20 @@ static int has(struct checkpoint *c, const char *layer, const char *part)
     return checkpoint_find(c, name) != NULL;
 }
 
-int eagle_head_version(const char *dir, const vb_allocator *a)
+int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err)
 {
     struct checkpoint *c;
-    vb_error err;
-    int version = 0;
-    if (checkpoint_open(&c, dir, a, &err))
-        return 0;
+    vb_error why;
+    int rc = checkpoint_open(&c, dir, a, &why);
+    *version = 0;
+    if (rc == VB_NO_MEMORY)
+        return vb_fail(err, rc, "%s", why.message);
+    if (rc)
+        return VB_OK;
     if (has(c, "", "fc.weight"))
-        version = has(c, "midlayer.", "hidden_norm.weight") || has(c, "layers.0.", "hidden_norm.weight") ? 3 : 1;
+        *version = has(c, "midlayer.", "hidden_norm.weight") || has(c, "layers.0.", "hidden_norm.weight") ? 3 : 1;
     checkpoint_close(c);
-    return version;
+    return VB_OK;
 }
 
 size_t eagle_head_bytes(const struct eagle_head *h)

@@ -244,7 +244,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
         s->rows[j] = row;
     }
     for (size_t done = 0; done < n + pad;) {
-        size_t S = at_most(n + pad - done, w->max_rows);
+        size_t S = at_most(n + pad - done, s->eagle.head ? s->eagle.max_rows : w->max_rows);
         mtp_pass(s, w, k, done, S);
         s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
         done += S;

@@ -7,7 +7,7 @@
 struct round {
     struct workspace *w;
     struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* their rows, and those that choose, fit: session_most_rows of run->chunk, and 1 + K */
+    struct run **runs; /* their rows, and those that choose, fit: session_most_rows of run->chunk, and 1 + max_drafts */
     size_t count;
     int by_onednn;  /* a chunk of prefill onednn, of the only run */
     size_t S;       /* told afterwards: rows of the target's pass, */

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "../ops/mistake.h"
 #include "../simd/fpenv.h"
 #include "eagle.h"
 #include "numa.h"
@@ -169,6 +170,17 @@ static int open_drafter(struct vb_session *s, vb_error *err)
     return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
 }
 
+/* What a pass must keep for the drafter, and room for its trees. */
+static int keep_features(struct vb_session *s, vb_error *err)
+{
+    int before[3], layers = s->model->config.num_hidden_layers;
+    if (1 + (size_t)s->max_drafts > s->work->max_rows || 1 + (size_t)s->max_drafts > s->work->max_logit_rows)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
+    if (!s->type || s->type->takes != TAKES_THREE || s->work->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
+        return VB_OK;
+    return workspace_keep_three(s->work, before, err);
+}
+
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
 {
     size_t V = (size_t)s->model->config.vocab_size;
@@ -186,9 +198,8 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
         code = sampler_open(&s->sampler, &s->options.sampling, V, a, err);
     if (!code)
         code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
-    int before[3];
-    if (!code && s->type && s->type->takes == TAKES_THREE && !s->work->three && eagle_layers(s->model->config.num_hidden_layers, before))
-        code = workspace_keep_three(s->work, before, err); /* else open refuses */
+    if (!code)
+        code = keep_features(s, err);
     if (!code)
         code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
@@ -335,7 +346,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     acceptance_round(s->acceptance);
     if (most)
         p->drafts = session_propose(s, p->draft, (int)most, failed);
-    p->tree = s->tree;
+    p->tree = p->drafts ? s->tree : NULL; /* which is of an earlier round where nothing was asked for */
     p->padding -= p->padding ? p->drafts : 0;
 }
 
@@ -360,9 +371,10 @@ static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct
         memcpy(slots, s->cache.slots, s->count * sizeof *slots);
         for (int a = i; a >= 0; a = t->parent[a])
             slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
-        rows[i].index = rows[i].position = (int32_t)index;
+        rows[i].index = (int32_t)index;
+        rows[i].position = (int32_t)(MISTAKE(node_position_by_row) ? s->count + (size_t)i : index);
         rows[i].parent = t->parent[i] + 1;
-        rows[i].slots = slots;
+        rows[i].slots = MISTAKE(node_sees_its_siblings) ? NULL : slots;
     }
 }
 
@@ -379,7 +391,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
     }
     for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
         rows[p->first_row + p->committed + i].parent = (int32_t)i;
-    if (p->tree && p->drafts)
+    if (p->tree)
         place_nodes(s, p->tree, rows + p->first_row + p->committed);
     return all;
 }
@@ -387,7 +399,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
-    if (p->tree && n)
+    if (p->tree && n && !MISTAKE(path_rows_left_behind))
         kvcache_take_path(&s->cache, s->count, p->path, n - 1);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
@@ -417,7 +429,7 @@ void session_gather(const struct vb_session *s, struct workspace *w, const struc
     size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
     float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
     for (size_t i = 0; p->tree && i + 1 < n; i++)
-        if ((size_t)p->path[i] != i)
+        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
             memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
 }
 
@@ -457,7 +469,9 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 {
     const struct drafter_type *type = s->type;
     size_t step = most_rows(s);
-    if (type->begin_as && other->type == type && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
+    const char *head = s->options.draft_head, *of_other = other->options.draft_head;
+    int same_head = type->needs != NEEDS_HEAD || !strcmp(head, of_other);
+    if (type->begin_as && other->type == type && same_head && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
         type->begin_as(s->drafter, other->drafter, rows);
         return 1;
     }

@@ -36,6 +36,12 @@
     _(cut_row_kept)                /* a cut leaves one row of the cache where it was */                                \
     _(one_draft_too_many)          /* the row behind a wrong draft chooses a token */                                  \
     _(bonus_token_dropped)         /* nothing chosen behind the last draft */                                          \
+    _(node_sees_its_siblings)      /* in a tree, drafts in the order of their rows and not the ancestors */            \
+    _(node_position_by_row)        /* RoPE of a tree's draft turns with its row, not with its depth */                 \
+    _(path_rows_left_behind)       /* the cache keeps a tree's first rows, not those of the drafts that stood */       \
+    _(path_hidden_left_behind)     /* a drafter is told the hidden rows of a tree's first drafts */                    \
+    _(first_child_alone)           /* of the drafts that follow one token only the first can stand */                  \
+    _(drafter_sees_siblings)       /* the module's rows of a level see each other */                                   \
     _(random_number_by_round)      /* every row of a round draws the same number */                                    \
     _(penalties_miss_drafts)       /* accepted drafts are not counted as output */                                     \
     _(accepted_as_if_undrawn)      /* rejection: a drawn draft stands with p(d), as one that was not drawn */          \

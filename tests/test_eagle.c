@@ -189,6 +189,49 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
     vb_model_close(m);
 }
 
+#define TREE_NODES 24 /* of 4 levels, topk 4: TREE of make_eagle.py */
+
+/* The node of our tree that the official code's node i is, by its path; -1: none. */
+static int node_of(const struct draft_tree *t, const int32_t *tokens, const int32_t *parents, int i)
+{
+    int parent = parents[i] < 0 ? -1 : node_of(t, tokens, parents, parents[i]), at = -1;
+    if (parents[i] >= 0 && parent < 0)
+        return -1;
+    while ((at = tree_child(t, parent, at)) >= 0 && t->token[at] != tokens[i])
+        continue;
+    return at;
+}
+
+TEST(trees_of_a_head_are_the_official_codes)
+{
+    static struct truth t;
+    vb_model *m = open_tiny("v3");
+    for (size_t v = 0; v < 2; v++) {
+        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[v], .draft_head = heads[v], .draft_tokens = 4, .draft_topk = 4,
+                                .draft_nodes = TREE_NODES, .poison_cut_rows = 1};
+        vb_session *s = open_session(m, &o, NULL, 0);
+        struct draft_tree tree;
+        size_t failed = 0, n, found = 0;
+        truth_open(&t, versions[v]);
+        const int32_t *tokens = golden_data(&t.g, "tree_tokens", &n), *parents = golden_data(&t.g, "tree_parents", &n);
+        assert_int_equal(n, TREE_NODES);
+        s->type->observe(s->drafter, s->work, 0, &(int32_t){7}, NULL, 1);
+        s->type->observe(s->drafter, s->work, 1, t.ids, t.aligned, ROWS);
+        s->type->propose_tree(s->drafter, s->work, &tree, 4, &failed);
+        assert_int_equal(tree.count, TREE_NODES);
+        for (int i = 0; i < TREE_NODES; i++) {
+            int node = node_of(&tree, tokens, parents, i);
+            if (node < 0)
+                fail_msg("%s: the official code's node %d, token %d after node %d, is not in the tree", methods[v], i, tokens[i], parents[i]);
+            found |= (size_t)1 << node;
+        }
+        assert_int_equal(found, ((size_t)1 << TREE_NODES) - 1); /* each once */
+        golden_close(&t.g);
+        vb_session_close(s);
+    }
+    vb_model_close(m);
+}
+
 TEST(every_head_gives_the_bits_of_plain_decoding)
 {
     static struct record plain, r;
@@ -417,6 +460,7 @@ int main(void)
         cmocka_unit_test(features_come_from_before_three_layers_in_the_targets_order),
         cmocka_unit_test(a_drafter_observes_the_rows_that_it_takes),
         cmocka_unit_test(drafts_of_a_head_are_the_official_codes_when_its_features_are),
+        cmocka_unit_test(trees_of_a_head_are_the_official_codes),
         cmocka_unit_test(every_head_gives_the_bits_of_plain_decoding),
         cmocka_unit_test(no_history_shows_in_the_drafts_of_a_head),
         cmocka_unit_test(heads_share_passes_and_evaluations_with_the_rest),

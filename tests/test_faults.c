@@ -104,6 +104,37 @@ TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
         }
 }
 
+/* A head, or module 0, that drafts trees. */
+static int draft_a_tree(const struct opening *o, const vb_allocator *a, vb_error *err)
+{
+    vb_model *m;
+    vb_session *s = NULL;
+    vb_result result;
+    vb_generate_options g = {.max_tokens = 12, .ignore_eos = 1};
+    vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens, .draft_topk = 3,
+                             .draft_head = !strcmp(o->draft, "eagle") ? "golden/eagle/eagle1-v3" : "golden/eagle/eagle3-v3"};
+    int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
+    if (code)
+        return code;
+    code = vb_session_open(&s, m, &so, err);
+    if (code)
+        assert_null(s);
+    if (!code)
+        code = vb_append(s, (const int32_t[]){5, 6, 7}, 3, err);
+    if (!code)
+        code = vb_generate(s, &g, &result, err);
+    vb_session_close(s);
+    vb_model_close(m);
+    return code;
+}
+
+TEST(every_allocation_of_a_head_and_of_trees_fails_in_turn)
+{
+    static const char *const drafts[] = {"eagle", "eagle3", "mtp-eagle"};
+    for (size_t i = 0; i < COUNT(drafts); i++)
+        fail_each(&(struct opening){drafts[i], draft_a_tree, "golden/tiny/v3", drafts[i], 3, NULL});
+}
+
 /* How the requests of a batch ended: with the first error. */
 struct requests_end {
     int code, count;
@@ -325,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_of_a_model_and_a_session_fails_in_turn),
+        cmocka_unit_test(every_allocation_of_a_head_and_of_trees_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_batch_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_tokenizer_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_chat_template_fails_in_turn),

@@ -480,6 +480,57 @@ TEST(trees_and_chains_share_passes)
     vb_model_close(m);
 }
 
+/* Requests of a batch, which begin alike and have too small a cache for all: rows are shared, given back, computed again. */
+struct request {
+    int32_t prompt[60];
+    size_t count, ended;
+    struct record plain;
+};
+
+static void check_request(void *context, const vb_request_end *e)
+{
+    struct request *q = context;
+    if (e->code)
+        fail_msg("a request with trees: %s", e->error->message);
+    assert_int_equal(e->count, q->count + q->plain.n);
+    for (size_t i = 0; i < q->plain.n; i++)
+        assert_int_equal(e->tokens[q->count + i], q->plain.token[i]);
+    assert_true(e->result->drafted > 0);
+    q->ended++;
+}
+
+TEST(batches_draft_trees)
+{
+    static struct request q[6];
+    vb_model *m = open_tiny("v3");
+    for (size_t v = 0; v < 3; v++) {
+        const struct method *method = &methods[(size_t[]){0, 3, 4}[v]];
+        vb_batch_options o = {.session = options_of(method, 4, 3, 0), .max_sequences = 4, .cache_tokens = 262};
+        vb_batch_state state;
+        vb_batch *b;
+        o.session.context = 190;
+        o.session.prefill_chunk = 16;
+        OK(vb_batch_open(&b, m, &o, &err));
+        for (size_t i = 0; i < COUNT(q); i++) {
+            q[i].count = 20 + 7 * i;
+            q[i].ended = 0;
+            random_tokens(m, 60, q[i].prompt, q[i].count);
+            q[i].prompt[q[i].count - 1] = (int32_t)i + 5;
+            run_plain(m, NULL, q[i].prompt, q[i].count, 110, &q[i].plain);
+            OK(vb_batch_add(b, &(vb_request){.tokens = q[i].prompt, .count = q[i].count, .options = {.max_tokens = 110, .ignore_eos = 1},
+                                             .done = check_request, .context = &q[i]}, NULL, &err));
+        }
+        OK(vb_batch_run(b, &err));
+        vb_batch_look(b, &state);
+        print_message("%s: %zu tokens shared, %zu sequences set aside, %zu passes\n", method->draft, state.shared_tokens, state.preemptions, state.passes);
+        assert_true(state.shared_tokens > 0 && state.preemptions > 0);
+        for (size_t i = 0; i < COUNT(q); i++)
+            assert_int_equal(q[i].ended, 1);
+        vb_batch_close(b);
+    }
+    vb_model_close(m);
+}
+
 TEST(what_does_not_go_with_trees_is_refused_by_name)
 {
     static const struct {
@@ -524,6 +575,7 @@ int main(void)
         cmocka_unit_test(topk_1_drafts_the_chain),
         cmocka_unit_test(no_history_shows_in_a_tree),
         cmocka_unit_test(trees_and_chains_share_passes),
+        cmocka_unit_test(batches_draft_trees),
         cmocka_unit_test(what_does_not_go_with_trees_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,6 +152,7 @@ const struct command command_bench = {
     "  --svg OUT.svg          a picture of speed-up against acceptance for each K, with the limit\n"
     "  --seed N               of the tokens\n"
     "  --json                 {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}\n"
+    "  --draft-topk M, --draft-nodes N    trees of M at K = 2, 4, 6 too, of methods that draft them\n"
     "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --draft-model, --draft-precision: as for\n"
     "generate.\n",
     TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run};

@@ -24,7 +24,7 @@ struct bench_item {
     char name[48];
     size_t rows, depth;    /* rows of a pass; tokens before it */
     const char *draft;     /* of GENERATE */
-    int K;
+    int K, topk;           /* topk: of a tree; 0: a chain */
     double force;          /* drafts are right with this probability; negative: as they come */
     size_t outputs, inputs, calls; /* of LINEAR: [N,K] of one matrix; how many calls a run is, of ATTENTION too */
     enum weight_type type; /* of LINEAR: of the weights, and for oneDNN of x as well */

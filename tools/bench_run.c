@@ -135,6 +135,8 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     o.context = (int32_t)(b->prompt + b->length);
     o.draft = i->draft;
     o.draft_tokens = i->K;
+    o.draft_topk = i->topk;
+    o.draft_nodes = i->topk ? o.draft_nodes : 0;
     int failed = vb_session_open(&s, b->c->model, &o, err);
     if (!failed && i->force >= 0)
         bench_force(s, b->plain, b->prompt + b->length, i->force);
@@ -151,7 +153,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     if (counter)
         i->work = bench_counter_close(counter);
     if (counter && of_head > 0.0)
-        i->work.bytes += of_head * (double)r.drafted;
+        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted); /* a tree's level is one pass */
     if (counter && !failed && i->draft == draft_model.name) { /* which taps do not tell of */
         double bytes;
         failed = draft_pass_bytes(b, &bytes, err);

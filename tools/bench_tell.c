@@ -203,6 +203,7 @@ static void add_generated(const struct bench *b, json_t *j, const struct bench_i
 {
     json_object_set_new(j, "draft", json_string(i->draft));
     json_object_set_new(j, "draft_tokens", json_integer(i->K > 0 ? i->K : 0));
+    json_object_set_new(j, "draft_topk", json_integer(i->topk > 1 ? i->topk : 1));
     json_object_set_new(j, "forced", i->force < 0 ? json_null() : json_real(i->force));
     set(j, "tokens_per_forward", (double)i->tokens / (double)i->forwards);
     json_object_set_new(j, "tokens", json_integer((json_int_t)i->tokens));

@@ -23,6 +23,8 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
     if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
+    if (c->session.draft_nodes && c->session.draft_topk <= 1)
+        return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
     int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
@@ -61,7 +63,10 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
     drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);
-    int is_head = type ? type->needs == NEEDS_HEAD : c->drafting.model_dir && eagle_head_version(c->drafting.model_dir, NULL);
+    int version = 0;
+    if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
+        return cli_error(c, &err);
+    int is_head = type ? type->needs == NEEDS_HEAD : version != 0;
     c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
     if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))

@@ -58,8 +58,8 @@ static const struct option options[] = {
     {"--thinking-tokens", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0},
     {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
-    {"--draft-topk", TAKES_DRAFT, INT_VALUE, AT(session.draft_topk), 1, VB_MAX_TOPK},
-    {"--draft-nodes", TAKES_DRAFT, INT_VALUE, AT(session.draft_nodes), 1, VB_MAX_NODES},
+    {"--draft-topk", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_topk), 1, VB_MAX_TOPK},
+    {"--draft-nodes", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_nodes), 1, VB_MAX_NODES},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
     {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */

@@ -5,8 +5,8 @@ computes with them.
 
     make_eagle.py EAGLE        EAGLE: a copy of that repository (commit cb7e084)
 
-Rows i = 0..N-1 take the token i + 1 and a random feature; then the head goes on alone, greedily, from its own rows. The official
-code takes norms and softmax in float32 and angles too, so its numbers are good to some 1e-6. Needs torch, safetensors, transformers.
+Rows i = 0..N-1 take the token i + 1 and a random feature; then the head goes on alone, greedily, from its own rows; and the official
+code makes a tree of drafts after the same rows. It takes norms and softmax in float32 and angles too, so its numbers are good to some 1e-6. Needs torch, safetensors, transformers.
 """
 import json
 import os
@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..")
 N, STEPS = 12, 4
+TREE = 4, 4, 24  # topk, levels, nodes
 
 CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", hidden_size=64, intermediate_size=96,
               num_attention_heads=4, num_hidden_layers=1, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000.0,
@@ -80,8 +81,26 @@ def official(version, config, weights, generator):
             last, cache = model(last, input_ids=token[None], past_key_values=cache, use_cache=True,
                                 position_ids=torch.tensor([[N + step]]))
             logits.append(head(last))
-    return {"features": features[0].float(), "tokens": tokens[0].int(), "hidden": hidden[0].contiguous(), "chosen": torch.cat(chosen).int(),
+    truth = {"features": features[0].float(), "tokens": tokens[0].int(), "hidden": hidden[0].contiguous(), "chosen": torch.cat(chosen).int(),
             "logits": torch.cat(logits, dim=1)[0].contiguous()}
+    with torch.no_grad():
+        truth.update(official_tree(model, truth, head))
+    return truth
+
+
+def official_tree(model, truth, head):
+    """What topK_genrate makes of the same rows: tokens and parents (-1: the last token's) of TREE's nodes, in its own order."""
+    topk, depth, nodes = TREE
+    model.top_k, model.depth, model.total_tokens = topk, depth - 1, nodes
+    model.init_tree()
+    model.reset_kv()
+    before = torch.zeros(1, 1, dtype=torch.long)  # which it leaves out
+    tokens, _, mask, positions = model.topK_genrate(truth["features"].double()[None], torch.cat([before, truth["tokens"].long()[None]], dim=1),
+                                                    head, None)
+    mask, parents = mask[0, 0].bool(), []
+    for i in range(1, nodes + 1):
+        parents += [j - 1 for j in range(i) if mask[i, j] and positions[j] == positions[i] - 1]
+    return {"tree_tokens": tokens[0, 1:].int().contiguous(), "tree_parents": torch.tensor(parents, dtype=torch.int32)}
 
 
 def main():
