@@ -73,7 +73,7 @@ static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
-    size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context);
+    size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context * b->most_running);
     size_t decoding = b->most_running * (o->draft_tokens > 0 ? 1 + (size_t)o->draft_tokens : 4); /* what is more waits for the next pass */
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;

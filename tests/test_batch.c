@@ -251,6 +251,26 @@ TEST(what_prompts_begin_with_is_there_once)
     vb_model_close(m);
 }
 
+/* However short the context is: a pass has room for the prompts of all. */
+TEST(short_prompts_share_a_pass)
+{
+    vb_model *m = open_tiny("v3");
+    int32_t prompt[] = {5, 6, 7, 8, 9};
+    struct ended all = {0};
+    vb_batch_state state;
+    vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 7, .threads = 1}, .keep_apart = 1});
+    for (int i = 0; i < 8; i++) {
+        vb_request q = {.tokens = prompt, .count = 5, .options = {.max_tokens = 2, .ignore_eos = 1}, .done = note_end, .context = &all};
+        OK(vb_batch_add(b, &q, NULL, &err));
+    }
+    OK(vb_batch_run(b, &err));
+    vb_batch_look(b, &state);
+    assert_int_equal(all.count, 8);
+    assert_int_equal(state.passes, 2); /* the prompts; the second token */
+    vb_batch_close(b);
+    vb_model_close(m);
+}
+
 /* Allows nothing from the third new token on. */
 static void mask_all(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
@@ -362,6 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_schedule_reaches_a_bit),
         cmocka_unit_test(what_prompts_begin_with_is_there_once),
+        cmocka_unit_test(short_prompts_share_a_pass),
         cmocka_unit_test(an_error_ends_its_request_and_no_other),
         cmocka_unit_test(an_end_may_add_a_request_and_a_batch_may_be_closed_in_the_middle),
         cmocka_unit_test(what_cannot_be_is_refused),

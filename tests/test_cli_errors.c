@@ -469,7 +469,7 @@ TEST(help_names_every_option)
 #define CHAT " --messages --system --chat-template-kwargs"
 #define ACCEPTANCE " --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens"
     static const char *const takes[][2] = {
-        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
+        {"generate", "-n --ignore-eos --stats --prefill --stop --chat --logprobs --prompts -o --max-sequences --cache-tokens" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
         {"chat", "-n --ignore-eos --stats --stop --logprobs --temperature --top-k --top-p --min-p --seed --repetition-penalty --presence-penalty "
                  "--frequency-penalty --logit-bias" ACCEPTANCE COMPUTE CHAT DRAFT},
         {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},

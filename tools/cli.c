@@ -28,8 +28,9 @@ int cli_error(const struct cli *c, const vb_error *err)
 {
     /* Names from outside may hold anything: invalid bytes become U+FFFD, control characters '?', so one line stays one. */
     struct utf8_stream stream = {0};
-    char message[3 * (sizeof err->message + 4) + 12];
-    size_t size = utf8_stream_push(&stream, err->message, strlen(err->message), message);
+    char whole[320 + sizeof err->message], message[3 * (sizeof whole + 4) + 12];
+    snprintf(whole, sizeof whole, "%.300s%s%s", c->where ? c->where : "", c->where ? ": " : "", err->message);
+    size_t size = utf8_stream_push(&stream, whole, strlen(whole), message);
     size += utf8_stream_finish(&stream, message + size);
     for (size_t i = 0; i < size; i++)
         if ((unsigned char)message[i] < 0x20 || message[i] == 0x7f)
@@ -223,11 +224,10 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
     return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the text is wrong, not the command line */
 }
 
-/* Text to ids, with BOS in front where asked. */
-static int encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int32_t **ids, size_t *count)
+int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count)
 {
     int32_t *encoded;
-    int bos = c->bos || (!c->no_bos && !c->chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
+    int bos = c->bos || (!c->no_bos && !is_chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
     if (bos && tokenizer_bos(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, 1, &encoded, count);
@@ -265,16 +265,16 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
         size_t size;
         code = cli_chat_text(c, &text, &size);
         if (code == EXIT_DONE)
-            code = encode_prompt(c, "the chat template's text", text, size, ids, count);
+            code = cli_encode_prompt(c, "the chat template's text", text, size, 1, ids, count);
         vb_free(NULL, text);
     } else if (c->prompt) {
-        code = encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), ids, count);
+        code = cli_encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), 0, ids, count);
     } else {
         char *text;
         size_t size;
         if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
             return cli_error(c, &err);
-        code = encode_prompt(c, c->prompt_file, text, size, ids, count);
+        code = cli_encode_prompt(c, c->prompt_file, text, size, 0, ids, count);
         vb_free(NULL, text);
     }
     if (code != EXIT_DONE)

@@ -64,6 +64,7 @@ enum option_group {
     TAKES_STOP = 1 << 28, /* --stop */
     TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
     TAKES_LOGPROBS = 1 << 22, /* --logprobs */
+    TAKES_PROMPTS = 1 << 27, /* --prompts -o --max-sequences --cache-tokens */
     TAKES_CHAT = 1 << 23, /* --system --messages --chat-template-kwargs */
     TAKES_SESSION = 1 << 24, /* --session: a prompt may be left out then */
     TAKES_SAVE = 1 << 25,    /* --without-hidden --force */
@@ -106,6 +107,10 @@ struct cli {
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
     const char *system, *messages, *template_kwargs; /* of a conversation */
+    const char *prompts; /* of generate: a file of them; then max_sequences and cache_tokens (0: not given) */
+    int32_t max_sequences;
+    long long cache_tokens;
+    const char *where; /* what errors begin with: a line of a file; NULL: nothing */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
     int x_as_is; /* of reference_options; diff's own affair */
@@ -188,7 +193,12 @@ int cli_messages(struct cli *c, json_t **messages);
 int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);
 int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
 int cli_chat_text(struct cli *c, char **text, size_t *size);
+/* The same of these messages (NULL: none), with --system in front and the prompt (NULL: none) behind, as the user's. */
+int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, char **text, size_t *size);
 int cli_check_chat(const struct cli *c);
+
+/* The ids of a text, with BOS in front where asked, as of --prompt (is_chat: the chat template has written it). */
+int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count);
 
 /* 5,6,7 or @FILE: integers separated by commas or white space. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);

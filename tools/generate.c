@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "answer.h"
+#include "prompts.h"
 
 static int report(struct answer *a, const vb_session *s, size_t prompt, const vb_result *r, int code)
 {
@@ -38,6 +39,8 @@ static int run(struct cli *c)
     long long n = c->n < 0 ? 128 : c->n;
     vb_session *session = NULL;
     vb_result result = {.fingerprint = VB_FINGERPRINT_START};
+    if (c->prompts)
+        return prompts_run(c);
     int code = cli_check_session_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
         code = cli_open(c);
@@ -62,6 +65,7 @@ const struct command command_generate = {
     "generate", "continue a prompt",
     "usage: verbatim generate MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
     "usage: verbatim generate MODEL --chat [--system TEXT] [--messages FILE.json] [--prompt TEXT | --prompt-file FILE] [OPTIONS]\n"
+    "usage: verbatim generate MODEL --prompts FILE.jsonl [-o OUT.jsonl] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n"
     "usage: verbatim generate MODEL --session FILE [--prompt TEXT | ...] [OPTIONS]\n\n"
     "The text goes to stdout as it comes (accepted drafts are green on a terminal), one line of statistics to stderr.\n\n"
     "  --prompt TEXT          the prompt, as it stands: without --chat no chat template is applied\n"
@@ -74,6 +78,16 @@ const struct command command_generate = {
     "                         --prompt or --prompt-file, as the user's message; one of the three must be there\n"
     "  --system TEXT          a system message in front\n"
     "  --chat-template-kwargs JSON    more variables of the template: {\"thinking\": true, \"tools\": [...]}\n"
+    "  --prompts FILE         many prompts, computed side by side: a JSON object a line (-: stdin) with prompt, tokens (ids) or\n"
+    "                         messages (for the chat template, as is prompt with --chat), and if wanted id, max_tokens, seed,\n"
+    "                         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, stop,\n"
+    "                         draft, draft_tokens, which otherwise are those of the command line; each answer is the one that the\n"
+    "                         prompt has by itself\n"
+    "  -o FILE                of --prompts: a line per answer, as it is done (stdout); what is there already is not computed\n"
+    "                         again, so the same command goes on after Ctrl-C or a crash\n"
+    "  --max-sequences N      of --prompts: so many side by side, 1 to 64 (8)\n"
+    "  --cache-tokens N       of --prompts: tokens that the cache holds for all together (N times the longest with what it may\n"
+    "                         become); when it is full the youngest waits, and is computed again\n"
     "  --session FILE         go on from a saved session (verbatim session --help), with the prompt, if there is one, behind it\n"
     "  --save-session FILE    save the session when the text is done; one that exists is not replaced without --force\n"
     "  --without-hidden       save it without hidden rows\n"
@@ -114,11 +128,11 @@ const struct command command_generate = {
     "  --mlock                lock the weights into memory: reads them all first; a warning where the limit is too low\n"
     "  --stats                more statistics, on stderr: by depth, load time, copies of weights, time to first token, peak\n"
     "                         memory, --numa\n"
-    "  --json                 one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
+    "  --json                 of --prompts with -o: the statistics as an object; else one object on stdout: prompt_tokens, tokens, text, finish_reason, stop_string, fingerprint,\n"
     "                         draft, draft_tokens, draft_topk, acceptance, lossy, stats\n"
     "  --logprobs N           with --json: `logprobs`, for each token its log-probability and the N likeliest tokens'\n"
     "                         (0 to 1000), from the logits it was chosen from, before temperature, top-k and top-p\n\n"
     "Ctrl-C ends the text after the current token, with its statistics (finish_reason `interrupted`) and exit code 130.\n",
     TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
-        TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_SAVE_AFTER,
+        TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_SAVE_AFTER | TAKES_PROMPTS,
     run};

@@ -20,13 +20,13 @@ static int add_message(const struct cli *c, json_t *messages, int first, const c
     return EXIT_DONE;
 }
 
-static int check_messages(const struct cli *c, const json_t *messages)
+static int check_messages(const struct cli *c, const char *name, const json_t *messages)
 {
     if (!json_is_array(messages))
-        return cli_fail(c, EXIT_OTHER, "%s: not an array of messages", c->messages);
+        return cli_fail(c, EXIT_OTHER, "%s: not an array of messages", name);
     for (size_t i = 0; i < json_array_size(messages); i++)
         if (!json_is_string(json_object_get(json_array_get(messages, i), "role")))
-            return cli_fail(c, EXIT_OTHER, "%s: message %zu is not an object with a role", c->messages, i);
+            return cli_fail(c, EXIT_OTHER, "%s: message %zu is not an object with a role", name, i);
     return EXIT_DONE;
 }
 
@@ -39,15 +39,15 @@ static int read_messages(struct cli *c, json_t **out)
         return cli_error(c, &err);
     *out = json_read(text, size, c->messages, &err);
     vb_free(NULL, text);
-    return *out ? check_messages(c, *out) : cli_error(c, &err);
+    return *out ? check_messages(c, c->messages, *out) : cli_error(c, &err);
 }
 
 /* --system in front, if the messages do not begin with such a one. */
-static int add_system(const struct cli *c, json_t *messages)
+static int add_system(const struct cli *c, const char *name, json_t *messages)
 {
     const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
     if (role && !strcmp(role, "system"))
-        return cli_fail(c, EXIT_USAGE, "%s begins with a system message: --system would be a second one", c->messages);
+        return cli_fail(c, EXIT_USAGE, "%s begins with a system message: --system would be a second one", name);
     return add_message(c, messages, 1, "system", "--system", c->system, strlen(c->system));
 }
 
@@ -76,7 +76,7 @@ int cli_messages(struct cli *c, json_t **out)
     else
         *out = json_array();
     if (code == EXIT_DONE && c->system)
-        code = add_system(c, *out);
+        code = add_system(c, c->messages, *out);
     if (code == EXIT_DONE)
         code = add_prompt(c, *out);
     if (code == EXIT_DONE)
@@ -131,6 +131,21 @@ int cli_chat_text(struct cli *c, char **text, size_t *size)
     return code;
 }
 
+int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, char **text, size_t *size)
+{
+    json_t *all = messages ? json_copy((json_t *)(uintptr_t)messages) : json_array(); /* shallow: only the array grows */
+    int code = check_messages(c, "messages", all);
+    *text = NULL;
+    if (code == EXIT_DONE && c->system)
+        code = add_system(c, "messages", all);
+    if (code == EXIT_DONE && prompt)
+        code = add_message(c, all, 0, "user", "prompt", prompt, strlen(prompt));
+    if (code == EXIT_DONE)
+        code = cli_render(c, all, text, size);
+    json_decref(all);
+    return code;
+}
+
 int cli_check_chat(const struct cli *c)
 {
     int wanted = c->command->takes & TAKES_PROMPT;
@@ -139,7 +154,7 @@ int cli_check_chat(const struct cli *c)
         return cli_fail(c, EXIT_USAGE, "%s wants --chat", option);
     if (c->chat && c->tokens)
         return cli_fail(c, EXIT_USAGE, "--chat makes the prompt's tokens, --tokens gives them: wanted one of them");
-    if (c->chat && !c->messages && !c->prompt && !c->prompt_file)
+    if (c->chat && !c->messages && !c->prompt && !c->prompt_file && !c->prompts)
         return cli_fail(c, EXIT_USAGE, "--chat wants --messages, or the user's message as --prompt or --prompt-file");
     return EXIT_DONE;
 }

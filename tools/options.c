@@ -81,7 +81,10 @@ static const struct option options[] = {
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
     {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
     {"--logprobs", TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000},
-    {"-o", TAKES_OUT, TEXT_VALUE, AT(out), 0, 0},
+    {"-o", TAKES_OUT | TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0},
+    {"--prompts", TAKES_PROMPTS, TEXT_VALUE, AT(prompts), 0, 0},
+    {"--max-sequences", TAKES_PROMPTS, INT_VALUE, AT(max_sequences), 1, 64},
+    {"--cache-tokens", TAKES_PROMPTS, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX},
     {"--rounds", TAKES_BENCH, LONG_VALUE, AT(rounds), 1, 1 << 20},
     {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
     {"--only", TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0},
@@ -227,6 +230,24 @@ static int check_output(const struct cli *c, const char *option, const char *pat
     return cli_fail(c, EXIT_OTHER, "%s %s: there is a link or a device, which a file would replace", option, path);
 }
 
+/* --prompts, and what is of no use with it or without. */
+static int check_prompts(const struct cli *c)
+{
+    const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
+                          c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
+                          c->logprobs >= 0 ? "--logprobs" : NULL,
+                          c->session.prefill && strcmp(c->session.prefill, "contract") ? "--prefill onednn" : NULL};
+    const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : NULL;
+    if (!c->prompts)
+        return without ? cli_fail(c, EXIT_USAGE, "%s wants --prompts", without) : EXIT_DONE;
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+        if (with[i])
+            return cli_fail(c, EXIT_USAGE, "--prompts and %s do not go together", with[i]);
+    if (c->json && !c->out)
+        return cli_fail(c, EXIT_USAGE, "--json wants -o with --prompts: without it the answers, which are JSON, are on stdout");
+    return c->out && !*c->out ? cli_fail(c, EXIT_USAGE, "-o is empty") : EXIT_DONE;
+}
+
 /* What the table cannot say: which values go together. */
 static int check(struct cli *c)
 {
@@ -249,16 +270,19 @@ static int check(struct cli *c)
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
             return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
     }
+    int many = c->command->takes & TAKES_PROMPTS ? check_prompts(c) : EXIT_DONE;
+    if (many != EXIT_DONE)
+        return many;
     int chat = cli_check_chat(c);
     if (chat != EXIT_DONE)
         return chat;
-    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !((c->chat || c->load) && !prompts))
+    if (c->command->takes & TAKES_PROMPT && prompts != 1 && !((c->chat || c->load || c->prompts) && !prompts))
         return cli_fail(c, EXIT_USAGE, "wanted one of --prompt, --prompt-file and --tokens, found %d", prompts);
     if (c->command->takes & TAKES_TOKENS && !c->tokens)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
     if (c->command->takes & TAKES_OUT && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
-    int output = check_output(c, "-o", c->out);
+    int output = c->prompts ? EXIT_DONE : check_output(c, "-o", c->out); /* answers are appended: a link is followed */
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
     if (output == EXIT_DONE)

@@ -241,6 +241,44 @@ def test_bias_and_mask_decide(models):
     assert seen[0].tolist() == PROMPT
 
 
+@pytest.mark.parametrize("options", [
+    dict(max_sequences=1), dict(draft="mtp-eagle", max_sequences=3), dict(draft="mtp-vanilla", cache_tokens=130, threads=1),
+    dict(max_sequences=64, keep_apart=True, draft="ngram"), dict(temperature=0.9, draft="mtp-eagle", cache_tokens=130, bias={7: 2.5}),
+    dict(temperature=0.9, acceptance="rejection", draft="mtp-vanilla", prefill_chunk=3),
+])
+def test_many_prompts_give_what_each_gives_alone(models, options):
+    model, tokenizer = models("tale"), verbatim.Tokenizer(path("tale"))
+    texts = ["Once upon a time", "The King", "And then the wolf", "Once upon a time there was a poor", "Now", "The fox"] * 2
+    prompts, seeds, seen = [tokenizer.encode(text) for text in texts], list(range(len(texts))), {}
+    results = model.generate_many(prompts, 50, seeds=seeds, tokenizer=tokenizer, stop=["King", "house"], on_result=seen.setdefault, **options)
+    assert [seen[i] for i in seeds] == results
+    own = {k: v for k, v in options.items() if k not in ("max_sequences", "cache_tokens", "keep_apart")}
+    for prompt, seed, result in zip(prompts, seeds, results):
+        alone = model.generate(prompt, 50, seed=seed, tokenizer=tokenizer, stop=["King", "house"], **own)
+        for name in "tokens", "fingerprint", "finish_reason", "text", "stop_string":
+            assert getattr(result, name) == getattr(alone, name), name
+
+
+def test_many_prompts_that_go_wrong(models):
+    model = models("tiny/v2")
+    assert model.generate_many([], 4) == []
+    for prompts, options, kind, sentence in [
+        ([[5], []], {}, ValueError, "prompt 1 has no tokens"), ([[5]], dict(seeds=[1, 2]), ValueError, "2 seeds for 1 prompts"),
+        ([[5]], dict(max_sequences=65), verbatim.VerbatimError, "wanted 1 to 64"), ([[5]], dict(on_tap=print), TypeError, "on_tap"),
+        ([[5], [10**6]], {}, verbatim.VerbatimError, "outside the vocabulary"), ([[5]], dict(prefill="onednn"), verbatim.VerbatimError, "prefill"),
+        ([[5] * 20], dict(cache_tokens=30), verbatim.VerbatimError, "do not fit into a cache"),
+        ([[5]] * 3, dict(temperature=-1), verbatim.VerbatimError, "prompt 0: temperature"),
+    ]:
+        with pytest.raises(kind, match=sentence):
+            model.generate_many(prompts, 4, **options)
+    told = []
+    with pytest.raises(KeyError, match="mine"):
+        model.generate_many([[5]] * 100, 4, max_sequences=2, on_result=lambda number, result: told.append(number) or {}["mine"])
+    assert len(told) == 1
+    with pytest.raises(KeyError, match="mine"):
+        model.generate_many([[5]] * 3, 4, mask=lambda tokens: {}["mine"])
+
+
 def test_draft_is_the_commands(models):
     said = run("draft", path("tiny/v3-mtp3"), "--tokens", joined(PROMPT), "--draft", "mtp-vanilla", "--draft-tokens", 3)
     with models("tiny/v3-mtp3").session(context=64, draft="mtp-vanilla", draft_tokens=3) as session:

@@ -243,6 +243,60 @@ class vb_generate_options(C.Structure):
     ]
 
 
+class vb_batch_options(C.Structure):
+    _fields_ = [
+        ("session", vb_session_options),
+        ("max_sequences", C.c_int32),
+        ("cache_tokens", C.c_int64),
+        ("keep_apart", C.c_int),
+    ]
+
+
+class vb_request_end(C.Structure):
+    _fields_ = [
+        ("id", C.c_int64),
+        ("code", C.c_int),
+        ("error", C.POINTER(vb_error)),
+        ("tokens", C.POINTER(C.c_int32)),
+        ("prompt", C.c_size_t),
+        ("count", C.c_size_t),
+        ("result", C.POINTER(vb_result)),
+    ]
+
+
+done_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_request_end))
+
+
+class vb_request(C.Structure):
+    _fields_ = [
+        ("tokens", C.POINTER(C.c_int32)),
+        ("count", C.c_size_t),
+        ("sampling", C.POINTER(vb_sampling)),
+        ("draft", C.c_char_p),
+        ("draft_tokens", C.c_int32),
+        ("options", vb_generate_options),
+        ("done", done_callback),
+        ("context", C.c_void_p),
+    ]
+
+
+class vb_batch_state(C.Structure):
+    _fields_ = [
+        ("waiting", C.c_size_t),
+        ("running", C.c_size_t),
+        ("done", C.c_size_t),
+        ("passes", C.c_size_t),
+        ("preemptions", C.c_size_t),
+        ("shared_tokens", C.c_size_t),
+        ("cache_tokens", C.c_size_t),
+        ("cache_tokens_used", C.c_size_t),
+        ("most_cache_tokens_used", C.c_size_t),
+        ("cache_bytes", C.c_size_t),
+        ("pass_bytes", C.c_size_t),
+        ("draft_bytes", C.c_size_t),
+    ]
+
+
 file_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_size_t, C.c_size_t)
 
 
@@ -278,7 +332,7 @@ class vb_session_info(C.Structure):
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
-           vb_result, vb_generate_options, vb_file_options, vb_session_info]
+           vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -309,6 +363,13 @@ FUNCTIONS = {
     "vb_tokens": (_ids, [_object, _size]),
     "vb_generate": (C.c_int, [_object, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
     "vb_generate_batch": (C.c_int, [_out, C.c_size_t, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
+    "vb_batch_open": (C.c_int, [_out, _object, C.POINTER(vb_batch_options), _err]),
+    "vb_batch_close": (None, [_object]),
+    "vb_batch_add": (C.c_int, [_object, C.POINTER(vb_request), C.POINTER(C.c_int64), _err]),
+    "vb_batch_cancel": (C.c_int, [_object, C.c_int64]),
+    "vb_batch_step": (C.c_int, [_object, _size, _err]),
+    "vb_batch_run": (C.c_int, [_object, _err]),
+    "vb_batch_look": (None, [_object, C.POINTER(vb_batch_state)]),
     "vb_evaluate": (C.c_int, [_object, C.c_int, row_callback, C.c_void_p, _err]),
     "vb_prefill": (C.c_int, [_object, _err]),
     "vb_session_save": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_file_options), _err]),

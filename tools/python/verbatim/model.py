@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _c
 from ._call import Handle, check, ids_array, path_bytes
+from .batch import generate_many
 from .session import ROW, Result, Session
 
 
@@ -83,6 +84,23 @@ class Model:
         """Continues tokens by at most n. `logits`: the rows that chose them too, [n, V]. The rest is Session.generate's."""
         with self._session_of(tokens, n, options) as session:
             return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token, tokenizer=tokenizer, stop=stop)
+
+    def generate_many(self, prompts, n: int, *, max_sequences=None, cache_tokens=None, keep_apart=False, seeds=None, ignore_eos=False,
+                      tokenizer=None, stop=(), on_result=None, **options) -> list[Result]:
+        """Continues each of many prompts (sequences of ids) by at most n, computed side by side: the results, in their order, each
+        with the bits that generate gives for the prompt alone.
+
+        max_sequences  computed side by side, 1 to 64 (None: 8)
+        cache_tokens   that the cache holds for all together (None: max_sequences times the longest); when it is full the youngest
+                       waits, and is computed again
+        keep_apart     prompts that begin alike do not share what is computed for their beginning
+        seeds          one for each prompt, in place of seed
+        on_result      on_result(number, Result): told about each as it is done, number that of its prompt
+
+        The rest is generate's and Session's, but for callbacks that are told of tokens and taps, and prefill. The first error of
+        a prompt ends all."""
+        return generate_many(self, prompts, n, max_sequences=max_sequences, cache_tokens=cache_tokens, keep_apart=keep_apart, seeds=seeds,
+                             ignore_eos=ignore_eos, tokenizer=tokenizer, stop=stop, on_result=on_result, **options)
 
     def logits(self, tokens, **options) -> np.ndarray:
         """float32 [len(tokens), V]: row i is what follows tokens[:i + 1]."""

@@ -79,50 +79,9 @@ class Session:
     A callback may raise: the run stops there and the exception comes out of the call that began it. It may not use
     the session. One thread at a time may use a session; threads may share its model."""
 
-    def __init__(self, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
-                 draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None, ngram_min=None,
-                 ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                 frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
-                 relaxed_topk=None, relaxed_delta=None, thinking=None, load=None, on_progress=None, on_tap=None, scores=False):
+    def __init__(self, model, *, load=None, on_progress=None, on_tap=None, **options):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
-        options = _c.vb_session_options(
-            context=_number("context", context, 1),
-            prefill_chunk=_number("prefill_chunk", prefill_chunk, 1),
-            prefill=None if prefill is None else prefill.encode(),
-            threads=_number("threads", threads, 1),
-            isa=None if isa is None else isa.encode(),
-            draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
-            draft_tokens=_number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
-            tap_scores=bool(scores),
-            padded=bool(padded),
-            ngram_min=_number("ngram_min", ngram_min, 1),
-            ngram_max=_number("ngram_max", ngram_max, 1),
-            draft_model=None if draft_model is None else draft_model._pointer(),
-            draft_head=None if draft_head is None else os.fspath(draft_head).encode(),
-            draft_p_min=draft_p_min,
-            draft_auto=bool(draft_auto),
-            draft_topk=_number("draft_topk", draft_topk, 1),
-            draft_nodes=_number("draft_nodes", draft_nodes, 1),
-        )
-        if callable(draft):
-            options.draft_callback = self._guard.callback(_c.draft_callback, _draft(draft), 0)
-        options.sampling = _c.vb_sampling(
-            temperature=temperature, top_k=_number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
-            seed=_number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-            acceptance=None if acceptance is None else acceptance.encode(),
-            draft_sample_method=None if draft_sample_method is None else draft_sample_method.encode(),
-            relaxed_topk=_number("relaxed_topk", relaxed_topk, 1),
-            relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
-        if thinking is not None:
-            options.sampling.thinking_begin, options.sampling.thinking_end = thinking
-        bias = dict(bias or {})
-        bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
-        options.sampling.bias_tokens = ids_pointer(bias_tokens)
-        options.sampling.bias_values = bias_values.ctypes.data_as(C.POINTER(C.c_float))
-        options.sampling.bias_count = len(bias)
-        if mask:
-            options.sampling.mask = self._guard.callback(_c.mask_callback, _mask(mask, model.vocab_size))
+        options, models = session_options(self._guard, model, **options)
         # always: a signal's handler runs only where Python does, and a long prompt would keep it waiting
         options.progress = self._guard.callback(_c.progress_callback, on_progress or (lambda done, total: None))
         if on_tap:
@@ -136,7 +95,6 @@ class Session:
                 code = self._lib.vb_session_load(C.byref(pointer), model._pointer(), C.byref(options), path_bytes(load),
                                                  C.byref(file_options), C.byref(err))
             check(code, err)
-        models = [model] + ([] if draft_model is None else [draft_model])
         self._handle = Handle(pointer.value, self._lib.vb_session_close, options, [m._handle for m in models])
         for m in models:
             m._sessions.add(self)
@@ -179,7 +137,7 @@ class Session:
 
     def truncate(self, count: int):
         """Cuts the timeline, and the caches with it, to its first `count` tokens."""
-        self._run(self._lib.vb_truncate, _number("count", count, 0))
+        self._run(self._lib.vb_truncate, number("count", count, 0))
 
     def _file_options(self, **options):
         """With a callback, so that a signal's handler can run, and stop what takes long."""
@@ -199,7 +157,7 @@ class Session:
         """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
         something true. stop: strings; the token that completes one of them in the text that tokenizer (a Tokenizer) gives is
         the last."""
-        rows = np.empty((_number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
+        rows = np.empty((number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
         tokens = []
 
         def on_event(pointer):
@@ -214,22 +172,12 @@ class Session:
 
         result = _c.vb_result()
         stop = [stop] if isinstance(stop, str) else list(stop)
-        strings = (C.c_char_p * len(stop))(*(_c_string("stop", s) for s in stop))
-        options = _c.vb_generate_options(max_tokens=_number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
+        strings = (C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop))
+        options = _c.vb_generate_options(max_tokens=number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
                                          callback=self._guard.callback(_c.event_callback, on_event, 1),
                                          tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
-        stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
-        for name in "accepted_by_depth", "drafted_by_depth", "rejected_by_depth":
-            stats[name] = list(stats[name])
-        stats["first_reject"] = {why.name.lower(): stats["first_reject"][why] for why in _c.Reject}
-        stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
-        text = None
-        if tokenizer:
-            text = b"".join(tokenizer.piece(t) or b"" for t in tokens)[: result.text_bytes].decode("utf-8", "replace")
-        return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats,
-                      None if rows is None else rows[: len(tokens)], text,
-                      stop[result.stop_string - 1] if result.stop_string else None)
+        return result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
 
     def draft(self) -> tuple[int, list[int]]:
         """The target's next token, which is appended, and what the session's method would propose after it."""
@@ -265,7 +213,68 @@ def session_info(path, check_all=False) -> dict:
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
 
 
-def _number(name, value, least, end=2**31):
+def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
+                    draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None, ngram_min=None,
+                    ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                    frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
+                    relaxed_topk=None, relaxed_delta=None, thinking=None, scores=False):
+    """What Session is told, for C, and the models that are needed; see there."""
+    options = _c.vb_session_options(
+        context=number("context", context, 1),
+        prefill_chunk=number("prefill_chunk", prefill_chunk, 1),
+        prefill=None if prefill is None else prefill.encode(),
+        threads=number("threads", threads, 1),
+        isa=None if isa is None else isa.encode(),
+        draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
+        draft_tokens=number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
+        tap_scores=bool(scores),
+        padded=bool(padded),
+        ngram_min=number("ngram_min", ngram_min, 1),
+        ngram_max=number("ngram_max", ngram_max, 1),
+        draft_model=None if draft_model is None else draft_model._pointer(),
+        draft_head=None if draft_head is None else os.fspath(draft_head).encode(),
+        draft_p_min=draft_p_min,
+        draft_auto=bool(draft_auto),
+        draft_topk=number("draft_topk", draft_topk, 1),
+        draft_nodes=number("draft_nodes", draft_nodes, 1),
+    )
+    if callable(draft):
+        options.draft_callback = guard.callback(_c.draft_callback, _draft(draft), 0)
+    options.sampling = _c.vb_sampling(
+        temperature=temperature, top_k=number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
+        seed=number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        acceptance=None if acceptance is None else acceptance.encode(),
+        draft_sample_method=None if draft_sample_method is None else draft_sample_method.encode(),
+        relaxed_topk=number("relaxed_topk", relaxed_topk, 1),
+        relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
+    if thinking is not None:
+        options.sampling.thinking_begin, options.sampling.thinking_end = thinking
+    bias = dict(bias or {})
+    bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
+    options.sampling.bias_tokens = ids_pointer(bias_tokens)
+    options.sampling.bias_values = bias_values.ctypes.data_as(C.POINTER(C.c_float))
+    options.sampling.bias_count = len(bias)
+    if mask:
+        options.sampling.mask = guard.callback(_c.mask_callback, _mask(mask, model.vocab_size))
+    return options, [model] + ([] if draft_model is None else [draft_model])
+
+
+def result_of(result, tokens, tokenizer, stop, rows=None) -> Result:
+    """What C says of a run, in Python's words."""
+    stats = {name: getattr(result, name) for name, _ in result._fields_ if name not in ("tokens", "finish", "fingerprint", "stop_string", "text_bytes")}
+    for name in "accepted_by_depth", "drafted_by_depth", "rejected_by_depth":
+        stats[name] = list(stats[name])
+    stats["first_reject"] = {why.name.lower(): stats["first_reject"][why] for why in _c.Reject}
+    stats["tokens_per_forward"] = (len(tokens) - 1) / result.forwards if result.forwards else None
+    text = None
+    if tokenizer:
+        text = b"".join(tokenizer.piece(t) or b"" for t in tokens)[: result.text_bytes].decode("utf-8", "replace")
+    return Result(tokens, "%016x" % result.fingerprint, _c.Finish(result.finish).name.lower(), stats, rows, text,
+                  stop[result.stop_string - 1] if result.stop_string else None)
+
+
+def number(name, value, least, end=2**31):
     """An option's integer for C, where 0 is the default."""
     if value is None:
         return 0
@@ -274,7 +283,7 @@ def _number(name, value, least, end=2**31):
     return int(value)
 
 
-def _c_string(name, text):
+def c_string(name, text):
     if "\0" in text:
         raise ValueError("%s is %r: a null character ends a string in C" % (name, text))
     return text.encode()
