@@ -209,6 +209,23 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
     assert_true(accepted > drafted / 50 && deep > 100);
 }
 
+/* Token 0, which a plan without drafts holds in their place. */
+TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
+{
+    static struct twin t;
+    static struct record r;
+    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1};
+    twin_open(&t, "v3", &always_0);
+    for (size_t n = 1; n < 20; n++) {
+        struct adversary a = {.shape = 1, .state = n};
+        struct borrowed b = lend(&t, &a, (vb_session_options){.threads = 1, .draft_tokens = 3, .draft_topk = 2});
+        generate(b.s, n, &r);
+        check_counts("the same token again and again", &r.result, &a);
+        give_back(&b);
+    }
+    vb_model_close(t.model);
+}
+
 /* Events number the drafts that stood; taps and traces tell parents, positions and slots that fit together. */
 struct rows_seen {
     vb_tap_row row[VB_MAX_NODES + 1];
@@ -569,6 +586,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_tree_right_or_wrong_changes_nothing_and_is_counted),
+        cmocka_unit_test(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree),
         cmocka_unit_test(taps_and_events_number_the_nodes),
         cmocka_unit_test(trees_of_every_shape_give_the_bits_of_plain_decoding),
         cmocka_unit_test(a_nodes_row_is_that_of_the_same_drafts_as_a_chain),
