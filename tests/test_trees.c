@@ -209,12 +209,11 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
     assert_true(accepted > drafted / 50 && deep > 100);
 }
 
-/* Token 0, which a plan without drafts holds in their place. */
 TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
 {
     static struct twin t;
     static struct record r;
-    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1};
+    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1}; /* which a plan without drafts holds */
     twin_open(&t, "v3", &always_0);
     for (size_t n = 1; n < 20; n++) {
         struct adversary a = {.shape = 1, .state = n};
