@@ -73,8 +73,8 @@ static void write_line(struct session_writer *w, const char *key, const char *va
 {
     session_write(w, key, strlen(key));
     session_write(w, "=", 1);
-    for (const char *c = value; *c && c < value + 4096; c++) /* a path may hold anything */
-        session_write(w, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    for (size_t i = 0; i < 4096 && value[i]; i++) /* a path may hold anything */
+        session_write(w, (unsigned char)value[i] < 0x20 || value[i] == 0x7f ? "?" : value + i, 1);
     session_write(w, "\n", 1);
 }
 
