@@ -1,64 +1,9 @@
 /* tests/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its text.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. What it refuses is in
- * test_cli_errors.c. */
+ * test_cli_errors.c, verify and draft are in test_cli_verify.c. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
-#include "support/golden.h"
-#include "support/process.h"
-
-#define TEST(name) static void name(void **unused __attribute__((unused)))
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-#define TINY "golden/tiny/"
-#define V3 TINY "v3"
-
-static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
-static const int modules[] = {1, 3, 0, 0, 0, 1};
-
-#define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i draft_topk:i acceptance:s lossy:b stats:o"
-#define DRAFT_KEYS \
-    "drafted:i accepted:i accepted_by_depth:a drafted_by_depth:a rejected_by_depth:a first_reject:o relaxed:i relaxed_nats:r "
-#define STATS_KEYS \
-    "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
-#define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
-    "draft_memory_bytes:i peak_memory_bytes:i numa:n" /* of generate alone */
-
-static int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
-
-/* The new tokens of `generate --json`, at most `most`. */
-static size_t tokens_of(const json_t *j, int32_t *tokens, size_t most)
-{
-    const json_t *array = json_object_get(j, "tokens");
-    assert_true(json_array_size(array) <= most);
-    for (size_t i = 0; i < json_array_size(array); i++)
-        tokens[i] = token_at(array, i);
-    return json_array_size(array);
-}
-
-static void expect_same(const json_t *a, const json_t *b, const char *key, const char *what)
-{
-    if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
-        fail_msg("%s: %s differs: %s and %s", what, key, json_dumps(json_object_get(a, key), JSON_ENCODE_ANY),
-                 json_dumps(json_object_get(b, key), JSON_ENCODE_ANY));
-}
-
-/* "5,6,7" and the first n of tokens, as --tokens takes them */
-static void write_ids(char *spec, const char *prompt, const int32_t *tokens, size_t n)
-{
-    spec += sprintf(spec, "%s", prompt);
-    for (size_t i = 0; i < n; i++)
-        spec += sprintf(spec, ",%d", tokens[i]);
-}
-
-static int is_plain_text(const char *text, size_t size)
-{
-    return !memchr(text, '\033', size) && !memchr(text, '\r', size) && !memchr(text, '\b', size);
-}
+#include "support/cli.h"
 
 /* ---- generate ------------------------------------------------------------------------------------------------------ */
 
@@ -100,8 +45,6 @@ TEST(no_tokens_are_an_answer_too)
     forget(&s);
 }
 
-static double real(const json_t *object, const char *key) { return json_real_value(json_object_get(object, key)); }
-
 /* Loading is a part of the time to the first token, and that of the time the command takes. */
 TEST(time_and_memory_are_told)
 {
@@ -122,14 +65,6 @@ TEST(time_and_memory_are_told)
     if (!strstr(s.err, "opened in ") || !strstr(s.err, "time to first token ") || !strstr(s.err, "peak memory "))
         fail_msg("--stats should tell of time and memory: %s", s.err);
     forget(&s);
-}
-
-static void expect_draft(json_t *j, const char *draft, int draft_tokens, int depths)
-{
-    assert_string_equal(string(j, "draft"), draft);
-    assert_int_equal(integer(j, "draft_tokens"), draft_tokens);
-    assert_int_equal(json_array_size(json_object_get(json_object_get(j, "stats"), "accepted_by_depth")), depths);
-    json_decref(j);
 }
 
 TEST(no_draft_is_none_and_0_and_the_default_is_one_draft_per_module)
@@ -310,199 +245,6 @@ TEST(plain_generate_without_a_tokenizer_prints_ids_alone)
     json_decref(j);
 }
 
-/* ---- draft, verify ------------------------------------------------------------------------------------------------- */
-
-TEST(draft_proposes_what_the_specification_does)
-{
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
-    for (size_t i = 0; i < COUNT(checkpoints); i++) {
-        json_t *truth = golden_json(checkpoints[i]), *cases = json_object_get(truth, "drafts");
-        int32_t prompt[128];
-        char dir[64], spec[1024];
-        read_tokens(json_object_get(truth, "tokens"), prompt);
-        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
-        for (size_t m = 0; m < COUNT(methods) && modules[i]; m++) {
-            json_t *wanted = json_array_get(cases, 5 + m), *drafts = json_object_get(json_object_get(wanted, methods[m]), "drafts");
-            sprintf(spec, "%d", prompt[0]);
-            write_ids(spec + strlen(spec), "", prompt + 1, (size_t)integer(wanted, "n") - 1);
-            json_t *j = JSON("draft", dir, "--tokens", spec, "--draft", methods[m], "--draft-tokens", "6");
-            expect_keys(j, "next:i drafts:a");
-            expect_same(j, wanted, "next", spec);
-            if (!json_equal(json_object_get(j, "drafts"), drafts))
-                fail_msg("%s %s after %s: %s", dir, methods[m], spec, json_dumps(j, 0));
-            json_decref(j);
-        }
-        json_decref(truth);
-    }
-    json_t *j = JSON("draft", V3, "--tokens", "5,6", "--draft", "mtp-eagle", "--draft-tokens", "0");
-    assert_int_equal(json_array_size(json_object_get(j, "drafts")), 0);
-    json_decref(j);
-    struct said s = RUN("draft", V3, "--tokens", "5,6", "--draft", "mtp-eagle", "--draft-tokens", "2");
-    expect_code(&s, 0);
-    assert_true(s.err_size == 0 && s.out_size > 0 && is_plain_text(s.out, s.out_size));
-    forget(&s);
-}
-
-/* The rows with these values; NULL and -1: any. */
-static int count_rows(const json_t *rows, const char *draft, int K, int threads, int chunk, const char *isa)
-{
-    size_t i;
-    json_t *r;
-    int n = 0;
-    json_array_foreach((json_t *)(uintptr_t)rows, i, r)
-        n += (!draft || !strcmp(string(r, "draft"), draft)) && (K < 0 || integer(r, "draft_tokens") == K) &&
-             (threads < 0 || integer(r, "threads") == threads) && (chunk < 0 || integer(r, "chunk") == chunk) &&
-             (!isa || !strcmp(string(r, "isa"), isa));
-    return n;
-}
-
-static const char *const isas[] = {"scalar", "avx2", "avx512", "neon"};
-
-/* Instruction sets that `generate` takes here; the mask of those. */
-static int isas_of_this_machine(void)
-{
-    int mask = 0;
-    for (size_t i = 0; i < COUNT(isas); i++) {
-        struct said s = RUN("generate", V3, "--tokens", "5", "-n", "1", "--isa", isas[i]);
-        if (s.exit_code != 2)
-            expect_code(&s, 0);
-        mask |= (s.exit_code == 0) << i;
-        forget(&s);
-    }
-    assert_true(mask & 1);
-    return mask;
-}
-
-TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
-{
-    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
-    static const int lengths[] = {1, 2, 3, 7, 15}, chunks[] = {1, 7, 64};
-    int here = isas_of_this_machine(), other_isas = 0, other_threads = 0;
-    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12");
-    json_t *j = JSON("verify", V3, "--tokens", "5,6,7,8,9,10,11,12", "-n", "12"), *rows = json_object_get(j, "rows"), *r;
-    expect_keys(j, "equal:b prefill:s compared_with:s rows:a");
-    assert_true(json_is_true(json_object_get(j, "equal")));
-    json_t *first = json_array_get(rows, 0);
-    const char *isa = string(first, "isa");
-    int threads = (int)integer(first, "threads"), chunk = (int)integer(first, "chunk");
-    assert_string_equal(string(first, "draft"), "none");
-    assert_int_equal(integer(first, "draft_tokens"), 0);
-    assert_int_equal(chunk, 512);
-    size_t i;
-    json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
-        expect_keys(json_object_get(r, "stats"), STATS_KEYS);
-        assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
-        assert_true(json_is_true(json_object_get(r, "equal")));
-        expect_same(r, plain, "fingerprint", "verify");
-    }
-    for (size_t m = 0; m < COUNT(methods); m++)
-        for (size_t k = 0; k < COUNT(lengths); k++)
-            if (!count_rows(rows, methods[m], lengths[k], threads, chunk, isa))
-                fail_msg("no row for %s with K = %d", methods[m], lengths[k]);
-    for (size_t k = 0; k < COUNT(chunks); k++)
-        if (!count_rows(rows, "none", 0, threads, chunks[k], isa))
-            fail_msg("no row for chunk %d", chunks[k]);
-    for (size_t k = 0; k < COUNT(isas); k++) {
-        int listed = count_rows(rows, "none", 0, threads, chunk, isas[k]);
-        if (!listed != !(here >> k & 1))
-            fail_msg("%s: %d rows", isas[k], listed);
-        other_isas += (here >> k & 1) && strcmp(isas[k], isa);
-    }
-    for (int t = 1; t <= 3; t++)
-        other_threads += t != threads && count_rows(rows, "none", 0, t, chunk, isa) > 0;
-    assert_true(other_threads >= 2);
-    int trees = 0;
-    json_array_foreach(rows, i, r)
-        trees += i < 1 + 30 + 2 && integer(r, "draft_topk") > 1 && !strcmp(string(r, "draft"), "mtp-eagle");
-    assert_int_equal(trees, 2);
-    assert_int_equal(json_array_size(rows), 1 + 30 + 2 + other_threads + 3 + other_isas + 8);
-    json_decref(j);
-    json_decref(plain);
-}
-
-TEST(a_draft_model_drafts_wherever_a_method_does)
-{
-    json_t *plain = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos");
-    json_t *j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3), *stats;
-    expect_same(plain, j, "fingerprint", "draft-model");
-    expect_draft(j, "draft-model", 3, 3);
-    j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "20", "--ignore-eos", "--draft", "draft-model", "--draft-model", V3);
-    stats = json_object_get(j, "stats");
-    assert_true(integer(stats, "drafted") > 10 && integer(stats, "accepted") == integer(stats, "drafted"));
-    assert_true(integer(stats, "draft_memory_bytes") > 1000 && real(stats, "draft_seconds") > 0);
-    json_decref(j);
-    j = JSON("draft", V3, "--tokens", "5,6,7", "--draft", "draft-model", "--draft-model", V3);
-    for (size_t i = 0; i < 3; i++)
-        assert_int_equal(token_at(json_object_get(j, "drafts"), i), token_at(json_object_get(plain, "tokens"), i + 1));
-    json_decref(j);
-    j = JSON("verify", TINY "moonlight", "--tokens", "5,6,7", "-n", "8", "--draft-model", TINY "moonlight", "--draft-precision", "bf16",
-             "--threads", "1", "--isa", "scalar", "--prefill-chunk", "7");
-    assert_true(json_is_true(json_object_get(j, "equal")));
-    assert_int_equal(count_rows(json_object_get(j, "rows"), "draft-model", 15, -1, -1, NULL) > 0, 1);
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 1 + 2 * 6 + 8);
-    json_decref(j);
-    json_decref(plain);
-}
-
-TEST(verify_keeps_to_what_the_command_line_fixes)
-{
-    int here = isas_of_this_machine(), sets = 0;
-    json_t *j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "mtp-eagle", "--draft-tokens", "3", "--threads", "2",
-                     "--isa", "scalar", "--temperature", "1");
-    json_t *rows = json_object_get(j, "rows");
-    int all = (int)json_array_size(rows);
-    assert_int_equal(all, 1 + 1 + 2 + 3 + 8); /* plain, eagle, trees of it, three other chunks, combinations */
-    assert_int_equal(count_rows(rows, NULL, -1, 2, -1, "scalar"), all);
-    assert_int_equal(count_rows(rows, "none", 0, -1, -1, NULL) + count_rows(rows, "mtp-eagle", 3, -1, -1, NULL), all);
-    json_decref(j);
-    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft", "none", "--threads", "1", "--all");
-    for (size_t k = 0; k < COUNT(isas); k++)
-        sets += here >> k & 1;
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), 4 * sets);
-    json_decref(j);
-    j = JSON("verify", V3, "--tokens", "5,6", "-n", "3", "--draft-tokens", "2", "--threads", "1", "--isa", "scalar", "--all");
-    assert_int_equal(json_array_size(json_object_get(j, "rows")), (6 + 2) * 4);
-    json_decref(j);
-    j = JSON("verify", V3, "--tokens", "5,6", "-n", "0", "--draft", "none", "--threads", "1");
-    assert_true(json_is_true(json_object_get(j, "equal")));
-    json_decref(j);
-}
-
-TEST(verify_says_identical_for_every_checkpoint)
-{
-    for (size_t i = 0; i < COUNT(checkpoints); i++) {
-        char dir[64];
-        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
-        struct said s = RUN("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--seed", "3",
-                            "--threads", i ? "1" : "2", "--temperature", i % 2 ? "0.7" : "0");
-        expect_code(&s, 0);
-        if (s.err_size || !is_plain_text(s.out, s.out_size) || !strstr(s.out, "identical"))
-            fail_msg("%s: %s%s", dir, s.out, s.err);
-        if (!modules[i] != !strstr(s.out, "mtp-"))
-            fail_msg("%s: %d modules, but %s", dir, modules[i], s.out);
-        forget(&s);
-    }
-}
-
-TEST(verify_says_identical_in_bf16_and_generate_what_it_is)
-{
-    for (size_t i = 0; i < COUNT(checkpoints); i++) {
-        char dir[64];
-        snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
-        json_t *j = JSON("verify", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
-        assert_true(json_is_true(json_object_get(j, "equal")));
-        json_t *row = json_array_get(json_object_get(j, "rows"), 0);
-        json_t *g = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos", "--precision", "bf16");
-        json_t *f32 = JSON("generate", dir, "--tokens", "5,6,7,8,9,10,11,12,13", "-n", "10", "--ignore-eos");
-        expect_same(row, g, "fingerprint", dir);
-        assert_false(json_equal(json_object_get(g, "fingerprint"), json_object_get(f32, "fingerprint")));
-        json_decref(j);
-        json_decref(g);
-        json_decref(f32);
-    }
-}
-
 /* ---- logits, inspect ----------------------------------------------------------------------------------------------- */
 
 static void expect_tensor(const json_t *header, const char *name, int rows, int columns, int begin)
@@ -642,15 +384,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(generation_ends_with_an_end_token_or_a_full_context),
         cmocka_unit_test(fingerprint_and_tokens_are_those_of_the_rows_that_logits_writes),
         cmocka_unit_test(plain_generate_without_a_tokenizer_prints_ids_alone),
-        cmocka_unit_test(draft_proposes_what_the_specification_does),
-        cmocka_unit_test(verify_varies_each_setting_alone_and_then_eight_combinations),
-        cmocka_unit_test(a_draft_model_drafts_wherever_a_method_does),
-        cmocka_unit_test(verify_keeps_to_what_the_command_line_fixes),
-        cmocka_unit_test(verify_says_identical_for_every_checkpoint),
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),
         cmocka_unit_test(inspect_counts_what_the_file_holds),
         cmocka_unit_test(inspect_tells_what_bf16_rounds),
-        cmocka_unit_test(verify_says_identical_in_bf16_and_generate_what_it_is),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
