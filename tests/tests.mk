@@ -107,14 +107,14 @@ LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised t
 run_native = tools/scripts/layers.sh $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
-# One sanitizer build for both in `make test`; test_session takes minutes there and is left to `make asan` and `make ubsan`.
+# One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
 	+$(MAKE) -j2 mistakes-programs
 	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
