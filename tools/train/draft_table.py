@@ -67,6 +67,8 @@ class Sum:
         depths = [f"{100 * s / self.forwards:.0f}" for s, m in zip(self.stood, self.made) if m]
         if depths:
             text += f" ({', '.join(depths)})"
+        if self is plain:
+            return f"{self.tokens / self.seconds:.0f} tokens/s"
         return text + f" {plain.seconds / plain.tokens * self.tokens / self.seconds:.2f}x"
 
 
