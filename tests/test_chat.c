@@ -106,6 +106,7 @@ TEST(conversations_that_are_wrong_are_refused)
     REFUSED(2, "--prompt-file and --tokens, found 2", V3, "--chat", "--prompt", "x", "--prompt-file", "y");
     NEEDS_TALE;
     REFUSED(1, "there is no chat template", "golden/tale", "--chat", "--prompt", "x");
+    expect_failure(RUN("chat", "golden/tale"), 1, "there is no chat template"); /* before a line is read */
     REFUSED(1, "No such file", dir, "--chat", "--messages", "/nowhere");
     REFUSED(1, "not an array of messages", dir, "--chat", "--messages", text_file("m", "{}"));
     REFUSED(1, "message 1 is not an object with a role", dir, "--chat", "--messages", text_file("m", "[{\"role\":\"user\"},{}]"));

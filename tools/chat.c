@@ -116,6 +116,8 @@ static int run(struct cli *c)
     struct chat t = {.c = c};
     int code = cli_open(c);
     if (code == EXIT_DONE)
+        code = cli_open_template(c);
+    if (code == EXIT_DONE)
         code = cli_messages(c, &t.messages);
     c->session.progress = answer_show_prefill;
     if (code == EXIT_DONE)

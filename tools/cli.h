@@ -135,7 +135,7 @@ struct cli {
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
-    struct template *template;  /* the chat template, opened by cli_render */
+    struct template *template;  /* the chat template, opened by cli_open_template */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
@@ -187,6 +187,8 @@ void cli_close(struct cli *c);
  * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
 
+/* The chat template, unless it is open already. Reports that there is none, or no tokenizer. */
+int cli_open_template(struct cli *c);
 /* A conversation (tools/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
  * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
 int cli_messages(struct cli *c, json_t **messages);

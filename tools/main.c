@@ -21,7 +21,7 @@ static void help(FILE *to)
         fprintf(to, "  %-11s %s\n", (*c)->name, (*c)->summary);
     fputs("\nMODEL is a directory in the Hugging Face layout, or a GGUF file (of a set, the first).\n"
           "`verbatim COMMAND --help` explains a command.\n"
-          "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found.\n",
+          "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found, 130 Ctrl-C.\n",
           to);
 }
 

@@ -104,16 +104,22 @@ static int read_kwargs(const struct cli *c, json_t **out)
     return json_is_object(*out) ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "--chat-template-kwargs: not a JSON object");
 }
 
+int cli_open_template(struct cli *c)
+{
+    vb_error err;
+    if (!c->tokenizer)
+        return cli_error(c, &c->tokenizer_error);
+    return !c->template && chat_template_open(&c->template, c->model_dir, NULL, &err) ? cli_error(c, &err) : EXIT_DONE;
+}
+
 int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size)
 {
     vb_error err;
-    json_t *kwargs;
+    json_t *kwargs = NULL;
     *text = NULL;
-    if (!c->tokenizer)
-        return cli_error(c, &c->tokenizer_error);
-    int code = read_kwargs(c, &kwargs);
-    if (code == EXIT_DONE && !c->template && chat_template_open(&c->template, c->model_dir, NULL, &err))
-        code = cli_error(c, &err);
+    int code = cli_open_template(c);
+    if (code == EXIT_DONE)
+        code = read_kwargs(c, &kwargs);
     if (code == EXIT_DONE && chat_template_render(c->template, c->tokenizer, messages, 1, kwargs, text, size, &err))
         code = cli_fail(c, EXIT_OTHER, "%s", err.message); /* the messages are wrong, not the command line */
     json_decref(kwargs);
