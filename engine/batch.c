@@ -45,20 +45,17 @@ static size_t less(size_t a, size_t b) { return a < b ? a : b; }
 static int check_options(vb_batch *b, vb_error *err)
 {
     const vb_session_options *o = &b->options.session;
-    int32_t longest = b->model->config.max_position_embeddings, most = b->options.max_sequences ? b->options.max_sequences : 8;
+    int32_t most = b->options.max_sequences ? b->options.max_sequences : 8;
     if (o->prefill && strcmp(o->prefill, "contract"))
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract alone: with others bits would depend on which rows of a "
                        "prompt are computed together", o->prefill);
     if (o->tap || o->trace)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps and traces");
-    if (o->context < 0 || o->context > longest)
-        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context, longest);
     if (most < 1 || most > MOST_SEQUENCES)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
-    if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
-                       o->prefill_chunk, o->threads);
-    b->context = (size_t)(o->context ? o->context : longest);
+    int code = session_limits(b->model, o, &b->context, err);
+    if (code)
+        return code;
     b->round_rows = 1 + (o->draft_topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
     b->most_running = (size_t)most;
     if (!b->options.cache_tokens)

@@ -46,12 +46,6 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return n;
 }
 
-static size_t no_rewind(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
 static void close_callback(struct drafter *d)
 {
     vb_free(d->model->allocator, d->tokens);
@@ -60,5 +54,5 @@ static void close_callback(struct drafter *d)
 
 const struct drafter_type draft_callback = {
     .name = "callback", .needs = NEEDS_CALLBACK, .open = open_callback, .observe = observe, .propose = propose,
-    .rewind = no_rewind, .tokens_alone = 1, .close = close_callback,
+    .rewind = drafter_no_rewind, .tokens_alone = 1, .close = close_callback,
 };

@@ -62,26 +62,16 @@ static void observe_eagle3(struct drafter *d, struct workspace *w, size_t pos, c
     mtp_observe(&d->state, w, pos, tokens, of(d)->fused, n);
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
-{
-    struct mtp_state *s = &d->state;
-    size_t before = mtp_row_count(s, 0);
-    int drafts = mtp_round(s, w, draft, 1, failed);
-    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
-    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
-    mtp_cut(s, 0, N);
-    mtp_round_ends(s);
-    return drafts;
-}
-
 const struct drafter_type draft_eagle = {
     .name = "eagle", .needs = NEEDS_HEAD, .takes = TAKES_HIDDEN, .open = open_eagle, .observe = mtp_drafter_observe,
-    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .begin_as = mtp_drafter_begin_as, .close = close_eagle,
+    .propose = mtp_drafter_propose_chain, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .begin_as = mtp_drafter_begin_as, .close = close_eagle,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };
 
 const struct drafter_type draft_eagle3 = {
     .name = "eagle3", .needs = NEEDS_HEAD, .takes = TAKES_THREE, .open = open_eagle3, .observe = observe_eagle3,
-    .propose = propose, .propose_tree = mtp_propose_tree, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes, .begin_as = mtp_drafter_begin_as, .close = close_eagle,
+    .propose = mtp_drafter_propose_chain, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .begin_as = mtp_drafter_begin_as, .close = close_eagle,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

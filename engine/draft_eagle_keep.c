@@ -44,7 +44,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 
 const struct drafter_type draft_eagle_keep = {
     .name = "eagle-keep", .needs = NEEDS_MTP, .open = open_keep, .observe = observe, .propose = propose,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

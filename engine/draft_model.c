@@ -134,12 +134,6 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return drafts;
 }
 
-static size_t no_rewind(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
 static size_t bytes(const struct drafter *d)
 {
     return kvcache_bytes(&d->cache) + d->work.bytes + (d->context + d->options.context) * sizeof *d->tokens;
@@ -147,5 +141,5 @@ static size_t bytes(const struct drafter *d)
 
 const struct drafter_type draft_model = {
     .name = "draft-model", .needs = NEEDS_DRAFT_MODEL, .open = open_model, .observe = observe, .propose = propose,
-    .rewind = no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
+    .rewind = drafter_no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
 };

@@ -7,22 +7,10 @@ static int open_eagle(struct drafter **out, const struct model *m, const struct 
     return mtp_drafter_open(out, m, o, 1, err);
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
-{
-    struct mtp_state *s = &d->state;
-    size_t before = mtp_row_count(s, 0);
-    int drafts = mtp_round(s, w, draft, 1, failed);
-    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
-    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
-    mtp_cut(s, 0, N);
-    mtp_round_ends(s);
-    return drafts;
-}
-
 const struct drafter_type draft_mtp_eagle = {
-    .name = "mtp-eagle", .needs = NEEDS_MTP, .open = open_eagle, .observe = mtp_drafter_observe, .propose = propose,
-    .propose_tree = mtp_propose_tree,
-    .after_prompt = mtp_drafter_after_prompt, .rewind = mtp_drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .name = "mtp-eagle", .needs = NEEDS_MTP, .open = open_eagle, .observe = mtp_drafter_observe,
+    .propose = mtp_drafter_propose_chain, .propose_tree = mtp_propose_tree,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -75,12 +75,6 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return from ? max : 0;
 }
 
-static size_t no_rewind(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
 static void close_ngram(struct drafter *d)
 {
     vb_free(d->allocator, d->tokens);
@@ -88,5 +82,6 @@ static void close_ngram(struct drafter *d)
 }
 
 const struct drafter_type draft_ngram = {
-    .name = "ngram", .open = open_ngram, .observe = observe, .propose = propose, .rewind = no_rewind, .tokens_alone = 1, .close = close_ngram,
+    .name = "ngram", .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
+    .tokens_alone = 1, .close = close_ngram,
 };

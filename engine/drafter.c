@@ -71,6 +71,12 @@ static double sum_of_weights(const struct kernels *k, const float *z, size_t V, 
     return sum;
 }
 
+size_t drafter_no_rewind(const struct drafter *d)
+{
+    (void)d;
+    return 0;
+}
+
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed)
 {
     if (!all_finite(logits, V)) {

@@ -98,6 +98,9 @@ int drafter_default_tokens(const struct drafter_type *type, const struct model *
 /* The most that draft_auto asks for where no number was given. mtp-vanilla keeps a cache for each, whatever is asked for. */
 int drafter_longest(const struct drafter_type *type, const struct model *m);
 
+/* drafter_type.rewind of those that need nothing again. */
+size_t drafter_no_rewind(const struct drafter *d);
+
 /* The token that a row of logits [V] drafts as draft `number`, from 1: by o->choose, or argmax, lowest index. -1 ends the draft:
  * the row is not finite (*failed counts it), or its best probability, at temperature 1, is below the session's draft_p_min. */
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);

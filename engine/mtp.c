@@ -396,8 +396,14 @@ void mtp_drafter_close(struct drafter *d)
     vb_free(a, d);
 }
 
-size_t mtp_drafter_no_rewind(const struct drafter *d)
+int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    (void)d;
-    return 0;
+    struct mtp_state *s = &d->state;
+    size_t before = mtp_row_count(s, 0);
+    int drafts = mtp_round(s, w, draft, 1, failed);
+    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
+    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    mtp_cut(s, 0, N);
+    mtp_round_ends(s);
+    return drafts;
 }

@@ -126,8 +126,9 @@ void mtp_drafter_close(struct drafter *d);
 /* mtp_save.c */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
-/* Row i of module 0 holds tok[i+1]: all rows before a cut are final. */
-size_t mtp_drafter_no_rewind(const struct drafter *d);
+/* All drafts by module 0, or a head in its place: the first as a row of mtp_round, the others by mtp_chain, whose rows go again. Of a
+ * row i that holds tok[i+1] all before a cut are final: drafter_no_rewind. */
+int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 /* Row i of depth k, taking `token`, appended to the cache, under the model's conventions. */
 struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token);

@@ -95,19 +95,16 @@ static int choose_kernels(const struct kernels **k, const char *isa, vb_error *e
     return VB_OK;
 }
 
-static int check_options(struct vb_session *s, vb_error *err)
+int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err)
 {
-    const vb_session_options *o = &s->options;
-    int32_t most = s->model->config.max_position_embeddings;
+    int32_t most = m->config.max_position_embeddings;
     if (o->context < 0 || o->context > most)
         return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context,
                        most);
     if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
                        o->prefill_chunk, o->threads);
-    s->context = (size_t)(o->context ? o->context : most);
-    s->chunk = (size_t)(o->prefill_chunk ? o->prefill_chunk : 512);
-    s->chunk = s->chunk < s->context ? s->chunk : s->context;
+    *context = (size_t)(o->context ? o->context : most);
     return VB_OK;
 }
 
@@ -219,7 +216,9 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
     s->cache.pool = &s->cache.own; /* nothing yet */
     if (options)
         s->options = *options;
-    int code = check_options(s, err);
+    int code = session_limits(model, &s->options, &s->context, err);
+    s->chunk = s->options.prefill_chunk ? (size_t)s->options.prefill_chunk : 512;
+    s->chunk = s->chunk < s->context ? s->chunk : s->context;
     if (!code)
         code = choose_drafter(s, err);
     if (!code)

@@ -42,6 +42,8 @@ struct shared {
 /* vb_session_open; shared may be NULL. Options of passes (isa, threads, prefill, taps) are those that shared->work was opened with. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
+/* Checks context, prefill_chunk and threads; *context is the tokens that the caches hold. */
+int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
 /* Checks and opens a workspace as the options say, for passes of max_rows; the kernels and threads are in w->cx. */
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);

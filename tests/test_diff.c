@@ -51,23 +51,6 @@ TEST(rows_that_stand_are_the_same_with_any_draft_method_and_in_one_pass)
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
 
-/* most: of the bound that any tap needs */
-static void expect_rounding(const json_t *j, const char *what)
-{
-    double most = 0;
-    size_t i;
-    const char *where = "";
-    json_t *t;
-    expect_verdict(what, j, "rounding");
-    json_array_foreach(json_object_get(j, "taps"), i, t)
-        if (json_is_number(json_object_get(t, "relative")) && real(t, "relative") / real(t, "bound") > most) {
-            most = real(t, "relative") / real(t, "bound");
-            where = string(t, "name");
-        }
-    print_message("%s: %.2f of the bound, %s\n", what, most, where);
-    assert_true(most > 0.01); /* a bound that nothing comes near tells nothing */
-}
-
 static char *truth_tokens(const char *name, const json_t *more, size_t more_count)
 {
     static char text[2048];

@@ -10,22 +10,6 @@
 
 #include "support/dumps.h"
 
-static void expect_rounding(const json_t *j, const char *what)
-{
-    double most = 0;
-    size_t i;
-    const char *where = "";
-    json_t *t;
-    expect_verdict(what, j, "rounding");
-    json_array_foreach(json_object_get(j, "taps"), i, t)
-        if (json_is_number(json_object_get(t, "relative")) && real(t, "relative") / real(t, "bound") > most) {
-            most = real(t, "relative") / real(t, "bound");
-            where = string(t, "name");
-        }
-    print_message("%s: %.2f of the bound, %s\n", what, most, where);
-    assert_true(most > 0.01);
-}
-
 /* What model rounds is what its reference rounds; A is a dump of it, and the same on another instruction set. */
 static void check_against_reference(const char *model, const char *precision)
 {

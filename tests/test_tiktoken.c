@@ -11,6 +11,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "support/files.h"
+
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define DIR "golden/tiktoken"
@@ -380,41 +382,22 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
 
 /* ---- memory that runs out ----------------------------------------------------------------------------------------- */
 
-struct failing {
-    long calls, fail_at, live;
-};
-
-static void *failing_alloc(void *context, size_t size)
-{
-    struct failing *f = context;
-    if (++f->calls == f->fail_at)
-        return NULL;
-    f->live++;
-    return malloc(size);
-}
-
-static void failing_free(void *context, void *block)
-{
-    ((struct failing *)context)->live--;
-    free(block);
-}
-
 TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
 {
-    struct failing f = {0, 0, 0};
-    vb_allocator a = {failing_alloc, failing_free, &f};
+    struct counted f = {.fail = 0};
+    vb_allocator a = {counted_alloc, counted_free, &f};
     struct tokenizer *t;
     vb_error err;
     int rc = VB_NO_MEMORY;
-    for (f.fail_at = 1; rc; f.fail_at++) {
-        f.calls = 0;
+    for (; rc; f.fail++) {
+        f.requests = 0;
         rc = tokenizer_open(&t, DIR, &a, &err);
-        if (rc ? rc != VB_NO_MEMORY || t || f.live : f.calls >= f.fail_at)
-            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail_at, rc, f.live, err.message);
+        if (rc ? rc != VB_NO_MEMORY || t || f.alive : f.requests > f.fail)
+            fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail, rc, f.alive, err.message);
     }
-    assert_true(f.fail_at > 20);
+    assert_true(f.fail > 20);
     tokenizer_close(t);
-    assert_int_equal(f.live, 0);
+    assert_int_equal(f.alive, 0);
 }
 
 int main(void)

@@ -220,4 +220,21 @@ static inline void forget_manifest(const char *path)
 
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
 
+/* Told is the most of the bound that any tap needs. */
+static inline void expect_rounding(const json_t *j, const char *what)
+{
+    double most = 0;
+    size_t i;
+    const char *where = "";
+    json_t *t;
+    expect_verdict(what, j, "rounding");
+    json_array_foreach(json_object_get(j, "taps"), i, t)
+        if (json_is_number(json_object_get(t, "relative")) && real(t, "relative") / real(t, "bound") > most) {
+            most = real(t, "relative") / real(t, "bound");
+            where = string(t, "name");
+        }
+    print_message("%s: %.2f of the bound, %s\n", what, most, where);
+    assert_true(most > 0.01); /* a bound that nothing comes near tells nothing */
+}
+
 #endif
