@@ -98,10 +98,17 @@ static size_t read_up_to(struct drafter *d, size_t end, const int32_t *draft)
     return S - 1;
 }
 
+static void use_threads_of(struct drafter *d, const struct workspace *target)
+{
+    d->work.cx.placement = target->cx.placement;
+    d->work.cx.crew = target->cx.crew;
+}
+
 static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
     size_t same = pos;
-    (void)w, (void)hidden;
+    (void)hidden;
+    use_threads_of(d, w);
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
     while (same < d->count && same < d->cache.length && d->in_cache[same] == d->tokens[same])
@@ -119,8 +126,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
         return 0;
     if ((size_t)max > d->context - d->count)
         max = (int)(d->context - d->count);
-    d->work.cx.placement = w->cx.placement;
-    op_share_crew(&d->work.cx, &w->cx); /* the threads that stand by for the target */
+    use_threads_of(d, w);
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
         size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
@@ -130,7 +136,6 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
             break;
         draft[drafts++] = chosen;
     }
-    d->work.cx.crew = NULL;
     return drafts;
 }
 

@@ -48,7 +48,7 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
                         .gqa = {.heads = H, .groups = head->groups, .dim = D, .row = packed_length(2 * head->groups * D),
                                 .scale = (float)(1.0 / sqrt((double)D))}};
     e->cx.k = o->kernels;
-    e->cx.threads = o->threads;
+    e->cx.threads = e->cx.most_threads = o->threads;
     rope_init(&e->rope, D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
     e->cx.scratch_size = scratch_bytes(e);
     e->input = take(e, S * 2 * d, sizeof(float));
@@ -78,15 +78,6 @@ void eagle_close(struct eagle *e)
     eagle_head_close(e->head);
     *e = (struct eagle){0};
 }
-
-/* What a pass is given, on its way to where its threads stand by. */
-struct pass {
-    struct eagle *e;
-    const struct row *rows;
-    const float *h;
-    float *g, *next;
-    size_t S;
-};
 
 /* -> e->x, the residual stream; and in e->input what attention reads, [S, d] or [S, 2d]. */
 static void begin(struct eagle *e, const float *h, size_t S)
@@ -132,45 +123,39 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
     op_linear(&e->cx, e->delta, e->attended, &head->o_proj, S);
 }
 
-static void pass(void *arg)
-{
-    const struct pass *p = arg;
-    struct eagle *e = p->e;
-    const struct eagle_head *head = e->head;
-    size_t S = p->S, d = eagle_width(e);
-    float eps = (float)head->config.rms_norm_eps;
-    struct mlp_weights mlp = {&head->mlp.gate_proj, &head->mlp.up_proj, &head->mlp.down_proj};
-    for (size_t s = 0; s < S; s++) {
-        e->ids[s] = p->rows[s].token;
-        op_rope_angles(e->cos_sin + s * e->rope.dim, &e->rope, p->rows[s].position);
-    }
-    begin(e, p->h, S);
-    attention(e, p->rows, S);
-    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
-    op_rmsnorm(&e->cx, e->normed, d, e->x, d, head->post_attention_layernorm, S, d, eps);
-    op_mlp(&e->cx, e->delta, e->normed, &mlp, S);
-    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
-    if (head->version == 3)
-        op_rmsnorm(&e->cx, p->g, d, e->x, d, head->norm, S, d, eps);
-    else
-        memcpy(p->g, e->x, S * d * sizeof *e->x);
-    memcpy(p->next, e->x, S * d * sizeof *e->x);
-}
-
-/* The target's threads, where they stand by. */
+/* The target's threads help. */
 static void join(struct eagle *e, const struct workspace *target)
 {
     e->cx.placement = target->cx.placement;
-    op_share_crew(&e->cx, &target->cx);
+    e->cx.crew = target->cx.crew;
 }
 
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next,
                 size_t S)
 {
+    const struct eagle_head *head = e->head;
+    size_t d = eagle_width(e);
+    float eps = (float)head->config.rms_norm_eps;
+    struct mlp_weights mlp = {&head->mlp.gate_proj, &head->mlp.up_proj, &head->mlp.down_proj};
     assert(S <= e->max_rows);
     join(e, target);
-    op_with_crew(&e->cx, pass, &(struct pass){e, rows, h, g, next, S});
-    e->cx.crew = NULL;
+    struct op_pass pass = op_begin_pass(&e->cx, &e->pace, S);
+    for (size_t s = 0; s < S; s++) {
+        e->ids[s] = rows[s].token;
+        op_rope_angles(e->cos_sin + s * e->rope.dim, &e->rope, rows[s].position);
+    }
+    begin(e, h, S);
+    attention(e, rows, S);
+    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
+    op_rmsnorm(&e->cx, e->normed, d, e->x, d, head->post_attention_layernorm, S, d, eps);
+    op_mlp(&e->cx, e->delta, e->normed, &mlp, S);
+    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
+    if (head->version == 3)
+        op_rmsnorm(&e->cx, g, d, e->x, d, head->norm, S, d, eps);
+    else
+        memcpy(g, e->x, S * d * sizeof *e->x);
+    memcpy(next, e->x, S * d * sizeof *e->x);
+    op_end_pass(&e->cx, &pass);
 }
 
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n)
@@ -180,12 +165,10 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
         size_t S = n - i < e->max_rows ? n - i : e->max_rows;
         op_linear(&e->cx, h + i * eagle_width(e), features + i * e->head->fc.cols, &e->head->fc, S);
     }
-    e->cx.crew = NULL;
 }
 
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S)
 {
     join(e, target);
     op_linear(&e->cx, logits, g, &e->head->lm_head, S);
-    e->cx.crew = NULL;
 }

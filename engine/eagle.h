@@ -54,6 +54,7 @@ int eagle_layers(int L, int layer[3]);
 struct eagle {
     struct eagle_head *head;
     struct op_ctx cx;
+    struct pace pace;
     struct rope rope;
     struct gqa gqa;
     size_t max_rows, bytes;

@@ -200,17 +200,6 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S, in
     }
 }
 
-/* What a pass is given, on its way to where its threads stand by. */
-struct pass {
-    struct workspace *w;
-    const struct mtp_module *module;
-    int depth;
-    const struct row *rows;
-    const float *h;
-    float *g, *next;
-    size_t S;
-};
-
 static void keep_features(struct workspace *w, int layer, size_t S)
 {
     size_t d = (size_t)w->model->config.hidden_size;
@@ -219,13 +208,11 @@ static void keep_features(struct workspace *w, int layer, size_t S)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
 }
 
-static void target(void *arg)
+void forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
-    const struct pass *p = arg;
-    struct workspace *w = p->w;
-    const struct row *rows = p->rows;
     const struct model *m = w->model;
-    size_t S = p->S, d = (size_t)m->config.hidden_size;
+    size_t d = (size_t)m->config.hidden_size;
+    struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
     begin_pass(w, rows, S, -1);
     for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
         w->first_bad_layer[s] = -1;
@@ -243,22 +230,12 @@ static void target(void *arg)
     tap(w, "model.norm.output", w->hidden, d);
     if (w->features != w->hidden)
         memcpy(w->features, w->x, S * d * sizeof *w->x);
+    op_end_pass(&w->cx, &pass);
 }
 
-void forward_target(struct workspace *w, const struct row *rows, size_t S)
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
 {
-    op_with_crew(&w->cx, target, &(struct pass){.w = w, .rows = rows, .S = S});
-}
-
-static void mtp(void *arg)
-{
-    const struct pass *p = arg;
-    struct workspace *w = p->w;
-    const struct mtp_module *module = p->module;
-    const struct row *rows = p->rows;
-    const float *h = p->h;
-    float *g = p->g;
-    size_t S = p->S;
     const unsigned char *convention = w->model->config.conventions.value;
     size_t d = (size_t)w->model->config.hidden_size;
     int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
@@ -266,7 +243,8 @@ static void mtp(void *arg)
     const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
     const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
     float eps = (float)w->model->config.rms_norm_eps;
-    begin_pass(w, rows, S, p->depth);
+    struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
+    begin_pass(w, rows, S, depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     op_embed(w->x, d, &module->embed_tokens, w->ids, S);
     for (size_t s = 0; s < S && convention[FIRST_EMBEDDING]; s++)
@@ -288,14 +266,9 @@ static void mtp(void *arg)
         memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
     const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
-    if (p->next != handed)
-        memcpy(p->next, handed, S * d * sizeof *handed);
-}
-
-void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, float *next, size_t S)
-{
-    op_with_crew(&w->cx, mtp, &(struct pass){w, module, depth, rows, h, g, next, S});
+    if (next != handed)
+        memcpy(next, handed, S * d * sizeof *handed);
+    op_end_pass(&w->cx, &pass);
 }
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)

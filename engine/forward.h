@@ -26,6 +26,7 @@ struct row {
 struct workspace {
     const struct model *model;
     struct op_ctx cx;
+    struct pace pace, module_pace; /* of the target's passes; of its MTP modules' */
     struct onednn **onednn;        /* NULL; or who computes prompts, one per thread: cx's in those passes (engine/prefill.h) */
     struct rope rope;
     float scale;
@@ -54,6 +55,8 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
                    size_t max_logit_rows, size_t context, vb_error *err);
 /* From now on passes write w->three. */
 int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err);
+/* From now on threads stand by for its passes; exact: all of them, even where fewer are faster. */
+int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
 /* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */

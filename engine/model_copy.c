@@ -375,9 +375,8 @@ static void use(struct model_copy *c, const unsigned char *data)
         *c->also = weight_rows(&c->result, c->also_row, c->result.rows - c->also_row);
 }
 
-static void make_all(void *arg)
+static void make_all(struct work *w)
 {
-    struct work *w = arg;
     struct model *m = w->b->m;
     size_t at = 0;
     for (size_t i = 0; i < m->num_copies && !w->rc; i++) {
@@ -414,7 +413,7 @@ int model_make_copies(struct binder *b)
     m->copied = w.all = model_alloc_unset(b, m->copied_bytes);
     w.m.scratch = w.all ? vb_alloc(m->allocator, (size_t)w.m.cx.threads, w.m.room) : NULL;
     if (w.m.scratch)
-        op_with_crew(&w.m.cx, make_all, &w);
+        make_all(&w);
     else
         w.rc = vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes", checkpoint_dir(m->checkpoint),
                        m->copied_bytes);

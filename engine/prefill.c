@@ -83,7 +83,7 @@ int prefill_open(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, onednn", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
-    int code = check_weights(s, err), threads = s->work->cx.threads;
+    int code = check_weights(s, err), threads = s->work->cx.most_threads;
     if (code)
         return code;
     s->work->onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work->onednn);
@@ -97,7 +97,7 @@ int prefill_open(struct vb_session *s, vb_error *err)
 
 void prefill_close(struct vb_session *s)
 {
-    for (int i = 0; s->work->onednn && i < s->work->cx.threads; i++)
+    for (int i = 0; s->work->onednn && i < s->work->cx.most_threads; i++)
         onednn_close(s->work->onednn[i]);
     vb_free(s->model->allocator, s->work->onednn);
     s->work->onednn = NULL;
@@ -135,7 +135,7 @@ void prefill_end(struct workspace *w)
 int prefill_failed(struct workspace *w, vb_error *err)
 {
     const char *why = NULL;
-    for (int i = 0; w->onednn && i < w->cx.threads; i++) {
+    for (int i = 0; w->onednn && i < w->cx.most_threads; i++) {
         const char *failure = onednn_failure(w->onednn[i]);
         why = why ? why : failure;
     }

@@ -50,23 +50,21 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
         r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
 }
 
-/* Drafts, the target's pass, logits: what threads stand by for. */
-static void passes_of_round(void *arg)
+/* Drafts, the target's pass, logits. */
+static void passes_of_round(struct round *r)
 {
-    struct round *r = arg;
     size_t S = 0;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         size_t most = run->options->max_tokens - run->result->tokens;
-        struct op_ctx *own = &run->session->work->cx; /* modules draft in their session's memory */
-        if (own != &r->w->cx)
-            op_share_crew(own, &r->w->cx);
+        struct op_ctx *own = &run->session->work->cx; /* modules draft in their session's memory, with the round's threads */
+        struct crew *crew = own->crew;
+        own->crew = r->w->cx.crew;
         double start = seconds();
         session_plan(run->session, &run->plan, run->chunk, most, &run->result->draft_failures);
         run->drafting = seconds() - start;
         run->result->draft_seconds += run->drafting;
-        if (own != &r->w->cx)
-            own->crew = NULL;
+        own->crew = crew;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
@@ -85,7 +83,7 @@ int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
     double start = seconds();
-    op_with_crew(&w->cx, passes_of_round, r);
+    passes_of_round(r);
     int code = prefill_failed(w, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "../ops/crew.h"
 #include "../ops/mistake.h"
 #include "../simd/fpenv.h"
 #include "eagle.h"
@@ -126,7 +127,8 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
     int code = choose_kernels(&k, o->isa, err);
     if (!code)
         code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
-    w->cx.placement = numa_placement(model);
+    if (!code)
+        code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
     return code;
 }
 
@@ -158,7 +160,7 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
 
 static int open_drafter(struct vb_session *s, vb_error *err)
 {
-    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.threads, .context = s->context,
+    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
                                 .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
                                 .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
@@ -447,6 +449,15 @@ void session_took(struct vb_session *s, const struct plan *p, const int32_t *cho
     while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
         stood++;
     draft_length_saw(&s->length, stood, seconds);
+}
+
+void vb_session_threads(const vb_session *s, vb_thread_use *use)
+{
+    const struct op_ctx *cx = &s->work->cx;
+    const struct crew *c = cx->crew;
+    *use = (vb_thread_use){.most = cx->most_threads, .mean = 1.0};
+    if (c)
+        *use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes, c->left_out, c->waited};
 }
 
 size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }

@@ -16,9 +16,8 @@ struct prefilling {
     size_t rows;
 };
 
-static void one_pass(void *arg)
+static void one_pass(struct prefilling *f)
 {
-    struct prefilling *f = arg;
     struct vb_session *s = f->s;
     f->rows = session_rows(s, &f->p, s->rows);
     if (f->p.by_onednn)
@@ -52,7 +51,7 @@ int vb_prefill(vb_session *s, vb_error *err)
     struct numa_visit visit = numa_enter(s->model);
     int code = VB_OK;
     while (!code && plan_part(&f)) {
-        op_with_crew(&s->work->cx, one_pass, &f);
+        one_pass(&f);
         code = prefill_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
         session_commit(s, &f.p, NULL, 0, session_features(s, s->work, 0));

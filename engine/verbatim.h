@@ -222,7 +222,9 @@ typedef struct vb_session_options {
                               layers, with BF16 weights rounded as in precision bf16. Not the contract's bits, and others with
                               another oneDNN or kind of CPU; the same with any draft, threads and isa. All weights BF16 or all
                               F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
-    int32_t threads;       /* 0: the processors of the affinity mask */
+    int32_t threads;       /* the most; 0: the processors of the affinity mask. The session uses fewer where that is faster, or
+                              while other programs use the cores */
+    int32_t exact_threads; /* 1: always all of them */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
     const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
                               "draft-model", "eagle", "eagle3", "callback" */
@@ -258,6 +260,16 @@ void vb_session_close(vb_session *session);
 
 /* Bytes that the session's draft method takes: caches, and of a draft model also the memory of its passes. */
 size_t vb_draft_memory(const vb_session *session);
+
+/* The threads of a session so far, or of its batch. */
+typedef struct vb_thread_use {
+    int32_t most;      /* as asked for */
+    double mean;       /* how many computed, over its passes; 0 before the first */
+    size_t passes;     /* of the target, of modules, heads and draft models */
+    size_t left_out;   /* how often a thread was interrupted inside its work, and left out for a time: the cores were busy */
+    double waited;     /* seconds of waiting for such threads */
+} vb_thread_use;
+void vb_session_threads(const vb_session *session, vb_thread_use *use);
 
 /* Appends tokens to the timeline; nothing is computed yet. Ids outside the vocabulary and more tokens than the context
  * holds are refused, and nothing is appended. */

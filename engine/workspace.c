@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../ops/attention.h"
+#include "../ops/crew.h"
 #include "../ops/linear.h"
 #include "../ops/mistake.h"
 #include "../ops/mlp.h"
@@ -59,7 +60,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1, .max_logit_rows = max_logit_rows,
                             .scale = config_attention_scale(&effective)};
     w->cx.k = k;
-    w->cx.threads = threads;
+    w->cx.threads = w->cx.most_threads = threads;
     w->cx.bf16 = c->precision == PRECISION_BF16;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);
@@ -99,8 +100,22 @@ int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err
     return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
 }
 
+int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err)
+{
+    w->cx.placement = placement;
+    if (w->cx.threads < 2)
+        return VB_OK;
+    void *memory = take(w, 1, crew_bytes(w->cx.threads));
+    if (!memory)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for %d threads", w->cx.threads);
+    w->cx.crew = crew_open(memory, w->cx.threads, placement, exact);
+    return VB_OK;
+}
+
 void workspace_close(struct workspace *w)
 {
+    crew_close(w->cx.crew);
+    w->cx.crew = NULL;
     for (size_t i = 0; i < w->block_count; i++)
         vb_free(w->model->allocator, w->blocks[i]);
     w->block_count = 0;

@@ -7,6 +7,7 @@
 #define VB_OP_H
 
 #include "../simd/kernels.h"
+#include "pace.h"
 #include "placement.h"
 
 /* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
@@ -24,8 +25,10 @@ struct op_probe {
 
 struct op_ctx {
     const struct kernels *k;
-    int threads;
-    struct crew *crew;           /* NULL: each region wakes its threads itself; see op_with_crew */
+    int threads;                 /* of the regions to come; op_begin_pass chooses how many, up to most_threads */
+    int most_threads;            /* what the scratch is sized for */
+    struct crew *crew;           /* threads that stand by (ops/crew.h), and may serve other op_ctx too; NULL: regions start
+                                    threads of OpenMP */
     double thread_cost;          /* multiplications that are worth waking a thread for; 0: the above */
     int bf16;                    /* precision bf16: what linear layers take is rounded */
     struct onednn *const *onednn; /* NULL; else one for each thread, and linear layers are theirs instead of the kernels': every
@@ -57,14 +60,17 @@ void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
                           void (*work)(void *arg, size_t task, int thread), void *arg);
 
-/* Calls work(arg) here, with cx->threads - 1 threads standing by for the regions in it (ops/crew.h). Within such a call it
- * is a plain call. */
-void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg);
-/* Within one: those that stand by for `with` do so for cx too, until its crew is set back to NULL. */
-void op_share_crew(struct op_ctx *cx, const struct op_ctx *with);
+/* Passes: the regions between the two are one pass of `rows` rows, whose number of threads `pace` chooses and whose time it
+ * is told. The choice stays for regions that come after the pass. Without a crew both do nothing. */
+struct op_pass {
+    double begun;
+    size_t rows;
+    struct pace *pace;
+};
+struct op_pass op_begin_pass(struct op_ctx *cx, struct pace *pace, size_t rows);
+void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass);
 
-/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them, not within
- * op_with_crew. Returns what was. */
+/* For libraries that use OpenMP themselves: how many threads they find when the calling thread calls them. Returns what was. */
 int op_foreign_threads(int threads);
 
 /* Rows [*begin, *end) of task `task` when `rows` rows are cut into op_row_tasks tasks of whole groups of 32 (OP_ROW_GROUP):

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <omp.h>
+#include <time.h>
 
 float *op_take(struct op_ctx *cx, size_t floats)
 {
@@ -15,38 +16,30 @@ float *op_take(struct op_ctx *cx, size_t floats)
     return p;
 }
 
-struct lead {
-    struct op_ctx *cx;
-    void (*work)(void *arg);
-    void *arg;
-};
-
-void op_with_crew(struct op_ctx *cx, void (*work)(void *arg), void *arg)
+static double now(void)
 {
-    struct crew crew;
-    if (cx->crew || cx->threads <= 1) {
-        work(arg);
-        return;
-    }
-    crew_begin(&crew, cx->threads, cx->placement);
-#pragma omp parallel num_threads(cx->threads)
-    {
-        if (omp_get_thread_num() == 0) {
-            cx->crew = &crew;
-            work(arg);
-            cx->crew = NULL;
-            crew_end(&crew);
-        } else {
-            struct fpenv env = fpenv_enter();
-            crew_stand_by(&crew, omp_get_thread_num());
-            fpenv_leave(env);
-        }
-    }
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void op_share_crew(struct op_ctx *cx, const struct op_ctx *with)
+struct op_pass op_begin_pass(struct op_ctx *cx, struct pace *pace, size_t rows)
 {
-    cx->crew = with->crew && with->crew->threads <= cx->threads ? with->crew : NULL; /* threads have scratch of cx's */
+    if (!cx->crew)
+        return (struct op_pass){0};
+    int most = cx->crew->threads < cx->most_threads ? cx->crew->threads : cx->most_threads;
+    if (pace->most != most)
+        pace_open(pace, most);
+    cx->threads = crew_use(cx->crew, cx->crew->exact ? most : pace_threads(pace, rows));
+    cx->crew->passes++;
+    cx->crew->pass_threads += (size_t)crew_available(cx->crew);
+    return (struct op_pass){now(), rows, pace};
+}
+
+void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass)
+{
+    if (cx->crew)
+        pace_took(pass->pace, pass->rows, now() - pass->begun);
 }
 
 /* A region on a machine with places. The crew counts its tasks part by part; each part's run through all the matrices. */
@@ -97,6 +90,8 @@ static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t mat
 {
     struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work, .arg = arg};
     size_t all[] = {0, first[matrices]};
+    if (cx->crew->in_use > cx->threads) /* it serves others too, that have room for more */
+        crew_use(cx->crew, cx->threads);
     if (p.placement)
         run_placed(cx, &p);
     else

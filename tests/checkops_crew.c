@@ -1,27 +1,25 @@
 /* tests/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument, and what a
  * task wrote the leader reads, and what the leader wrote a task. Nothing here that tasks share is atomic, so that a race is
- * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone (CREW_ALONE, tests.mk):
- * threads are pthreads, since libgomp is not instrumented. */
+ * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone (CREW_ALONE, tests.mk). */
 #include "../ops/crew.h"
 
-#ifndef CREW_ALONE
-#include "checkops.h"
-#define TIMES 10
-#else
+#ifdef CREW_ALONE
 #define TIMES 1 /* everything is some twenty times slower */
+#else
+#define TIMES 10
+#endif
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-#endif
-
-#include <pthread.h>
-#include <stdlib.h>
 
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -31,39 +29,12 @@ static const int crew_sizes[] = {1, 2, 3, MOST_THREADS}; /* the last is more tha
 
 /* ---- threads that stand by ---------------------------------------------------------------------------------------- */
 
-struct member {
-    struct crew *crew;
-    int number;
-    pthread_t thread;
-};
-
-static void *stand_by(void *arg)
-{
-    struct member *m = arg;
-    crew_stand_by(m->crew, m->number);
-    return NULL;
-}
-
-struct band {
-    struct crew crew;
-    struct member members[MOST_THREADS];
-    int here; /* the leader among them */
-};
-
-static void join_band(struct band *b, int threads)
-{
-    for (; b->here < threads; b->here++) {
-        struct member *m = &b->members[b->here];
-        *m = (struct member){.crew = &b->crew, .number = b->here};
-        assert_int_equal(pthread_create(&m->thread, NULL, stand_by, m), 0);
-    }
-}
-
 /* parts: 1, or those of a machine with as many memories, whose processors are none of this one's: nobody moves. */
-static void begin_band(struct band *b, int threads, int parts)
+static struct crew *begin(int threads, int parts, int exact)
 {
     static struct topology t;
     static struct placement p;
+    static _Alignas(64) char memory[sizeof(struct crew) + MOST_THREADS * sizeof(struct crew_member)];
     memset(t.node_of_cpu, -1, sizeof t.node_of_cpu);
     for (int i = 0; i < parts; i++) {
         t.node_of_cpu[PLACEMENT_CPUS - 1 - i] = i;
@@ -73,15 +44,15 @@ static void begin_band(struct band *b, int threads, int parts)
     }
     if (parts > 1)
         assert_int_equal(placement_plan(&p, &t, PLACEMENT_BIND, 1 << 30), parts);
-    crew_begin(&b->crew, threads, parts > 1 ? &p : NULL);
-    b->here = 1;
+    assert_true(crew_bytes(threads) <= sizeof memory);
+    return crew_open(memory, threads, parts > 1 ? &p : NULL, exact);
 }
 
-static void end_band(struct band *b)
+static struct crew *begin_all(int threads, int parts, int exact)
 {
-    crew_end(&b->crew);
-    for (int i = 1; i < b->here; i++)
-        assert_int_equal(pthread_join(b->members[i].thread, NULL), 0);
+    struct crew *c = begin(threads, parts, exact);
+    assert_int_equal(crew_use(c, threads), threads);
+    return c;
 }
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */
@@ -132,15 +103,15 @@ static void check_job(const struct job *j)
 }
 
 /* Jobs take turns with two places and two functions, so that one which is mixed up with the last or the next is seen. */
-static void run_jobs(struct band *b, uint32_t first, size_t count, size_t longest)
+static void run_jobs(struct crew *c, uint32_t first, size_t count, size_t longest)
 {
     static struct job places[2]; /* not on the stack: a thread that is late must find them, to be seen */
     for (uint32_t n = first; n < first + count; n++) {
         struct job *j = &places[n / 3 % 2];
         size_t tasks = n % 5 == 0 ? 1 : n % 11 == 0 ? 0 : 2 + n * 7 % (MOST_TASKS - 2); /* more than before, and fewer */
-        *j = (struct job){.number = n, .tasks = tasks, .longest = longest, .threads = b->crew.threads};
-        size_t one = b->crew.parts == 1 ? tasks : tasks * (n % 4) / 3, two = one + (tasks - one) * (n % 3) / 2; /* or empty */
-        crew_run(&b->crew, (const size_t[PARTS + 1]){0, one, two, tasks}, n % 2 ? odd : even, j);
+        *j = (struct job){.number = n, .tasks = tasks, .longest = longest, .threads = c->in_use};
+        size_t one = c->parts == 1 ? tasks : tasks * (n % 4) / 3, two = one + (tasks - one) * (n % 3) / 2; /* or empty */
+        crew_run(c, (const size_t[PARTS + 1]){0, one, two, tasks}, n % 2 ? odd : even, j);
         check_job(j);
     }
 }
@@ -163,25 +134,20 @@ static void meet(void *arg, size_t task, int thread)
 
 TEST(every_task_of_thousands_of_short_jobs_runs_once)
 {
-    for (size_t i = 0; i < COUNT(crew_sizes); i++) {
-        struct band b;
-        for (int parts = 1; parts <= PARTS; parts += PARTS - 1) {
-            begin_band(&b, crew_sizes[i], parts);
-            join_band(&b, crew_sizes[i]);
-            run_jobs(&b, 1, 2000 * TIMES, 0);
-            end_band(&b);
+    for (size_t i = 0; i < COUNT(crew_sizes); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct crew *c = begin_all(crew_sizes[i], kind % 2 ? PARTS : 1, kind / 2);
+            run_jobs(c, 1, 1000 * TIMES, 0);
+            crew_close(c);
         }
-    }
 }
 
 TEST(tasks_of_uneven_length_run_once)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
-        struct band b;
-        begin_band(&b, crew_sizes[i], PARTS);
-        join_band(&b, crew_sizes[i]);
-        run_jobs(&b, 1, 100 * TIMES, 20000);
-        end_band(&b);
+        struct crew *c = begin_all(crew_sizes[i], PARTS, 0);
+        run_jobs(c, 1, 100 * TIMES, 20000);
+        crew_close(c);
     }
 }
 
@@ -189,110 +155,137 @@ TEST(tasks_of_uneven_length_run_once)
 TEST(every_thread_that_stands_by_takes_a_task_when_there_is_one)
 {
     for (size_t i = 0; i < COUNT(crew_sizes); i++) {
-        struct band b;
-        begin_band(&b, crew_sizes[i], 1);
-        join_band(&b, crew_sizes[i]);
+        struct crew *c = begin_all(crew_sizes[i], 1, 1);
         for (int times = 0; times < 20; times++) {
             struct meeting m = {.wanted = crew_sizes[i]};
             unsigned seen = 0;
-            crew_run(&b.crew, (const size_t[]){0, (size_t)m.wanted}, meet, &m);
+            crew_run(c, (const size_t[]){0, (size_t)m.wanted}, meet, &m);
             for (int t = 0; t < m.wanted; t++)
                 seen |= 1u << m.thread[t];
             assert_int_equal(seen, (1u << m.wanted) - 1);
         }
-        end_band(&b);
+        crew_close(c);
     }
 }
 
-/* A region ends when its tasks are done, by whoever was there. */
-TEST(a_job_does_not_wait_for_threads_that_have_not_come)
+/* Tasks so short that the leader alone would have done them all before anybody else looks. */
+TEST(where_the_number_is_exact_every_thread_has_a_task_of_every_job)
 {
-    struct band b;
-    begin_band(&b, MOST_THREADS, PARTS);
-    run_jobs(&b, 1, 50, 100);
-    join_band(&b, 3);
-    run_jobs(&b, 51, 100 * TIMES, 100);
-    join_band(&b, MOST_THREADS); /* in the middle of things */
-    run_jobs(&b, 51 + 100 * TIMES, 100 * TIMES, 100);
-    end_band(&b);
+    for (size_t i = 0; i < COUNT(crew_sizes); i++) {
+        struct crew *c = begin_all(crew_sizes[i], 1, 1);
+        for (uint32_t times = 0; times < 100; times++) {
+            static struct job j;
+            unsigned seen = 0;
+            j = (struct job){.number = times, .tasks = MOST_THREADS + times % 9, .threads = crew_sizes[i]};
+            crew_run(c, (const size_t[]){0, j.tasks}, times % 2 ? odd : even, &j);
+            check_job(&j);
+            for (size_t t = 0; t < j.tasks; t++)
+                seen |= 1u << j.thread[t];
+            assert_int_equal(seen, (1u << crew_sizes[i]) - 1);
+            if (times % 10 == 0)
+                usleep(1000); /* members fall asleep */
+        }
+        crew_close(c);
+    }
 }
 
-TEST(a_crew_that_never_works_goes_home)
+TEST(a_crew_works_with_as_many_threads_as_are_asked_for)
+{
+    struct crew *c = begin(MOST_THREADS, PARTS, 0);
+    uint32_t n = 1;
+    for (int round = 0; round < 30 * TIMES; round++) {
+        int threads = 1 + round * 5 % MOST_THREADS;
+        assert_int_equal(crew_use(c, threads), threads); /* run_jobs sees that no other takes part */
+        run_jobs(c, n, 40, round % 3 ? 100 : 50000); /* long enough for members that ought to rest to come */
+        n += 40;
+    }
+    crew_close(c);
+}
+
+TEST(a_crew_that_never_works_ends)
 {
     for (int i = 0; i < 20 * TIMES; i++) {
-        struct band b;
-        begin_band(&b, 4, 1 + 2 * (i % 2));
-        join_band(&b, 4);
+        struct crew *c = i % 3 ? begin_all(4, 1 + 2 * (i % 2), i % 5 == 0) : begin(4, 1, 0);
         if (i % 2)
-            run_jobs(&b, (uint32_t)i, 1, 0);
-        end_band(&b);
+            run_jobs(c, (uint32_t)i, 1, 0);
+        crew_close(c);
     }
 }
 
-#ifndef CREW_ALONE
-/* ---- the operators' side of it: OpenMP's threads, regions that call on regions ------------------------------------- */
-
-struct nest {
-    struct op_ctx *cx, *other;
-    uint32_t number;
-    struct job job;
-};
-
-static void rows(void *arg, size_t first, size_t count)
+static void interrupted(void *arg, size_t task, int thread)
 {
-    struct job *j = arg;
-    for (size_t t = first; t < first + count; t++)
-        note(j, t, 0, j->number % 2);
-}
-
-static void one_of_each(struct nest *n, struct op_ctx *cx, size_t tasks)
-{
-    struct job *j = &n->job;
-    *j = (struct job){.number = ++n->number, .tasks = tasks, .longest = 200, .threads = cx->threads};
-    op_parallel(cx, j->tasks, 1e9, j->number % 2 ? odd : even, j);
-    check_job(j);
-    *j = (struct job){.number = ++n->number, .tasks = tasks, .longest = 0, .threads = cx->threads};
-    op_each_row(cx, j->tasks, 1e9, rows, j);
-    check_job(j);
-}
-
-static void inner(void *arg)
-{
-    struct nest *n = arg;
-    assert_non_null(n->cx->crew);
-    one_of_each(n, n->cx, 17);
-}
-
-/* As a round does: its own regions, passes within it that would gather a crew if there were none, and another session's
- * operators with its own scratch. */
-static void outer(void *arg)
-{
-    struct nest *n = arg;
-    struct crew *crew = n->cx->crew;
-    for (size_t tasks = 2; tasks < 40; tasks += 9) {
-        one_of_each(n, n->cx, tasks);
-        op_with_crew(n->cx, inner, n);
-        assert_ptr_equal(n->cx->crew, crew); /* still there */
-        op_share_crew(n->other, n->cx);
-        assert_true(n->other->crew == (n->other->threads >= crew->threads ? crew : NULL));
-        one_of_each(n, n->other, tasks);
-        n->other->crew = NULL;
+    struct meeting *m = arg;
+    m->thread[task] = thread;
+    if (!m->wanted) {
+        usleep(100); /* so that others come as well */
+        return;
     }
+    meet(arg, task, thread); /* so that each has one */
+    if (thread == 2)
+        usleep(100000); /* as if its core were somebody else's */
 }
 
-TEST(regions_within_a_crew_and_crews_within_a_crew_run_every_task_once)
+static double now(void)
 {
-    static struct nest n;
-    for (size_t i = 0; i < COUNT(crew_sizes) - 1; i++)
-        for (int times = 0; times < 100; times++) {
-            int threads = crew_sizes[i + 1];
-            struct op_ctx cx = {.k = scalar_table(), .threads = threads}, other = {.k = cx.k, .threads = threads + (times % 3 - 1)};
-            n = (struct nest){.cx = &cx, .other = &other};
-            op_with_crew(&cx, outer, &n);
-            assert_null(cx.crew);
-        }
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-#endif
+
+/* The leader waits for it once; the jobs after that do without it. */
+TEST(a_thread_that_was_interrupted_inside_a_task_is_left_out)
+{
+    struct crew *c = begin_all(3, 1, 0);
+    struct meeting m = {.wanted = 3};
+    crew_run(c, (const size_t[]){0, 3}, interrupted, &m);
+    assert_true(c->left_out >= 1 && c->waited > 0.0);
+    double until = c->member[2].until;
+    assert_true(c->member[2].rest >= 16.0 * 0.09); /* less than it slept: the leader begins to wait a little later */
+    for (int times = 0; times < 100; times++) {
+        m = (struct meeting){0};
+        crew_run(c, (const size_t[]){0, MOST_THREADS}, interrupted, &m);
+        for (int t = 0; t < MOST_THREADS && now() < until; t++)
+            assert_int_not_equal(m.thread[t], 2);
+        assert_true(!c->member[2].wanted || now() >= until);
+    }
+    c->member[2].until = 0.0; /* its time is over */
+    c->changed = 1;
+    for (int times = 0, came = 0; !came; times++) { /* whenever it finds a task */
+        m = (struct meeting){0};
+        crew_run(c, (const size_t[]){0, MOST_THREADS}, interrupted, &m);
+        for (int t = 0; t < MOST_THREADS; t++)
+            came |= m.thread[t] == 2;
+    }
+    crew_close(c);
+}
+
+TEST(at_most_a_seventeenth_of_the_time_is_lost_to_waiting)
+{
+    assert_true(crew_rest(0.004, 0.0, 1e9) >= 16 * 0.004);
+    assert_true(crew_rest(0.004, 1.0, 2.0) < 0.1);  /* it was long back: as at first */
+    assert_true(crew_rest(0.004, 1.0, 0.5) >= 2.0); /* it missed again at once */
+    assert_true(crew_rest(0.004, 3.0, 0.5) <= 4.0); /* but it is asked again now and then */
+    assert_true(crew_rest(1.0, 3.0, 0.5) >= 16.0);
+    assert_true(crew_patience(0.0) > 0.0 && crew_patience(1.0) >= 1.0);
+}
+
+TEST(the_child_of_a_fork_works_alone)
+{
+    struct crew *c = begin_all(3, 1, 0);
+    run_jobs(c, 1, 20, 0);
+    pid_t child = fork();
+    if (!child) {
+        int alone = crew_use(c, 3) == 1;
+        run_jobs(c, 21, 20, 0);
+        crew_close(c);
+        _exit(!alone);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    run_jobs(c, 21, 20, 0);
+    crew_close(c);
+}
 
 int main(void)
 {
@@ -300,12 +293,13 @@ int main(void)
         cmocka_unit_test(every_task_of_thousands_of_short_jobs_runs_once),
         cmocka_unit_test(tasks_of_uneven_length_run_once),
         cmocka_unit_test(every_thread_that_stands_by_takes_a_task_when_there_is_one),
-        cmocka_unit_test(a_job_does_not_wait_for_threads_that_have_not_come),
-        cmocka_unit_test(a_crew_that_never_works_goes_home),
-#ifndef CREW_ALONE
-        cmocka_unit_test(regions_within_a_crew_and_crews_within_a_crew_run_every_task_once),
-#endif
+        cmocka_unit_test(where_the_number_is_exact_every_thread_has_a_task_of_every_job),
+        cmocka_unit_test(a_crew_works_with_as_many_threads_as_are_asked_for),
+        cmocka_unit_test(a_crew_that_never_works_ends),
+        cmocka_unit_test(a_thread_that_was_interrupted_inside_a_task_is_left_out),
+        cmocka_unit_test(at_most_a_seventeenth_of_the_time_is_lost_to_waiting),
+        cmocka_unit_test(the_child_of_a_fork_works_alone),
     };
-    alarm(300); /* a task that is lost would be waited for for ever */
+    alarm(900); /* a task that is lost would be waited for for ever */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

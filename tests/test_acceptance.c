@@ -326,6 +326,7 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
                 for (size_t i = 0; i < SEQUENCES; i++) {
                     vb_session_options other = o[i];
                     other.threads = 1 + setting % 3;
+                    other.exact_threads = 1;
                     other.prefill_chunk = (int[]){0, 1, 7, 64}[setting];
                     other.isa = isas_here()[(size_t)setting % isas];
                     other.padded = setting == 2;

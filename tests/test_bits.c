@@ -67,10 +67,10 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
 /* Of every line with every instruction set two of these, another two with the next: all of them many times over the file. */
 static const vb_session_options settings[] = {
     {.threads = 1},
-    {.threads = 2, .draft = "mtp-vanilla", .draft_tokens = 3},
-    {.threads = 2, .prefill_chunk = 1},
+    {.exact_threads = 1, .threads = 2, .draft = "mtp-vanilla", .draft_tokens = 3},
+    {.exact_threads = 1, .threads = 2, .prefill_chunk = 1},
     {.threads = 1, .draft = "mtp-eagle", .draft_tokens = 5, .prefill_chunk = 7},
-    {.threads = 3, .prefill_chunk = 7},
+    {.exact_threads = 1, .threads = 3, .prefill_chunk = 7},
 };
 
 static void check_settings(const struct golden *g, size_t line)

@@ -245,7 +245,7 @@ TEST(every_head_gives_the_bits_of_plain_decoding)
         run_plain(m, &sampling, prompt, COUNT(prompt), 120, &plain);
         for (size_t v = 0; v < 2; v++)
             for (int K = 1; K <= VB_MAX_DRAFT; K++) {
-                vb_session_options o = {.context = 160, .threads = 1 + K % 2, .draft = methods[v], .draft_head = heads[v], .draft_tokens = K,
+                vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .draft = methods[v], .draft_head = heads[v], .draft_tokens = K,
                                         .prefill_chunk = K % 3 * 7, .padded = K % 4 == 0, .draft_auto = K % 5 == 0, .sampling = sampling,
                                         .poison_cut_rows = 1};
                 run(m, &o, prompt, COUNT(prompt), 120, &r);

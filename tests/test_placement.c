@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../ops/crew.h"
 #include "../ops/op.h"
 #include "support/machines.h"
 
@@ -343,17 +344,13 @@ static void once(void *arg, size_t task, int thread)
     __atomic_fetch_add(&w->done, 1, __ATOMIC_SEQ_CST);
 }
 
-static void region(void *arg)
-{
-    struct work *w = arg;
-    op_parallel_matrices(w->cx, w->first, w->matrices, 1e9, once, w);
-}
-
 /* Every other matrix has half as many tasks. */
 static void run_work(struct work *w, const struct placement *p, int threads, size_t matrices, size_t tasks)
 {
     struct op_ctx cx = {.threads = threads, .thread_cost = 1, .placement = p};
+    static _Alignas(64) char memory[1 << 14];
     cpu_set_t before;
+    assert_in_range(crew_bytes(threads), 1, sizeof memory);
     sched_getaffinity(0, sizeof before, &before);
     w->p = p;
     w->threads = threads;
@@ -364,7 +361,12 @@ static void run_work(struct work *w, const struct placement *p, int threads, siz
     for (int i = 0; i < 64; i++)
         w->first_of[i] = -1;
     w->cx = &cx;
-    op_with_crew(&cx, region, w);
+    if (threads > 1) {
+        cx.crew = crew_open(memory, threads, p, 0);
+        crew_use(cx.crew, threads);
+    }
+    op_parallel_matrices(&cx, w->first, matrices, 1e9, once, w);
+    crew_close(cx.crew);
     sched_setaffinity(0, sizeof before, &before);
     for (size_t i = 0; i < w->total; i++)
         if (w->times[i] != 1)

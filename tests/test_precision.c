@@ -231,6 +231,7 @@ static void expect_same_bits(const char *dir)
             o.draft = settings[i].draft;
             o.draft_tokens = settings[i].K;
             o.threads = settings[i].threads;
+            o.exact_threads = 1;
             o.prefill_chunk = settings[i].chunk;
             for (const struct kernels *const *k = kernel_tables; *k; k++) {
                 if (!kernels_runs_here(*k))
@@ -344,7 +345,7 @@ TEST(one_expert_with_a_tiny_weight_is_known_for_it_and_no_other_matrix)
     for (size_t i = 0; i < m->magnitudes_used; i++)
         assert_int_equal(m->magnitudes[i], MAGNITUDES_UNKNOWN); /* scalar code does not look */
     for (int again = 0; learns && again < 2; again++) {
-        run_with(m, learns, (vb_session_options){.threads = 2}, prompt, COUNT(prompt), 40, &other);
+        run_with(m, learns, (vb_session_options){.exact_threads = 1, .threads = 2}, prompt, COUNT(prompt), 40, &other);
         check_same("the kernels that look", &plain, &other);
     }
     run_with(m, kernels_select("scalar", NULL), (vb_session_options){.threads = 1}, prompt, COUNT(prompt), 40, &other);

@@ -255,6 +255,7 @@ static void check_settings(const vb_model *m, const char *name, const int32_t *p
         for (size_t k = 0; k < COUNT(lengths); k++, turn++) {
             o = onednn_options(count + n);
             o.threads = 1 + (int32_t)(turn % 3);
+            o.exact_threads = 1;
             o.isa = isas[turn % num_isas];
             o.draft = method && vb_mtp_modules(m) ? methods[method - 1] : "none";
             o.draft_tokens = lengths[k];
@@ -365,6 +366,7 @@ TEST(sequences_that_share_passes_are_as_alone)
         o.draft = i ? methods[i] : "none";
         o.draft_tokens = 2;
         o.threads = 1 + (int32_t)(i % 3);
+        o.exact_threads = 1;
         s[i] = open_session(m, &o, text[i], lengths[i]);
         g[i] = recording(&r[i], s[i], 12);
     }

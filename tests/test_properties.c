@@ -10,7 +10,6 @@
 #include "engine_support.h"
 #include "wide_checkpoint.h"
 
-#include <omp.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -201,7 +200,7 @@ static vb_session_options options_of(const struct subject *s, const struct row_o
 {
     const int *v = r->value;
     return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
-                                .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
+                                .exact_threads = 1, .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
                                 .draft = methods[v[METHOD]], .ngram_min = 1, .draft_model = small,
                                 .draft_tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
@@ -304,7 +303,7 @@ static void check_without_mtp(const char *name)
             vb_generate_options options[PROMPTS];
             vb_result results[PROMPTS];
             vb_session_options o = {.context = 128, .prefill_chunk = chunks[i % COUNT(chunks)], .isa = *isa,
-                                    .threads = thread_counts[i / COUNT(chunks)], .poison_cut_rows = 1};
+                                    .exact_threads = 1, .threads = thread_counts[i / COUNT(chunks)], .poison_cut_rows = 1};
             size_t count = 1 + i % PROMPTS;
             for (size_t p = 0; p < count; p++) {
                 sessions[p] = open_session(m, &o, prompt[p], length[p]);
@@ -334,16 +333,16 @@ TEST(models_without_mtp_give_the_same_bits_in_every_setting)
 /* The kernels of a session are replaced by ones that note which thread called them, and for how many rows. */
 static const struct kernels *spied;
 static atomic_uint threads_seen, threads_seen_one_row;
+static atomic_int spied_threads; /* every thread that comes takes the next number */
+static _Thread_local int spied_number = -1;
 
 static void spying_matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
                           size_t T)
 {
     atomic_uint *seen = T == 1 ? &threads_seen_one_row : &threads_seen;
-    atomic_fetch_or(seen, 1u << omp_get_thread_num());
-    struct timespec moment = {0, 20000}; /* so that the others come to take a task as well */
-    unsigned team = (1u << omp_get_num_threads()) - 1;
-    if ((*seen & team) != team)
-        nanosleep(&moment, NULL);
+    if (spied_number < 0)
+        spied_number = atomic_fetch_add(&spied_threads, 1);
+    atomic_fetch_or(seen, 1u << spied_number % 32);
     spied->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T);
 }
 
@@ -359,7 +358,7 @@ TEST(threads_change_no_bit_and_do_run)
     run_plain(m, NULL, prompt, COUNT(prompt), n, &plain);
     for (int i = 0; i < (quick ? 4 : 12); i++) {
         int threads = 2 + i % 2;
-        vb_session_options o = {.context = 160, .prefill_chunk = chunks[i / 2 % 4], .threads = threads,
+        vb_session_options o = {.context = 160, .prefill_chunk = chunks[i / 2 % 4], .exact_threads = 1, .threads = threads,
                                 .draft = mtp_method((size_t)(i / 4)), .draft_tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT,
                                 .poison_cut_rows = 1};
         struct kernels spying;
@@ -374,9 +373,9 @@ TEST(threads_change_no_bit_and_do_run)
         vb_session_close(s);
         snprintf(what, sizeof what, "wide, %s, K %d, chunk %d, %d threads", o.draft, o.draft_tokens, o.prefill_chunk, threads);
         check_same(what, &plain, &other);
-        if ((threads_seen | threads_seen_one_row) != (1u << threads) - 1)
+        if (__builtin_popcount(threads_seen | threads_seen_one_row) != threads)
             fail_msg("%s: threads that ran: %#x", what, threads_seen | threads_seen_one_row);
-        if (o.draft_tokens < 0 && threads_seen_one_row != (1u << threads) - 1)
+        if (o.draft_tokens < 0 && __builtin_popcount(threads_seen_one_row) != threads)
             fail_msg("%s: threads that ran in passes of one row: %#x", what, threads_seen_one_row);
         drafted += other.result.drafted;
         accepted += other.result.accepted;
@@ -387,17 +386,8 @@ TEST(threads_change_no_bit_and_do_run)
     remove_dir(dir);
 }
 
-/* Threads of OpenMP spin while they wait for one another, which takes minutes when other programs want the processors.
- * It reads its environment before main, hence a second start. No result depends on it. */
-static void wait_passively(char **argv)
-{
-    if (!getenv("OMP_WAIT_POLICY") && !setenv("OMP_WAIT_POLICY", "passive", 1))
-        execv("/proc/self/exe", argv); /* an emulator may refuse: then it is slow */
-}
-
 int main(int argc, char **argv)
 {
-    wait_passively(argv);
     all = argc > 1 && !strcmp(argv[1], "--all");
     quick = argc > 1 && !strcmp(argv[1], "--quick");
     const struct CMUnitTest tests[] = {

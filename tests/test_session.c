@@ -434,7 +434,7 @@ TEST(the_callers_rounding_flushing_and_traps_change_no_bit_and_are_restored)
     run_plain(model, &sampling, prompt, PROMPT, 40, &plain);
     for (size_t i = 0; i < COUNT(settings); i++)
         for (size_t k = 0; k < 2; k++) {
-            vb_session_options o = {.context = 80, .threads = 2, .draft = mtp_method(k), .draft_tokens = 6,
+            vb_session_options o = {.context = 80, .exact_threads = 1, .threads = 2, .draft = mtp_method(k), .draft_tokens = 6,
                                     .sampling = sampling, .poison_cut_rows = 1};
             char what[64];
             vb_model *m = NULL;

@@ -55,7 +55,7 @@ static vb_session_options some_options(uint64_t *random, int32_t context)
     size_t known = 0;
     while (isas[known])
         known++;
-    return (vb_session_options){.context = context, .threads = 1 + (int32_t)random_below(random, 3),
+    return (vb_session_options){.context = context, .exact_threads = 1, .threads = 1 + (int32_t)random_below(random, 3),
                                 .prefill_chunk = chunks[random_below(random, 4)], .isa = isas[random_below(random, known)],
                                 .draft = methods[random_below(random, COUNT(methods))], .draft_tokens = 1 + (int32_t)random_below(random, 4),
                                 .padded = (int)random_below(random, 2), .poison_cut_rows = 1};
@@ -291,7 +291,7 @@ TEST(a_loaded_session_shares_passes_with_others)
 {
     static struct record r[2], plain[2], before;
     vb_model *m = open_model("golden/tiny/v3-mtp3");
-    vb_session_options o = {.context = 60, .threads = 2, .draft = "mtp-eagle", .draft_tokens = 2};
+    vb_session_options o = {.context = 60, .exact_threads = 1, .threads = 2, .draft = "mtp-eagle", .draft_tokens = 2};
     int32_t prompt[2][20];
     vb_session *s[2];
     vb_result result[2];
@@ -504,7 +504,7 @@ TEST(a_file_does_not_depend_on_who_wrote_it)
     for (size_t i = 0; isas_here()[i]; i++)
         for (int32_t threads = 1; threads < 4; threads++) {
             static struct record r;
-            vb_session_options o = {.context = 60, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
+            vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
                                     .draft = "mtp-eagle", .draft_tokens = 2};
             vb_session *s = open_session(m, &o, prompt, 30);
             generate(s, 6, &r);

@@ -189,7 +189,7 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
                 char what[128];
                 uint64_t random = trial + 100 * i;
                 struct adversary a = {.shape = (int)(trial % 4), .state = trial};
-                vb_session_options o = {.threads = 1 + (trial == 5), .draft_tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
+                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .draft_tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
                                         .draft_topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
                 o.draft_nodes = o.draft_tokens + (int)random_below(&random, (size_t)(VB_MAX_NODES - o.draft_tokens + 1));
                 struct borrowed b = lend(&t, &a, o);
@@ -326,6 +326,7 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
                 vb_session_options o = options_of(&methods[i], shapes[k][0], shapes[k][1], shapes[k][2]);
                 o.sampling = sampling;
                 o.threads = 1 + (int)(k % 2);
+                o.exact_threads = 1;
                 o.prefill_chunk = (int)(k % 3 * 7);
                 o.context = (int32_t)(COUNT(prompt) + n + k % 2);
                 run(m, &o, prompt, COUNT(prompt), n, &r);

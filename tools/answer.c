@@ -112,6 +112,14 @@ static json_t *placement(const struct cli *c)
                      (json_int_t)p.in_place, "moved", (json_int_t)p.moved, "seconds", p.seconds, "why_not", p.why_not);
 }
 
+static json_t *threads(const vb_session *s)
+{
+    vb_thread_use use;
+    vb_session_threads(s, &use);
+    return json_pack("{s:i,s:f,s:I,s:I,s:f}", "most", use.most, "mean", use.mean, "passes", (json_int_t)use.passes, "left_out",
+                     (json_int_t)use.left_out, "waited_seconds", use.waited);
+}
+
 /* What is about the run and not about the decoding. */
 static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_result *r, double first_token)
 {
@@ -123,6 +131,7 @@ static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_resu
     json_object_set_new(stats, "draft_seconds", json_real(r->draft_seconds));
     json_object_set_new(stats, "draft_memory_bytes", json_integer((json_int_t)vb_draft_memory(s)));
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
+    json_object_set_new(stats, "threads", threads(s));
     json_object_set_new(stats, "numa", placement(c));
     return stats;
 }
@@ -189,6 +198,7 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
     char topk[20] = "";
+    vb_thread_use use;
     if (c->session.draft_topk > 1)
         snprintf(topk, sizeof topk, " topk=%d", c->session.draft_topk);
     if (cli_draft_tokens(c) && r->forwards)
@@ -207,6 +217,11 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (a->first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
             1e-6 * (double)peak_memory());
+    vb_session_threads(s, &use);
+    fprintf(stderr, "%.1f of %d threads computed, on average", use.mean, use.most);
+    if (use.left_out)
+        fprintf(stderr, "; the cores were busy: a thread was left out %zu times, after %.1f ms of waiting", use.left_out, 1e3 * use.waited);
+    fputc('\n', stderr);
     if (cli_draft_tokens(c))
         fprintf(stderr, "drafting took %.1f ms of them; its caches take %.1f MB\n", 1e3 * r->draft_seconds, 1e-6 * (double)vb_draft_memory(s));
     print_by_depth(c, r);

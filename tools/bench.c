@@ -65,6 +65,7 @@ static int prepare(struct bench *b)
     b->cx.bf16 = probe->work->cx.bf16;
     vb_session_close(probe);
     c->session.threads = b->threads;
+    c->session.exact_threads = 1;
     c->session.draft = NULL;
     size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)), longest = (c->longer ? 16384 : 2048) + 32;
     b->text_count = most < longest ? most : longest;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../ops/attention.h"
+#include "../ops/crew.h"
 #include "../ops/linear.h"
 #include "../ops/onednn.h"
 #include "../ops/weights.h"
@@ -126,11 +127,16 @@ int bench_ops_open(struct bench *b)
     size_t seen = op_scratch_bytes(BENCH_MOST_QUERIES * sizeof(struct timeline) / sizeof(float));
     if (z.block > b->bytes || z.x * sizeof(float) > b->bytes)
         return cli_fail(b->c, EXIT_OTHER, "a matrix or a cache of %zu bytes is more than this measures", at_least(z.block, z.x * sizeof(float)));
-    if (posix_memalign(&b->memory, 64, z.scratch + x + y + slots + seen + 64))
-        return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", z.scratch + x + y + slots + seen);
+    size_t bytes = z.scratch + x + y + slots + seen + 64;
+    if (posix_memalign(&b->memory, 64, bytes + crew_bytes(b->threads)))
+        return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", bytes);
     char *at = b->memory;
     b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16, .scratch = at,
                             .scratch_size = z.scratch};
+    if (b->threads > 1) {
+        b->cx.crew = crew_open(at + (bytes & ~(size_t)63), b->threads, NULL, 1);
+        crew_use(b->cx.crew, b->threads);
+    }
     b->x = (float *)(void *)(at + z.scratch);
     b->y = (float *)(void *)(at + z.scratch + x);
     b->slots = (int32_t *)(void *)(at + z.scratch + x + y);
@@ -144,6 +150,7 @@ int bench_ops_open(struct bench *b)
 void bench_ops_close(struct bench *b)
 {
     onednn_close(b->onednn);
+    crew_close(b->cx.crew);
     free(b->memory);
 }
 
@@ -162,19 +169,13 @@ static struct weight_view matrix(const struct bench *b, const struct bench_item 
     return w;
 }
 
-struct run {
-    struct bench *b;
-    const struct bench_item *i;
-};
-
-static void linears(void *arg)
+static void linears(struct bench *b, const struct bench_item *i)
 {
-    const struct run *r = arg;
     unsigned char ordinary = MAGNITUDES_ORDINARY; /* so they were invented */
-    for (size_t call = 0; call < r->i->calls; call++) {
-        struct weight_view w = matrix(r->b, r->i, call);
+    for (size_t call = 0; call < i->calls; call++) {
+        struct weight_view w = matrix(b, i, call);
         w.magnitudes = &ordinary;
-        op_linear(&r->b->cx, r->b->y, r->b->x, &w, r->i->rows);
+        op_linear(&b->cx, b->y, b->x, &w, i->rows);
     }
 }
 
@@ -184,18 +185,15 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
     struct onednn_shape shape = {i->rows, i->outputs, i->inputs, i->inputs, i->inputs, i->outputs, type, type};
     const char *why = NULL;
     if (!i->onednn)
-        op_with_crew(&b->cx, linears, &(struct run){b, i});
+        linears(b, i);
     for (size_t call = 0; i->onednn && call < i->calls && !why; call++)
         why = onednn_linear(b->onednn, b->y, b->x, matrix(b, i, call).data, &shape);
     return why ? vb_fail(err, VB_UNSUPPORTED, "%s: %s", i->name, why) : VB_OK;
 }
 
 /* The queries are the timeline's last tokens. */
-static void attentions(void *arg)
+void bench_run_attention(struct bench *b, const struct bench_item *i)
 {
-    const struct run *r = arg;
-    struct bench *b = r->b;
-    const struct bench_item *i = r->i;
     const struct model *m = b->c->model;
     size_t size = i->depth * cache_width(&m->config) * sizeof(float);
     for (size_t l = 0; l < i->calls; l++) {
@@ -205,9 +203,4 @@ static void attentions(void *arg)
             b->seen[s] = (struct timeline){rows, b->slots, i->depth - i->rows + s + 1};
         op_attention(&b->cx, b->y, b->x, b->seen, &a, i->rows, i->depth);
     }
-}
-
-void bench_run_attention(struct bench *b, const struct bench_item *i)
-{
-    op_with_crew(&b->cx, attentions, &(struct run){b, i});
 }

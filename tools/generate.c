@@ -113,7 +113,7 @@ const struct command command_generate = {
     "  --presence-penalty X, --frequency-penalty X   minus X, minus X times its count, for a token in the output (0, 0)\n"
     "  --logit-bias ID:VALUE,..  added to logits before all else; -inf forbids a token\n"
     "  --stop TEXT            end with the token that completes TEXT in the output, which then ends before it; may be repeated\n"
-    "  --threads N            (the processors this process may use)\n"
+    "  --threads N            at most N threads (the processors this process may use); fewer where that is faster\n"
     "  --isa NAME             best, scalar, avx2, avx512, neon (best)\n"
     "  --precision MODE       f32; bf16: what linear layers take is rounded to bf16, faster prompts; q8, q4: their weights are\n"
     "                         quantised to 8 or 4 bits, faster tokens (f32)\n"

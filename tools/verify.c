@@ -118,6 +118,7 @@ static int run_setting(struct verify *v, const struct setting *s)
     c->session.draft_topk = s->topk;
     c->session.draft_nodes = s->nodes;
     c->session.threads = s->threads;
+    c->session.exact_threads = 1;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
     int code = cli_stops(c, &o);

@@ -18,7 +18,7 @@ complain "ops/ includes something above it" "$(quoted ops | grep '"\.\./' | grep
 complain "engine/ includes something above it" "$(quoted engine | grep '"\.\./' | grep -vE '"\.\./(simd|ops)/')"
 complain "tools/ includes something other than engine/, the interface of the reference, and simd/machine.h" \
     "$(quoted tools | grep '"\.\./' | grep -vE '"\.\./(engine/|reference/reference\.h|simd/machine\.h)' |
-        grep -vE '^tools/bench[a-z_]*\.c:.*"\.\./ops/(attention|linear|onednn|weights)\.h"')"
+        grep -vE '^tools/bench[a-z_]*\.c:.*"\.\./ops/(attention|crew|linear|onednn|weights)\.h"')"
 complain "reference/ shares more than files and configs" \
     "$(quoted reference | grep '"\.\./' | grep -vE '"\.\./engine/(checkpoint|config|support|verbatim)\.h"')"
 complain "intrinsics outside simd/" "$(grep -nE 'immintrin|arm_neon|_mm(256|512)?_|__builtin_ia32' -r engine ops reference tools --include='*.[ch]')"

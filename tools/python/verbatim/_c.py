@@ -165,6 +165,7 @@ class vb_session_options(C.Structure):
         ("prefill_chunk", C.c_int32),
         ("prefill", C.c_char_p),
         ("threads", C.c_int32),
+        ("exact_threads", C.c_int32),
         ("isa", C.c_char_p),
         ("draft", C.c_char_p),
         ("draft_tokens", C.c_int32),
