@@ -79,6 +79,7 @@ help:
 ## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
+## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
 ## make mistakes        named mistakes, each switched on: does the test that must notice it?
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
