@@ -33,12 +33,14 @@ FLAGS_OF_line := -DHAVE_LIBEDIT
 EDIT    := -ledit
 endif
 
+# These files call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read a
+# model and say what the CPU lacks.
+CALLS_FMA := simd/scalar.c ops/attention.c ops/gqa.c ops/router.c
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)
 SIMD    += $(wildcard simd/avx2*.c simd/avx512*.c)
-FLAGS_OF_ops    := -mfma
-FLAGS_OF_scalar := -mfma
+FLAGS_OF_fma    := -mfma
 FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
 FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 FLAGS_OF_avx512_bf16 := -mavx512bf16
@@ -77,6 +79,7 @@ help:
 ## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
+## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
 ## make mistakes        named mistakes, each switched on: does the test that must notice it?
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
@@ -87,7 +90,7 @@ help:
 flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
-        $(if $(filter simd/scalar.c,$<),$(FLAGS_OF_scalar)) $(if $(filter ops/%,$<),$(FLAGS_OF_ops)) \
+        $(if $(filter $(CALLS_FMA),$<),$(FLAGS_OF_fma)) \
         $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/line.c,$<),$(FLAGS_OF_line))
 
 $(BUILD)/%.o: %.c Makefile

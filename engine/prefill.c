@@ -64,13 +64,10 @@ static int check_weights(const struct vb_session *s, vb_error *err)
     return code;
 }
 
-/* Not every CPU has oneDNN's BF16. */
-static int try_type(const struct vb_session *s, vb_error *err)
+static int check_type(const struct vb_session *s, vb_error *err)
 {
     int bf16 = type_of(s->model) == WEIGHT_BF16;
-    enum onednn_type type = bf16 ? ONEDNN_BF16 : ONEDNN_F32;
-    struct onednn_shape shape = {PREFILL_CHUNK, 32, 32, 32, 32, 32, type, type};
-    const char *why = onednn_prepare(s->work->onednn[0], &shape);
+    const char *why = onednn_lacks(s->work->onednn[0], bf16 ? ONEDNN_BF16 : ONEDNN_F32);
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
@@ -92,7 +89,7 @@ int prefill_open(struct vb_session *s, vb_error *err)
     for (int i = 0; i < threads; i++)
         if ((why = onednn_open(&s->work->onednn[i], 1)))
             return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
-    return try_type(s, err);
+    return check_type(s, err);
 }
 
 void prefill_close(struct vb_session *s)

@@ -85,15 +85,15 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     return VB_OK;
 }
 
-static int choose_kernels(const struct kernels **k, const char *isa, vb_error *err)
+int session_kernels(const struct kernels **k, const char *isa, vb_error *err)
 {
     int known;
     *k = kernels_select(isa, &known);
     if (!known)
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon", isa);
-    if (!*k)
-        return vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa ? isa : "fused multiply-add");
-    return VB_OK;
+    if (!*k && !kernels_select("best", NULL))
+        return vb_fail(err, VB_UNSUPPORTED, "this CPU lacks fused multiply-add (FMA), which every computation needs");
+    return *k ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa);
 }
 
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err)
@@ -124,7 +124,7 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
                            size_t context, vb_error *err)
 {
     const struct kernels *k;
-    int code = choose_kernels(&k, o->isa, err);
+    int code = session_kernels(&k, o->isa, err);
     if (!code)
         code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
     if (!code)

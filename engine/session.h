@@ -44,6 +44,8 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
 
 /* Checks context, prefill_chunk and threads; *context is the tokens that the caches hold. */
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
+/* The kernels of an instruction set; NULL is the best one. Reports an unknown name, and a CPU that lacks it. */
+int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 /* Checks and opens a workspace as the options say, for passes of max_rows; the kernels and threads are in w->cx. */
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);

@@ -192,6 +192,14 @@ const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape)
     return NULL;
 }
 
+const char *onednn_lacks(struct onednn *o, enum onednn_type type)
+{
+    struct onednn_shape any = {32, 32, 32, 32, 32, 32, type, type};
+    if (!onednn_prepare(o, &any))
+        return NULL;
+    return type == ONEDNN_BF16 ? "oneDNN cannot multiply BF16 matrices on this CPU" : "oneDNN cannot multiply F32 matrices on this CPU";
+}
+
 static const char *run(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)
 {
     const char *why = onednn_prepare(o, shape);
@@ -238,6 +246,7 @@ const char *onednn_open(struct onednn **out, int threads)
 void onednn_close(struct onednn *o) { (void)o; }
 const char *onednn_version(const struct onednn *o) { return (void)o, ""; }
 const char *onednn_failure(struct onednn *o) { return (void)o, NULL; }
+const char *onednn_lacks(struct onednn *o, enum onednn_type type) { return (void)o, (void)type, "built without oneDNN"; }
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape) { return (void)o, (void)shape, "built without oneDNN"; }
 
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape)

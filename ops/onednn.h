@@ -28,6 +28,9 @@ void onednn_close(struct onednn *o);
 /* "2.6.3" */
 const char *onednn_version(const struct onednn *o);
 
+/* NULL, or one sentence why matrices of this type cannot be multiplied here: BF16 wants a CPU with AVX-512. */
+const char *onednn_lacks(struct onednn *o, enum onednn_type type);
+
 /* Makes the primitive of a shape, and keeps it: generated code, milliseconds, memory. NULL, or why it could not. */
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
 /* Runs it; one of more threads not within op_with_crew (OpenMP would give it one there). Of a shape that was not prepared it

@@ -149,7 +149,9 @@ const struct kernels *kernels_select(const char *name, int *known);
 /* Whether this CPU can run that table. */
 int kernels_runs_here(const struct kernels *k);
 
-/* The functions of SLEEF that are called directly, in double (rule 6), the same on every instruction set. */
+/* The functions of SLEEF that are called directly, in double (rule 6), the same on every instruction set. They need fma on
+ * x86. kernel_log alone works without it too, by libm, whose last bit may differ: config.json is read on such a CPU,
+ * and nothing is computed. */
 double kernel_sin(double x);
 double kernel_cos(double x);
 double kernel_log(double x);

@@ -1,6 +1,7 @@
 /* simd/select.c -- which tables this program has and this CPU can run; the scalar functions of SLEEF. */
 #include "kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 extern const struct kernels kernels_scalar;
@@ -42,12 +43,21 @@ static int cpu_has_avx512_vnni(void)
 static int cpu_has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
 #endif
 
+static int cpu_has_fma(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("fma") != 0;
+#else
+    return 1;
+#endif
+}
+
 /* SLEEF's functions want hardware fma on x86, so the scalar table does too. */
 int kernels_runs_here(const struct kernels *k)
 {
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("fma"))
+    if (!cpu_has_fma())
         return 0;
+#if defined(__x86_64__)
     if (!strcmp(k->name, "avx2"))
         return __builtin_cpu_supports("avx2") && cpu_has_f16c();
     if (!strcmp(k->name, "avx512"))
@@ -86,7 +96,7 @@ float Sleef_finz_expf1_u10purecfma(float);
 
 double kernel_sin(double x) { return Sleef_finz_sind1_u10purecfma(x); }
 double kernel_cos(double x) { return Sleef_finz_cosd1_u10purecfma(x); }
-double kernel_log(double x) { return Sleef_finz_logd1_u10purecfma(x); }
+double kernel_log(double x) { return cpu_has_fma() ? Sleef_finz_logd1_u10purecfma(x) : log(x); }
 double kernel_pow(double x, double y) { return Sleef_finz_powd1_u10purecfma(x, y); }
 float kernel_expf(float x) { return Sleef_finz_expf1_u10purecfma(x); }
 

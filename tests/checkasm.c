@@ -7,6 +7,7 @@
 #include "checkasm.h"
 
 #include "../golden/sleef.h"
+#include "support/guard.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -94,7 +95,7 @@ void *ending_at_a_page(enum slot slot, size_t bytes, size_t slack)
     if (!base[slot]) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
         base[slot] = mmap(NULL, CAPACITY + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (base[slot] == MAP_FAILED || mprotect(base[slot] + CAPACITY, page, PROT_NONE)) {
+        if (base[slot] == MAP_FAILED || mprotect(base[slot] + CAPACITY, page, guard_protection())) {
             perror("checkasm: mmap");
             exit(1);
         }
@@ -458,6 +459,10 @@ int main(int argc, char **argv)
     }
     if (timing)
         return bench();
+    if (!kernels_runs_here(&kernels_scalar)) {
+        printf("checkasm: FAILED, this CPU lacks fused multiply-add (FMA)\n");
+        return 1;
+    }
     printf("checkasm: seed %" PRIu64 "\n", seed);
     rng_state = seed;
     signal(SIGSEGV, crashed);

@@ -22,6 +22,8 @@
 
 #include <cmocka.h>
 
+#include "support/guard.h"
+
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -86,7 +88,7 @@ static inline void *guarded(size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + 64 + page - 1) / page * page;
     struct guard g = {.total = inside + 2 * page};
-    g.base = mmap(NULL, g.total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    g.base = mmap(NULL, g.total, guard_protection(), MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g.base == MAP_FAILED || guard_count == COUNT(guards) || mprotect(g.base + page, inside, PROT_READ | PROT_WRITE))
         fail_msg("no memory for the test");
     memset(g.base + page, 0xff, inside);

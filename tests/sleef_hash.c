@@ -5,8 +5,14 @@
 #include "../golden/sleef.h"
 #include "../simd/kernels.h"
 
+extern const struct kernels kernels_scalar;
+
 int main(void)
 {
+    if (!kernels_runs_here(&kernels_scalar)) {
+        fprintf(stderr, "the bits of the SLEEF library were not checked: this CPU lacks fused multiply-add (FMA)\n");
+        return 0;
+    }
     uint64_t h = kernels_sleef_hash();
     if (h == SLEEF_HASH)
         return 0;

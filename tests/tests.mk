@@ -85,6 +85,17 @@ run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkas
 arm64: arm64-programs
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
+# Older CPUs than this one, emulated. Under the emulator oneDNN's 512 rows take minutes: test_bench runs without it, with oneDNN
+# told to use nothing newer than AVX2.
+HASWELL_LINES ?= 2
+on_haswell = tests/older-cpus.sh Haswell $(BUILD)
+run_older  = "haswell/test_bits:$(on_haswell)/tests/test_bits $(HASWELL_LINES)" "haswell/checkasm:$(on_haswell)/tests/checkasm --quick" \
+             "haswell/bench:$(on_haswell)/verbatim bench golden/tiny/v3-mtp3 --rounds 1 --threads 1 --only prefill" \
+             "haswell/checkops_onednn:$(on_haswell)/tests/checkops_onednn" "haswell/test_prefill:$(on_haswell)/tests/test_prefill --quick" \
+             "avx2/test_bench:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_bench" "nehalem/verbatim:tests/older-cpus.sh no-fma $(BUILD)/verbatim"
+older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn test_prefill test_bench)
+	@tests/run.sh -l $(BUILD)/logs $(run_older)
+
 # Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped.
 CROSS       := gcc-O0 gcc-O3 clang-O0 clang-O3
 CROSS_LINES ?= 6
@@ -114,10 +125,11 @@ test: test-deps
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
 	+$(MAKE) -j2 mistakes-programs
 	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
 
 test-all: test
-	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all"
+	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
+	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
 
 fuzz: $(FUZZERS)
 	@tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
@@ -131,4 +143,4 @@ layers:
 	tools/scripts/layers.sh
 
 .PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
-        crossbuild crossbuild-programs
+        crossbuild crossbuild-programs older-cpus

@@ -86,6 +86,7 @@ static int prepare(struct bench *b)
         b->text[i] = (int32_t)((seed >> 33) % (uint64_t)vb_vocab_size(c->model));
     }
     b->no_onednn = onednn_open(&b->onednn, b->threads);
+    b->no_onednn_bf16 = b->onednn ? onednn_lacks(b->onednn, ONEDNN_BF16) : b->no_onednn;
     vb_session_options o = c->session;
     o.context = 1;
     o.prefill = "onednn";
@@ -134,10 +135,11 @@ const struct command command_bench = {
     "usage: verbatim bench MODEL [OPTIONS]\n\n"
     "Measures in turns, round after round:\n"
     "  the machine            read bandwidth; peaks of fma, of BF16 pairs and of bytes (int8), where the CPU has them\n"
-    "  prefill                of 128, 512 and 2048 tokens; and with --prefill onednn, where it is installed and the weights allow it\n"
+    "  prefill                of 128, 512 and 2048 tokens; and with --prefill onednn, where weights and CPU allow it\n"
     "  pass                   one row after 16, 512 and 2048 tokens; 2 to 16 rows after 16\n"
     "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and 2048x7168, alone:\n"
     "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed\n"
+    "                         (its BF16 lines are left out on a CPU where it has no BF16)\n"
     "  attention              alone, 1 and 32 rows over 2048 tokens, each layer once\n"
     "  generate               plain decoding, and each MTP method at K = 1, 2, 3 as it comes and with forced acceptance: the\n"
     "                         modules draft, then each draft is made right with that probability\n"

@@ -60,6 +60,7 @@ struct bench {
     struct timeline *seen;
     struct onednn *onednn; /* NULL: */
     const char *no_onednn; /* why */
+    const char *no_onednn_bf16; /* why oneDNN has no lines with BF16 weights; NULL: it has them */
     int prefill_onednn;    /* whether it can read prompts: of every type of weight but two it cannot */
 };
 

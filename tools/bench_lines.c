@@ -119,7 +119,7 @@ static void add_matrix(struct bench *b, size_t N, size_t K)
         add_linear(b, N, K, rows[k], WEIGHT_BF16, 0);
         if (b->onednn && rows[k] == BENCH_MOST_ROWS)
             add_linear(b, N, K, rows[k], WEIGHT_F32, 1);
-        if (b->onednn)
+        if (!b->no_onednn_bf16)
             add_linear(b, N, K, rows[k], WEIGHT_BF16, 1);
     }
     for (size_t k = 0; k < 2 * COUNT(rows) && K % QUANTISED_GROUP == 0; k++)

@@ -162,7 +162,10 @@ static void print_passes(const struct bench *b, const struct bench_item *i, stru
 static void print_table(const struct bench *b)
 {
     printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads, b->isa);
-    printf("%s%s\n\n", b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
+    printf("%s%s\n", b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
+    if (b->onednn && b->no_onednn_bf16)
+        printf("no lines of oneDNN with BF16 weights: %s\n", b->no_onednn_bf16);
+    putchar('\n');
     printf("%-32s %10s %7s %18s %8s %10s\n", "", "ms", "+- %", "", "MB", "of ceiling");
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *i = &b->item[k];
@@ -254,6 +257,7 @@ int bench_tell(struct bench *b)
     json_t *rows = json_array();
     for (size_t k = 0; k < b->count; k++)
         json_array_append_new(rows, item_json(b, &b->item[k]));
-    return cli_print_json(json_pack("{s:i,s:i,s:s,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "onednn",
-                                    b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn, "rows", rows));
+    return cli_print_json(json_pack("{s:i,s:i,s:s,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "onednn",
+                                    b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn, "no_onednn_bf16", b->no_onednn_bf16,
+                                    "rows", rows));
 }

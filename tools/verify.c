@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../engine/drafter.h"
+#include "../engine/session.h"
 #include "cli.h"
 
 struct setting {
@@ -296,16 +297,15 @@ static int run(struct cli *c)
 {
     struct verify v = {.c = c, .n = (size_t)(c->n < 0 ? 64 : c->n)};
     int32_t *prompt = NULL;
-    int code = cli_open(c), known;
+    const struct kernels *best;
+    vb_error err;
+    int code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &prompt, &v.prompt_count);
     if (code == EXIT_DONE && v.n > (size_t)vb_max_positions(c->model))
         v.n = (size_t)vb_max_positions(c->model); /* no run has more; the rows are allocated for n */
-    const struct kernels *best = kernels_select(c->session.isa, &known);
-    if (code == EXIT_DONE && !best)
-        code = known ? cli_fail(c, EXIT_USAGE, "this CPU lacks %s", c->session.isa)
-                     : cli_fail(c, EXIT_USAGE, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon",
-                                c->session.isa);
+    if (code == EXIT_DONE && session_kernels(&best, c->session.isa, &err))
+        code = cli_error(c, &err);
     if (code == EXIT_DONE) {
         struct setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
                                 c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
