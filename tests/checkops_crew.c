@@ -306,6 +306,6 @@ int main(void)
         cmocka_unit_test(regions_within_a_crew_and_crews_within_a_crew_run_every_task_once),
 #endif
     };
-    alarm(300); /* a task that is lost would be waited for for ever */
+    alarm(600); /* a task that is lost would be waited for for ever */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
