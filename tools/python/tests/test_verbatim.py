@@ -430,9 +430,12 @@ def test_a_callbacks_exception_comes_out_and_the_session_lives(models):
         assert session.generate(9).tokens == model.generate(PROMPT, 9).tokens
 
 
-def expect_interrupt(model, n=60, **options):
-    with pytest.raises(KeyboardInterrupt):
-        model.generate(PROMPT, n, ignore_eos=True, threads=1, **options)
+def expect_interrupt(model, on_token=None, **options):
+    with model.session(context=100, threads=1, **options) as session:
+        session.append(PROMPT)
+        with pytest.raises(KeyboardInterrupt):
+            session.generate(60, ignore_eos=True, on_token=on_token)
+        assert len(session.tokens) < len(PROMPT) + 60
 
 
 def test_ctrl_c_in_a_callback_ends_a_run(models, capfd):
@@ -475,7 +478,8 @@ def test_ctrl_c_at_any_moment_ends_a_run(models, capfd):
             if event.index == len(PROMPT) + at:
                 reached.set()
             elif reached.is_set():
-                time.sleep(600)
+                for _ in range(100000):  # one long sleep would not see a signal that comes as it begins
+                    time.sleep(0.001)
 
         def send():
             reached.wait()
