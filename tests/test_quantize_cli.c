@@ -200,7 +200,8 @@ static void check_disturbed(void (*then)(pid_t child, const char *out), const ch
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        become((const char *const[]){verbatim, "quantize", "golden/tale", "-o", out, "--type", "f32", NULL}, PIPE, open("/dev/null", O_WRONLY), terminal);
+        become((const char *const[]){verbatim, "quantize", "golden/tale", "-o", out, "--type", "f32", NULL}, PIPE,
+               open("/dev/null", O_WRONLY), terminal);
     WAIT_UNTIL(child, files_in(dir) == 1);
     then(child, out);
     let_on(terminal);
