@@ -34,7 +34,7 @@ passed=$((passed + 1))
 # NAME [?began=PASS#HASH]: $dir/NAME.html with tests/page.js at its end; began: the pass that the address leads to
 look() {
     sed 's|^</body>|<script src="page.js"></script>&|' "$dir/$1.html" >"$dir/$1-looked-at.html"
-    timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --dump-dom "file://$dir/$1-looked-at.html${2:-}" \
+    timeout 600 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --dump-dom "file://$dir/$1-looked-at.html${2:-}" \
         >"$dir/dom" 2>"$dir/err" || fail "$1: $browser ended with $?: $(tail -n 3 "$dir/err")"
     report=$(sed -n 's/.*<pre id="report">\([^<]*\).*/\1/p' "$dir/dom")
     echo "$1: ${report:-no report}"

@@ -300,6 +300,6 @@ int main(void)
         cmocka_unit_test(at_most_a_seventeenth_of_the_time_is_lost_to_waiting),
         cmocka_unit_test(the_child_of_a_fork_works_alone),
     };
-    alarm(900); /* a task that is lost would be waited for for ever */
+    alarm(600); /* a task that is lost would be waited for for ever */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -469,6 +469,6 @@ int main(void)
         cmocka_unit_test(tasks_of_a_part_that_is_held_up_are_done_by_others),
         cmocka_unit_test(threads_run_on_their_processors),
     };
-    alarm(120); /* a task that nobody takes is waited for */
+    alarm(600); /* a task that nobody takes is waited for */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

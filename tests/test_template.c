@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -191,13 +190,13 @@ static char *repeated(const char *before, const char *what, size_t times, const 
     return text;
 }
 
-/* Ends within seconds, in this sentence. */
+/* Ends in this sentence. What it takes is bounded by what is counted, steps and bytes, which the sentences name; the alarm is for
+ * a template that never ends. */
 static void expect_bounded(char *source, int code, const char *message)
 {
-    time_t start = time(NULL);
+    alarm(600);
     expect_refused(source, strlen(source), code, message);
-    if (time(NULL) - start > 20)
-        fail_msg("\"%.60s...\" took %ld s", source, (long)(time(NULL) - start));
+    alarm(0);
     free(source);
 }
 

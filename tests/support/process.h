@@ -1,6 +1,7 @@
 /* tests/support/process.h -- runs the `verbatim` command as its users do, and reads what it said. Include after cmocka.h.
  *
- * A child that neither ends nor is killed by a signal of its own within a minute is killed here and fails the test. */
+ * Nothing here depends on the speed of the machine: a test waits for what it can see of a child (its output, its files, its
+ * state in /proc), or holds it where it is. PATIENCE only guards against waiting for ever. */
 #ifndef VB_TEST_PROCESS_H
 #define VB_TEST_PROCESS_H
 
@@ -9,6 +10,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +18,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "files.h"
 
 #define MOST_ARGUMENTS 40
+#define PATIENCE 600 /* seconds */
 
 enum stdout_kind {
     PIPE,           /* read to the end */
@@ -70,7 +74,6 @@ static inline void become(const char *const *arguments, enum stdout_kind kind, i
         signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &small);
     }
-    setenv("OMP_WAIT_POLICY", "passive", 1); /* more threads than processors: let them sleep, not spin */
     execv(verbatim, (char *const *)(uintptr_t)arguments);
     _exit(127);
 }
@@ -95,13 +98,13 @@ static inline int take(int fd, char **text, size_t *size)
 static inline void listen_to(pid_t child, int fds[2], enum stdout_kind kind, struct said *s)
 {
     struct pollfd p[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
-    time_t end = time(NULL) + 60;
+    time_t end = time(NULL) + PATIENCE;
     while (p[0].fd >= 0 || p[1].fd >= 0) {
         poll(p, 2, 1000);
         if (time(NULL) > end) {
             kill(child, SIGKILL);
             waitpid(child, NULL, 0);
-            fail_msg("%s: still running after a minute", s->command);
+            fail_msg("%s: still running after %d s", s->command, PATIENCE);
         }
         if (p[0].revents && (!take(p[0].fd, &s->out, &s->out_size) || kind == ONE_BYTE_READ)) {
             close(p[0].fd);
@@ -155,6 +158,75 @@ static inline void expect_code(const struct said *s, int wanted)
         fail_msg("%s: exit code %d, wanted %d; stdout: %.300s; stderr: %.300s", s->command, s->exit_code, wanted, s->out,
                  s->err);
 }
+
+/* ---- a child that runs beside the test ---- */
+
+/* A line of /proc/CHILD/status. */
+static inline const char *status_of(pid_t child, const char *key, char line[256])
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/status", (int)child);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, 256, f))
+        if (!strncmp(line, key, strlen(key))) {
+            fclose(f);
+            return line + strlen(key);
+        }
+    fclose(f);
+    fail_msg("%s has no line %s", path, key);
+    return line;
+}
+
+/* 'R': it runs; 'S': it waits for something; 'Z': it has ended. */
+static inline int state_of(pid_t child)
+{
+    char line[256];
+    return status_of(child, "State:\t", line)[0];
+}
+
+/* Has it a handler for the signal? */
+static inline int handles(pid_t child, int number)
+{
+    char line[256];
+    return (int)(strtoull(status_of(child, "SigCgt:", line), NULL, 16) >> (number - 1) & 1);
+}
+
+static inline void not_yet(pid_t child, int ended, time_t end, const char *wanted)
+{
+    if (ended || time(NULL) > end) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        fail_msg("%s before this was seen: %s", ended ? "the program ended" : "the time was over", wanted);
+    }
+    usleep(1000);
+}
+
+/* Until the child, which has not been waited for, has come as far as the condition says. */
+#define WAIT_UNTIL(child, condition) \
+    for (time_t end_ = time(NULL) + PATIENCE, ended_; ended_ = state_of(child) == 'Z', !(condition);) \
+        not_yet(child, (int)ended_, end_, #condition)
+
+/* A terminal that holds who writes there, as after Ctrl-S, until let_on. Gives the end where it is read; *theirs: the other one. */
+static inline int holding_terminal(int *theirs)
+{
+    int ours;
+    struct termios t;
+    assert_int_equal(openpty(&ours, theirs, NULL, NULL, NULL), 0);
+    assert_int_equal(tcgetattr(*theirs, &t), 0);
+    cfmakeraw(&t); /* newlines stay what they are */
+    assert_int_equal(tcsetattr(*theirs, TCSANOW, &t), 0);
+    assert_int_equal(tcflow(*theirs, TCOOFF), 0);
+    return ours;
+}
+
+static inline void let_on(int theirs)
+{
+    assert_int_equal(tcflow(theirs, TCOON), 0);
+    close(theirs);
+}
+
+/* ---- what it said ---- */
 
 /* Nothing on stdout, and on stderr one line that holds `part`. */
 static inline void expect_failure(struct said s, int code, const char *part)

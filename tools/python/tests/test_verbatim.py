@@ -6,11 +6,9 @@ import itertools
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -430,22 +428,6 @@ def test_a_callbacks_exception_comes_out_and_the_session_lives(models):
         assert session.generate(9).tokens == model.generate(PROMPT, 9).tokens
 
 
-def test_ctrl_c_ends_a_run(models, capfd):
-    """Wherever it arrives: SIGINT after delays of all lengths, also on the way into a callback."""
-    model, ended = models("tale"), 0
-    for attempt in range(30):
-        timer = threading.Timer(0.002 * attempt, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            timer.start()
-            model.generate(PROMPT, 1900, ignore_eos=True, threads=1)
-            ended += 1
-            time.sleep(10)  # it came after the end
-        timer.join()
-    assert ended < 5
-    assert "ignored" not in capfd.readouterr().err
-    assert model.generate(PROMPT, 3).tokens == model.generate(PROMPT, 3, draft="mtp-eagle").tokens
-
-
 def test_closed_things_say_so():
     model = verbatim.Model(path("tiny/v3"))
     session = model.session(context=32)
@@ -566,7 +548,7 @@ def test_a_prompt_is_read_here_and_continued_by_the_command(models, tmp_path):
 
 
 def run_info(file):
-    done = subprocess.run([str(BUILD / "verbatim"), "session", "info", str(file), "--json"], stdout=subprocess.PIPE, timeout=60, check=True)
+    done = subprocess.run([str(BUILD / "verbatim"), "session", "info", str(file), "--json"], stdout=subprocess.PIPE, timeout=600, check=True)
     return json.loads(done.stdout)
 
 
