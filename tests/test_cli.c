@@ -33,7 +33,7 @@ TEST(no_tokens_are_an_answer_too)
     assert_string_equal(string(j, "finish_reason"), "length");
     expect_keys(stats, "forwards:i tokens_per_forward:n " DRAFT_KEYS "prefill_tokens_per_second:n decode_tokens_per_second:n load_seconds:r "
                        "copy_seconds:r copied_bytes:i time_to_first_token_seconds:n draft_seconds:r draft_memory_bytes:i "
-                       "peak_memory_bytes:i numa:n");
+                       "peak_memory_bytes:i threads:o numa:n");
     assert_int_equal(integer(stats, "forwards"), 0);
     json_decref(j);
     j = JSON("generate", V3, "--tokens", "5,6,7", "-n", "1"); /* the prompt's pass alone */

@@ -26,7 +26,7 @@ static const int modules[] __attribute__((unused)) = {1, 3, 0, 0, 0, 1};
 #define STATS_KEYS \
     "forwards:i tokens_per_forward:R " DRAFT_KEYS "prefill_tokens_per_second:R decode_tokens_per_second:R"
 #define RUN_KEYS "load_seconds:r copy_seconds:r copied_bytes:i time_to_first_token_seconds:r draft_seconds:r " \
-    "draft_memory_bytes:i peak_memory_bytes:i numa:n" /* of generate alone */
+    "draft_memory_bytes:i peak_memory_bytes:i threads:o numa:n" /* of generate alone */
 
 static inline int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 

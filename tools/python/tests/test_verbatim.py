@@ -565,3 +565,12 @@ def test_a_damaged_file_is_an_exception_with_the_librarys_sentence(models, tmp_p
     assert raised.value.code == verbatim.Code.BAD_CHECKPOINT
     with pytest.raises(verbatim.VerbatimError, match="No such file"):
         verbatim.session_info(tmp_path / "nothing")
+
+
+def test_exactly_as_many_threads_compute_as_are_asked_for(models):
+    with models("tale").session(context=64, threads=3, exact_threads=True) as session:
+        session.append(PROMPT)
+        session.generate(10)
+        use = session.threads
+    assert (use["most"], use["mean"], use["left_out"]) == (3, 3.0, 0)
+    assert use["passes"] >= 10

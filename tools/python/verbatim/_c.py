@@ -193,6 +193,16 @@ class vb_session_options(C.Structure):
     ]
 
 
+class vb_thread_use(C.Structure):
+    _fields_ = [
+        ("most", C.c_int32),
+        ("mean", C.c_double),
+        ("passes", C.c_size_t),
+        ("left_out", C.c_size_t),
+        ("waited", C.c_double),
+    ]
+
+
 class vb_event(C.Structure):
     _fields_ = [
         ("token", C.c_int32),
@@ -332,8 +342,8 @@ class vb_session_info(C.Structure):
 
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
-STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options, vb_event,
-           vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options,
+           vb_thread_use, vb_event, vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -359,6 +369,7 @@ FUNCTIONS = {
     "vb_session_open": (C.c_int, [_out, _object, C.POINTER(vb_session_options), _err]),
     "vb_session_close": (None, [_object]),
     "vb_draft_memory": (C.c_size_t, [_object]),
+    "vb_session_threads": (None, [_object, C.POINTER(vb_thread_use)]),
     "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),

@@ -53,6 +53,7 @@ class Session:
 
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
+    exact_threads  always that many threads, even where fewer are faster
     prefill        "onednn": oneDNN's linear layers read the prompt, for speed; other bits, see verbatim.h
     draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
@@ -129,6 +130,14 @@ class Session:
             count = C.c_size_t()
             ids = self._lib.vb_tokens(self._pointer(), C.byref(count))
             return ids[: count.value]
+
+    @property
+    def threads(self) -> dict:
+        """How many threads computed: most, mean, passes, left_out, waited (struct vb_thread_use in verbatim.h)."""
+        use = _c.vb_thread_use()
+        with self._guard:
+            self._lib.vb_session_threads(self._pointer(), C.byref(use))
+        return {name: getattr(use, name) for name, _ in use._fields_}
 
     def append(self, tokens):
         """Appends to the timeline; nothing is computed yet."""
@@ -213,7 +222,7 @@ def session_info(path, check_all=False) -> dict:
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
 
 
-def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, isa=None, draft=None, draft_tokens=None,
+def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, draft=None, draft_tokens=None,
                     draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None, ngram_min=None,
                     ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                     frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
@@ -224,6 +233,7 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         prefill_chunk=number("prefill_chunk", prefill_chunk, 1),
         prefill=None if prefill is None else prefill.encode(),
         threads=number("threads", threads, 1),
+        exact_threads=bool(exact_threads),
         isa=None if isa is None else isa.encode(),
         draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
         draft_tokens=number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
