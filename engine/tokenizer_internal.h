@@ -4,12 +4,13 @@
  *
  * tokenizer_model.c fills the tables from the JSON, which tokenizer_gguf.c and tokenizer_tiktoken.c make of other formats,
  * tokenizer_pattern.c carries Oniguruma patterns over to PCRE2,
- * tokenizer_utf8.c knows UTF-8, tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
+ * tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
  * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
 #include "tokenizer.h"
+#include "utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>
@@ -237,10 +238,5 @@ int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_
 /* ---- tokenizer_unicode.c ---- */
 const char *unicode_since_14(const char *category, size_t size);
 const char *unicode_han(void);
-
-/* ---- tokenizer_utf8.c ---- */
-/* The code point at s (valid UTF-8), its length in bytes in *size. */
-uint32_t utf8_at(const char *s, size_t *size);
-int is_white_space(uint32_t c); /* Unicode's White_Space, which is \s in Oniguruma and in Rust's regex */
 
 #endif
