@@ -20,18 +20,6 @@ static void add(struct lines *l, const char *format, ...)
     l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
 }
 
-/* The conventions of one kind; the others as by default. */
-static void list_of(const struct config *c, int of_target, char *list, size_t room)
-{
-    struct conventions kind = c->conventions;
-    for (int i = 0; i < CONVENTIONS; i++)
-        if ((i >= FIRST_TARGET_CONVENTION) != of_target)
-            kind.value[i] = 0;
-    conventions_list(&kind, list, room);
-}
-
-void session_draft_conventions(const struct model *m, char *list, size_t room) { list_of(&m->config, 0, list, room); }
-
 char *session_identity(const struct model *m, size_t context)
 {
     static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
@@ -53,7 +41,7 @@ char *session_identity(const struct model *m, size_t context)
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precisions[c->precision]);
-    list_of(c, 1, conventions, sizeof conventions);
+    conventions_list_target(&c->conventions, conventions, sizeof conventions);
     add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
     add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
     add(&l, "weights=%016" PRIx64 "\n", checkpoint_fingerprint(m->checkpoint));

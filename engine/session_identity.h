@@ -14,7 +14,4 @@ char *session_identity(const struct model *m, size_t context);
 /* VB_BAD_ARGUMENT with the first line in which they differ; `ours` is m's, `path` names the file that `saved` is from. */
 int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err);
 
-/* The conventions of drafting alone, as conventions_list writes them. */
-void session_draft_conventions(const struct model *m, char *list, size_t room);
-
 #endif
