@@ -81,6 +81,7 @@ help:
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
 ## make layers          who may include whom
+## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
@@ -134,8 +135,11 @@ demo: deps
 golden:
 	golden/scripts/make-all.sh
 
+# FMT_SINCE=main: what a branch changed
+FMT_SINCE ?= HEAD
 fmt:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	@command -v git-clang-format-19 >/dev/null || { echo "make fmt needs clang-format-19 (apt-get install clang-format-19)" >&2; exit 1; }
+	git clang-format-19 --force --binary clang-format-19 --style file $(FMT_SINCE) || [ $$? -eq 1 ] # 1: it changed lines
 
 clean:
 	rm -rf $(BUILD) build-*
