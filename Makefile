@@ -14,7 +14,7 @@ say = $(if $(V),,@echo '  $(1)')
 # -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
 BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp \
            -fPIC -fno-semantic-interposition -fvisibility=hidden \
-           -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -MMD -MP $(SANITIZE)
+           -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -iquote . -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
 # Without libnuma all is built but --numa, which then says so.
@@ -60,9 +60,9 @@ ONEDNN  := $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\
 endif
 FLAGS_OF_onednn := $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
 
-LIB_SRC   := $(wildcard engine/*.c ops/*.c) $(SIMD)
+LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
-TOOL_SRC  := $(wildcard tools/*.c)
+TOOL_SRC  := $(filter-out tools/train/%,$(wildcard tools/*.c tools/*/*.c))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
@@ -84,6 +84,7 @@ help:
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
 ## make layers          who may include whom
+## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
@@ -125,7 +126,7 @@ $(BUILD)/tools/trace_html.o: tools/trace.html
 include tests/tests.mk
 include tools/install.mk
 
--include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d)
+-include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/*/*.d)
 
 deps:
 	tools/scripts/install-deps.sh
@@ -137,8 +138,11 @@ demo: deps
 golden:
 	golden/scripts/make-all.sh
 
+# FMT_SINCE=main: what a branch changed
+FMT_SINCE ?= HEAD
 fmt:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	@command -v git-clang-format-19 >/dev/null || { echo "make fmt needs clang-format-19 (apt-get install clang-format-19)" >&2; exit 1; }
+	git clang-format-19 --force --binary clang-format-19 --style file $(FMT_SINCE) || [ $$? -eq 1 ] # 1: it changed lines
 
 clean:
 	rm -rf $(BUILD) build-*

@@ -72,6 +72,12 @@ size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, si
 const char *checkpoint_dir(const struct checkpoint *c); /* "the list" for a list */
 size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of the tensors that are not mapped */
 
+/* A checksum of names, types and shapes of all tensors, of all bytes of vectors (which opening a model reads anyway), and of
+ * 64 bytes at each of 256 places that are spread evenly over the matrices. It costs milliseconds, and 256 reads where nothing was
+ * read yet. It differs for a model trained further, of another size or another quantisation; an edit of a few numbers inside one
+ * matrix may leave it as it is. */
+uint64_t checkpoint_fingerprint(const struct checkpoint *c);
+
 /* The header of one safetensors file, from memory: `data` are the file's first bytes, `size` of `file_size` in all.
  *
  *     8 bytes: n, little-endian | n bytes: JSON {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data

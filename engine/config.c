@@ -1,6 +1,6 @@
 /* engine/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
-#include "config_internal.h"
+#include "config_reader.h"
 #include "gguf.h"
 
 #include "../ops/mistake.h"

@@ -72,6 +72,10 @@ struct config {
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
+/* From the metadata of a GGUF file, with all checks of config.json (config_gguf.c). */
+struct gguf;
+int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
+
 /* DIR/config.json and DIR/generation_config.json (optional); or the metadata of a GGUF file (gguf.h). */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 

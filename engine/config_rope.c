@@ -1,5 +1,5 @@
 /* engine/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
-#include "config_internal.h"
+#include "config_reader.h"
 
 #include "../ops/mistake.h"
 #include "../simd/kernels.h"

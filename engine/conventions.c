@@ -120,3 +120,21 @@ void conventions_list(const struct conventions *c, char *list, size_t room)
         if (c->value[i] && used < room)
             used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", rows[i].name, rows[i].values[c->value[i]]);
 }
+
+/* Those from `first` to before `end`. */
+static void list_some(const struct conventions *c, size_t first, size_t end, char *list, size_t room)
+{
+    struct conventions some = {{0}};
+    memcpy(some.value + first, c->value + first, end - first);
+    conventions_list(&some, list, room);
+}
+
+void conventions_list_draft(const struct conventions *c, char *list, size_t room)
+{
+    list_some(c, 0, FIRST_TARGET_CONVENTION, list, room);
+}
+
+void conventions_list_target(const struct conventions *c, char *list, size_t room)
+{
+    list_some(c, FIRST_TARGET_CONVENTION, CONVENTIONS, list, room);
+}

@@ -39,6 +39,9 @@ int conventions_parse(struct conventions *c, const char *list, vb_error *err);
 
 /* The list that sets these: what differs from the defaults. Cut off at room, which 512 never is. */
 void conventions_list(const struct conventions *c, char *list, size_t room);
+/* The same for the conventions of one kind. */
+void conventions_list_draft(const struct conventions *c, char *list, size_t room);
+void conventions_list_target(const struct conventions *c, char *list, size_t room);
 
 /* Row of the table; NULL past CONVENTIONS. values end with NULL; the first is the default. `who` follows which. */
 struct convention_row {

@@ -2,7 +2,7 @@
 #include "eagle.h"
 
 #include "../ops/weights.h"
-#include "config_internal.h"
+#include "config_reader.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,6 @@
 #ifndef VB_GGUF_H
 #define VB_GGUF_H
 
-#include "config.h"
 #include "checkpoint.h"
 
 enum gguf_type { /* of a value, as the file numbers them */
@@ -89,17 +88,7 @@ struct gguf_text gguf_next_string(const unsigned char **at);
 /* "U32", "array of STRING", "missing" for NULL. */
 const char *gguf_show_type(const struct gguf_value *v, char text[32]);
 
-/* config_gguf.c: the metadata as a config.json says it, then all checks of config.json. */
-int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
-
 /* checkpoint_gguf.c: the tensors under their names in the Hugging Face layout. Takes g's mappings. */
 int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_allocator *a, vb_error *err);
-
-/* tokenizer_gguf.c: the tokenizer as a tokenizer.json and a tokenizer_config.json say it; the caller owns both objects. */
-struct json_t;
-int tokenizer_from_gguf(struct json_t **json, struct json_t **config, const struct gguf *g, vb_error *err);
-/* The tokenizer.ggml.pre of how a tokenizer cuts words, by trial (tokenizer_words.c); NULL: none that is known here. */
-struct tokenizer;
-int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
 #endif

@@ -6,7 +6,8 @@
  * file gets none, which is better than one with other ids. */
 #include "gguf_write_internal.h"
 #include "json.h"
-#include "tokenizer_internal.h"
+#include "tokenizer_export.h"
+#include "utf8.h"
 
 #include <stdio.h>
 
@@ -178,26 +179,6 @@ static void put_special_ids(const struct putting *s, struct gguf_bytes *b)
 
 /* ---- reading it back ---- */
 
-static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
-{
-    if (a->size != b->size)
-        return 0;
-    for (int32_t id = 0; id < a->size; id++) {
-        size_t n = 0, m = 0;
-        const char *x = tokenizer_piece(a, id, &n), *y = tokenizer_piece(b, id, &m);
-        if (!x != !y || n != m || (x && memcmp(x, y, n)) || tokenizer_is_special(a, id) != tokenizer_is_special(b, id))
-            return 0;
-    }
-    return 1;
-}
-
-static int same_tables(const struct tokenizer *a, const struct tokenizer *b)
-{
-    return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && a->merge_mask == b->merge_mask &&
-           !memcmp(a->merges, b->merges, (a->merge_mask + 1) * sizeof *a->merges) && a->added.n_tokens == b->added.n_tokens &&
-           a->ignore_merges == b->ignore_merges && a->add_bos == b->add_bos;
-}
-
 /* *good: a file with these keys gives the tokenizer of the directory. */
 static int read_back(const struct putting *s, const struct gguf_bytes *keys, int *good)
 {
@@ -213,8 +194,8 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
     gguf_put(&b, keys->data, keys->size);
     int rc = b.failed || keys->failed ? gguf_no_memory(s->p->model, s->err) : VB_OK;
     *good = !rc && !(rc = gguf_parse(&g, b.data, b.size, s->dir, a, &err)) && !(rc = tokenizer_parse_gguf(&t, g, a, &err)) &&
-            same_tables(s->t, t);
-    if (*good && t->slices && !s->t->slices)
+            tokenizer_same_tables(s->t, t);
+    if (*good && tokenizer_cuts_slices(t) && !tokenizer_cuts_slices(s->t))
         gguf_note(s->p, "a text of more than 25,000 characters without a blank, or of 400,000, is cut there, as Kimi's Python code "
                   "does it, and tokenizer.json does not");
     if (rc == VB_NO_MEMORY)
@@ -229,10 +210,7 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
 
 static void tell_stripping(const struct putting *s)
 {
-    const struct added *d = &s->t->added;
-    int count = 0;
-    for (size_t i = 0; i < d->n_tokens; i++)
-        count += d->tokens[i].lstrip || d->tokens[i].rstrip || d->tokens[i].single_word;
+    int count = tokenizer_count_stripping(s->t);
     if (count)
         gguf_note(s->p, "GGUF does not say which added tokens strip blanks or want to stand alone (%d here do): around them ids "
                   "may differ", count);

@@ -548,3 +548,11 @@ int64_t model_active_parameters(const struct model *m)
     }
     return always + experts / c->n_routed_experts * c->num_experts_per_tok;
 }
+
+int vb_is_end_token(const vb_model *model, int32_t token)
+{
+    for (int i = 0; i < model->config.num_eos; i++)
+        if (model->config.eos_token_ids[i] == token)
+            return 1;
+    return 0;
+}

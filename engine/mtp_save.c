@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "mtp.h"
-#include "session_identity.h"
+#include "session_file.h"
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -23,7 +23,7 @@ static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
     head[DEPTHS] = (uint64_t)s->num_depths;
     head[WIDTH] = mtp_width(s);
     head[ROW] = s->depths[0].cache.pool->row;
-    head[HEAD] = s->eagle.head ? session_fingerprint(s->eagle.head->checkpoint) : 0;
+    head[HEAD] = s->eagle.head ? checkpoint_fingerprint(s->eagle.head->checkpoint) : 0;
 }
 
 /* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the timeline. */

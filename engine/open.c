@@ -67,14 +67,6 @@ int32_t vb_hidden_size(const vb_model *model) { return model->config.hidden_size
 int32_t vb_mtp_modules(const vb_model *model) { return model->num_mtp; }
 int32_t vb_max_positions(const vb_model *model) { return model->config.max_position_embeddings; }
 
-int vb_is_end_token(const vb_model *model, int32_t token)
-{
-    for (int i = 0; i < model->config.num_eos; i++)
-        if (model->config.eos_token_ids[i] == token)
-            return 1;
-    return 0;
-}
-
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err)
 {
     return tokenizer_open(out, dir, allocator, err);

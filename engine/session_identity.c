@@ -5,50 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PLACES 256 /* of matrices that are looked at */
-#define BYTES 64   /* at each */
-
-/* ---- weights ---- */
-
-static size_t matrix_bytes(const struct tensor *t) { return t->ndim > 1 && t->data ? t->bytes : 0; }
-
-/* Places j * total / PLACES, counted over all matrices: those that lie in this one, which begins at `begin`. */
-static uint64_t look_at(const struct crc64 *crc, uint64_t sum, const struct tensor *t, size_t begin, size_t total)
-{
-    for (uint64_t j = 0; j < PLACES; j++) {
-        size_t place = (size_t)((double)total / PLACES * (double)j);
-        if (place < begin || place - begin >= t->bytes)
-            continue;
-        size_t rest = t->bytes - (place - begin);
-        sum = crc64(crc, sum, (const char *)t->data + (place - begin), rest < BYTES ? rest : BYTES);
-    }
-    return sum;
-}
-
-uint64_t session_fingerprint(const struct checkpoint *c)
-{
-    struct crc64 crc;
-    uint64_t sum = 0;
-    size_t total = 0, begin = 0;
-    crc64_open(&crc);
-    for (size_t i = 0; i < checkpoint_count(c); i++)
-        total += matrix_bytes(checkpoint_at(c, i));
-    for (size_t i = 0; i < checkpoint_count(c); i++) {
-        const struct tensor *t = checkpoint_at(c, i);
-        sum = crc64(&crc, sum, t->name, strlen(t->name) + 1);
-        sum = crc64(&crc, sum, t->dtype_name, strlen(t->dtype_name) + 1);
-        sum = crc64(&crc, sum, t->shape, (size_t)t->ndim * sizeof *t->shape);
-        if (matrix_bytes(t))
-            sum = look_at(&crc, sum, t, begin, total);
-        else if (t->data)
-            sum = crc64(&crc, sum, t->data, t->bytes);
-        begin += matrix_bytes(t);
-    }
-    return sum;
-}
-
-/* ---- lines ---- */
-
 struct lines {
     char *text;
     size_t used;
@@ -63,18 +19,6 @@ static void add(struct lines *l, const char *format, ...)
     va_end(args);
     l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
 }
-
-/* The conventions of one kind; the others as by default. */
-static void list_of(const struct config *c, int of_target, char *list, size_t room)
-{
-    struct conventions kind = c->conventions;
-    for (int i = 0; i < CONVENTIONS; i++)
-        if ((i >= FIRST_TARGET_CONVENTION) != of_target)
-            kind.value[i] = 0;
-    conventions_list(&kind, list, room);
-}
-
-void session_draft_conventions(const struct model *m, char *list, size_t room) { list_of(&m->config, 0, list, room); }
 
 char *session_identity(const struct model *m, size_t context)
 {
@@ -97,10 +41,10 @@ char *session_identity(const struct model *m, size_t context)
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precisions[c->precision]);
-    list_of(c, 1, conventions, sizeof conventions);
+    conventions_list_target(&c->conventions, conventions, sizeof conventions);
     add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
     add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
-    add(&l, "weights=%016" PRIx64 "\n", session_fingerprint(m->checkpoint));
+    add(&l, "weights=%016" PRIx64 "\n", checkpoint_fingerprint(m->checkpoint));
     return l.text;
 }
 

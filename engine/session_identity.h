@@ -7,20 +7,11 @@
 #include "model.h"
 
 /* Every value of config.json that this program reads; precision; the target's conventions; whether YaRN is in force, which
- * convention yarn=max-len makes a matter of the session's context; and a fingerprint of the weights: names, types and shapes
- * of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that are
- * spread evenly over the rest. So it costs milliseconds, and 256 reads where nothing was read yet. A model trained further,
- * another size, another quantisation are noticed; an edit of a few numbers inside one matrix may not be.
+ * convention yarn=max-len makes a matter of the session's context; and checkpoint_fingerprint of the weights.
  * In memory of the model's allocator; NULL without memory. */
 char *session_identity(const struct model *m, size_t context);
 
-/* That fingerprint, of any checkpoint. */
-uint64_t session_fingerprint(const struct checkpoint *c);
-
 /* VB_BAD_ARGUMENT with the first line in which they differ; `ours` is m's, `path` names the file that `saved` is from. */
 int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err);
-
-/* The conventions of drafting alone, as conventions_list writes them. */
-void session_draft_conventions(const struct model *m, char *list, size_t room);
 
 #endif

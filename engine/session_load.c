@@ -152,7 +152,7 @@ static int read_drafter(struct loading *l, struct vb_session *s)
     char conventions[512];
     int code = VB_OK, loaded = DRAFTER_OTHER;
     session_read_section(&l->in, SECTION_DRAFTER);
-    session_draft_conventions(s->model, conventions, sizeof conventions);
+    conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     if (s->type && s->type->load && s->cached && l->in.left && line_is(l, "draft", s->type->name) &&
         line_is(l, "draft conventions", conventions))
         loaded = s->type->load(s->drafter, s->work, s->cached + 1, s->tokens, &l->in);

@@ -80,7 +80,7 @@ static void write_line(struct session_writer *w, const char *key, const char *va
 static void write_about(struct session_writer *w, const struct vb_session *s, int hidden)
 {
     char conventions[512];
-    session_draft_conventions(s->model, conventions, sizeof conventions);
+    conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     write_line(w, "checkpoint", checkpoint_dir(s->model->checkpoint));
     write_line(w, "prefill", s->work->onednn ? "onednn" : "contract");
     write_line(w, "draft", s->type ? s->type->name : "none");

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "tokenizer.h"
+#include "utf8.h"
 
 struct word {
     char *bytes;

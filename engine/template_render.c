@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "template_internal.h"
-#include "tokenizer.h"
+#include "utf8.h"
 
 static int run_body(struct rendering *r, const struct node *body);
 static int evaluate(struct rendering *r, const struct node *n, struct value *out);

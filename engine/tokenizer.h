@@ -45,19 +45,4 @@ int32_t tokenizer_size(const struct tokenizer *t);    /* one more than the large
 int tokenizer_is_special(const struct tokenizer *t, int32_t id);
 const vb_allocator *tokenizer_allocator(const struct tokenizer *t);
 
-/* Decoding while streaming: bytes go in as tokens come, only whole UTF-8 characters come out; invalid bytes become
- * U+FFFD (one per maximal invalid part, as Unicode's recommended practice has it). */
-struct utf8_stream {
-    unsigned char pending[4];
-    int n;
-};
-
-/* Appends `size` bytes; writes what is complete to out, which has room for 3 * (size + 4) bytes; returns the count. */
-size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t size, char *out);
-/* At the end: an unfinished character becomes U+FFFD. out has room for 12 bytes. */
-size_t utf8_stream_finish(struct utf8_stream *s, char *out);
-
-/* The offset of the first byte that is not valid UTF-8, or `size` when all is valid. */
-size_t utf8_valid(const char *text, size_t size);
-
 #endif

@@ -1,5 +1,5 @@
-/* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens: each id's bytes, BOS and EOS. How text is cut
- * into them does not matter to a model that only goes on. */
+/* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
+ * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
 #include "tokenizer_internal.h"
 
 #include <string.h>
@@ -35,3 +35,35 @@ int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *
                        a->bos, a->eos, b->bos, b->eos);
     return VB_OK;
 }
+
+static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
+{
+    if (a->size != b->size)
+        return 0;
+    for (int32_t id = 0; id < a->size; id++) {
+        size_t n = 0, m = 0;
+        const char *x = tokenizer_piece(a, id, &n), *y = tokenizer_piece(b, id, &m);
+        if (!x != !y || n != m || (x && memcmp(x, y, n)) || tokenizer_is_special(a, id) != tokenizer_is_special(b, id))
+            return 0;
+    }
+    return 1;
+}
+
+int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b)
+{
+    return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && a->merge_mask == b->merge_mask &&
+           !memcmp(a->merges, b->merges, (a->merge_mask + 1) * sizeof *a->merges) && a->added.n_tokens == b->added.n_tokens &&
+           a->ignore_merges == b->ignore_merges && a->add_bos == b->add_bos;
+}
+
+int tokenizer_count_stripping(const struct tokenizer *t)
+{
+    int count = 0;
+    for (size_t i = 0; i < t->added.n_tokens; i++) {
+        const struct added_token *token = &t->added.tokens[i];
+        count += token->lstrip || token->rstrip || token->single_word;
+    }
+    return count;
+}
+
+int tokenizer_cuts_slices(const struct tokenizer *t) { return t->slices; }

@@ -4,12 +4,14 @@
  *
  * tokenizer_model.c fills the tables from the JSON, which tokenizer_gguf.c and tokenizer_tiktoken.c make of other formats,
  * tokenizer_pattern.c carries Oniguruma patterns over to PCRE2,
- * tokenizer_utf8.c knows UTF-8, tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
+ * tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
  * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
 #include "tokenizer.h"
+#include "tokenizer_export.h"
+#include "utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>
@@ -140,8 +142,6 @@ struct encoding {
 
 /* ---- tokenizer.c ---- */
 int encoding_push(struct encoding *e, int32_t id);
-/* 1: DIR has tiktoken.model, and no tokenizer.json; 0; else an error. */
-int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err);
 
 struct shown { /* a string from a file made fit for a message: one line, whole characters, not long */
     char text[96];
@@ -201,6 +201,9 @@ struct slices { /* all 0 at first but text and size */
 size_t slices_next(struct slices *s);
 
 /* ---- tokenizer_gguf.c ---- */
+/* The tokenizer of a GGUF file's metadata as tokenizer.json and tokenizer_config.json would describe it; the caller owns both
+ * objects. */
+int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err);
 #define KIMI_K2 "kimi-k2"
 /* *out: the parts of a tokenizer.json put together, with words cut as GGUF's name `pre`, one of those known, has it. Takes
  * the parts over. 0: no memory. */
@@ -214,11 +217,6 @@ struct tiktoken { /* the files */
 };
 /* A tokenizer in tiktoken's format as tokenizer.json and tokenizer_config.json say it; the caller owns both objects. */
 int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
-/* The same of a directory. */
-int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
-/* The tokenizer that two such objects describe. */
-int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
-                         vb_error *err);
 
 /* ---- tokenizer_words.c: which name a GGUF file has for how text is cut into words ---- */
 /* As tokenizer_encode, without added tokens: the sizes in bytes of the words that BPE would see. */
@@ -237,10 +235,5 @@ int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_
 /* ---- tokenizer_unicode.c ---- */
 const char *unicode_since_14(const char *category, size_t size);
 const char *unicode_han(void);
-
-/* ---- tokenizer_utf8.c ---- */
-/* The code point at s (valid UTF-8), its length in bytes in *size. */
-uint32_t utf8_at(const char *s, size_t *size);
-int is_white_space(uint32_t c); /* Unicode's White_Space, which is \s in Oniguruma and in Rust's regex */
 
 #endif

@@ -3,7 +3,7 @@
  * Every table (scalar, avx2, avx512, neon) returns the same bits for the same input; simd/scalar.c says in plain C
  * what they compute, tests/checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,
  * subnormals kept; fma rounds once; everything is compiled with -ffp-contract=off. The caller has set the default
- * floating-point environment (ops/parallel.h does, in every worker).
+ * floating-point environment (ops/parallel.c does, in every worker).
  *
  * Rule 1, dot(w, x) over K. K is cut at multiples of 1024. In a block sixteen sums a[0..15] start at +0; for each
  * chunk of 32 at k, ascending, and each lane l:

@@ -4,6 +4,7 @@
 
 #include "../engine/stop.h"
 #include "../engine/tokenizer.h"
+#include "../engine/utf8.h"
 
 /* ---- the automaton ------------------------------------------------------------------------------------------------ */
 

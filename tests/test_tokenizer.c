@@ -2,6 +2,7 @@
  * tokenizer and some thirty changes of it) and, where they are, DeepSeek's own tokenizers with their vectors in ../shared/assets.
  * Runs in the repository's root. */
 #include "../engine/tokenizer.h"
+#include "../engine/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,13 @@
 # tests/tests.mk -- what is built from tests/, and what `make test` runs. Included by the Makefile.
 
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/checkops_*.c tests/test_*.c))
-FUZZERS  := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/fuzz_main.c,$(wildcard tests/fuzz_*.c)))
-CHECKASM := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/checkasm*.c))
+# A program is built from one source file, in whatever folder, and is build/tests/NAME.
+TEST_SRC := $(wildcard tests/*.c tests/*/*.c)
+named     = $(foreach s,$(TEST_SRC),$(if $(filter $(1),$(notdir $(s))),$(s)))
+programs  = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(1))))
+object    = $(patsubst %.c,$(BUILD)/%.o,$(call named,$(1).c))
+TESTS    := $(call programs,$(call named,checkops_%.c test_%.c))
+FUZZERS  := $(call programs,$(filter-out %/fuzz_main.c,$(call named,fuzz_%.c)))
+CHECKASM := $(call object,checkasm%)
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
@@ -14,25 +19,24 @@ $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 MISTAKE :=
 ifeq ($(BUILD),build-mistakes)
 BASE    += -DVB_MISTAKES
-MISTAKE := $(BUILD)/tests/mistakes.o
+MISTAKE := $(call object,mistakes)
 endif
 
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(MISTAKE) $(LIBRARIES)
+$(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
+$(TESTS): $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
-$(BUILD)/tests/checkops_%: $(BUILD)/tests/checkops_%.o $(MISTAKE) $(LIBRARIES)
-	$(link) -lcmocka $(LIBS)
-$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/fuzz_main.o $(LIBRARIES)
+$(FUZZERS): $(call object,fuzz_main) $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 	$(link) $(LIBS)
-$(BUILD)/tests/sleef_hash: $(BUILD)/tests/sleef_hash.o $(BUILD)/libverbatim.a
+$(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew
 $(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h
 	@mkdir -p $(@D)
-	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
+	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -iquote . -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
 
 .SECONDARY:
 
@@ -52,7 +56,7 @@ SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
-run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(wildcard tests/$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
+run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
              "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
 sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs

@@ -7,6 +7,7 @@
 
 #include "../engine/model.h"
 #include "../engine/tokenizer.h"
+#include "../engine/utf8.h"
 
 /* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };

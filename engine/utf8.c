@@ -1,5 +1,5 @@
-/* engine/tokenizer_utf8.c -- checking UTF-8 and putting characters together from tokens that cut them. */
-#include "tokenizer_internal.h"
+/* engine/utf8.c -- checking UTF-8, and joining characters that arrive in parts. */
+#include "utf8.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* engine/config_internal.h -- what the two halves of config.json's reader share: complaints and typed values. */
-#ifndef VB_CONFIG_INTERNAL_H
-#define VB_CONFIG_INTERNAL_H
+/* engine/config_reader.h -- typed values out of a config.json, and complaints about them: for the model's and for a draft head's. */
+#ifndef VB_CONFIG_READER_H
+#define VB_CONFIG_READER_H
 
 #include "config.h"
 #include "json.h"
