@@ -1,10 +1,10 @@
 /* engine/acceptance.c -- strict, rejection, relaxed. */
-#include "acceptance.h"
+#include "engine/acceptance.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 enum mode { STRICT, REJECTION, RELAXED };
 

@@ -15,7 +15,7 @@
 #ifndef VB_ACCEPTANCE_H
 #define VB_ACCEPTANCE_H
 
-#include "sampler.h"
+#include "engine/sampler.h"
 
 struct acceptance;
 

@@ -6,9 +6,9 @@
  * chosen twice. The oldest is never made to wait, so every request ends. */
 #include <string.h>
 
-#include "../simd/fpenv.h"
-#include "numa.h"
-#include "round.h"
+#include "simd/fpenv.h"
+#include "engine/numa.h"
+#include "engine/round.h"
 
 #define MOST_SEQUENCES 64
 #define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */

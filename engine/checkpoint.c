@@ -1,7 +1,7 @@
 /* engine/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
-#include "checkpoint_internal.h"
-#include "gguf.h"
-#include "json.h"
+#include "engine/checkpoint_internal.h"
+#include "engine/gguf.h"
+#include "engine/json.h"
 
 #include <assert.h>
 #include <stdlib.h>

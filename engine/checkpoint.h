@@ -6,7 +6,7 @@
 #ifndef VB_CHECKPOINT_H
 #define VB_CHECKPOINT_H
 
-#include "support.h"
+#include "engine/support.h"
 
 enum dtype { /* the order of enum weight_type; from Q8_0 on in GGUF files only */
     DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3,

@@ -1,6 +1,6 @@
 /* engine/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
-#include "checkpoint.h"
-#include "crc64.h"
+#include "engine/checkpoint.h"
+#include "engine/crc64.h"
 
 #include <string.h>
 

@@ -11,9 +11,9 @@
  * Where one of the two is quantised they stay apart, under names that no Hugging Face checkpoint has. Blocks of attn_k_b run
  * along n, so no copy can turn them round: it is k_b_proj_transposed [H c, n] then; one that is not quantised is copied,
  * k_b_proj [H n, c]. attn_v_b is v_b_proj [H v, c]. */
-#include "checkpoint_internal.h"
-#include "gguf.h"
-#include "../simd/decode.h"
+#include "engine/checkpoint_internal.h"
+#include "engine/gguf.h"
+#include "simd/decode.h"
 
 #include <stdio.h>
 #include <string.h>

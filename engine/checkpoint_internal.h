@@ -2,8 +2,8 @@
 #ifndef VB_CHECKPOINT_INTERNAL_H
 #define VB_CHECKPOINT_INTERNAL_H
 
-#include "checkpoint.h"
-#include "mapping.h"
+#include "engine/checkpoint.h"
+#include "engine/mapping.h"
 
 struct checkpoint {
     vb_allocator allocator;

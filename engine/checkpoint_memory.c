@@ -1,5 +1,5 @@
 /* engine/checkpoint_memory.c -- which bytes of the mapped files stay in memory: locked, or let go. */
-#include "checkpoint_internal.h"
+#include "engine/checkpoint_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* engine/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
-#include "config_reader.h"
-#include "gguf.h"
+#include "engine/config_reader.h"
+#include "engine/gguf.h"
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 #include <stdio.h>
 #include <string.h>

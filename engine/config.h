@@ -3,8 +3,8 @@
 #ifndef VB_CONFIG_H
 #define VB_CONFIG_H
 
-#include "conventions.h"
-#include "support.h"
+#include "engine/conventions.h"
+#include "engine/support.h"
 
 enum scoring_func { SCORING_SOFTMAX, SCORING_SIGMOID };
 enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };

@@ -3,8 +3,8 @@
  *
  * What surprises: a file that has no expert_group_count is routed without groups, as llama.cpp does it. Older converters
  * left the key out of files of DeepSeek-V3, whose own code looks for experts in 4 of 8 groups only. `inspect` says so. */
-#include "config_reader.h"
-#include "gguf.h"
+#include "engine/config_reader.h"
+#include "engine/gguf.h"
 
 #include <stdio.h>
 

@@ -2,8 +2,8 @@
 #ifndef VB_CONFIG_READER_H
 #define VB_CONFIG_READER_H
 
-#include "config.h"
-#include "json.h"
+#include "engine/config.h"
+#include "engine/json.h"
 
 #include <math.h>
 

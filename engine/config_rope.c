@@ -1,8 +1,8 @@
 /* engine/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
-#include "config_reader.h"
+#include "engine/config_reader.h"
 
-#include "../ops/mistake.h"
-#include "../simd/kernels.h"
+#include "ops/mistake.h"
+#include "simd/kernels.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* engine/conventions.c -- the table of conventions, the systems that follow them, and the reading of a list. */
-#include "conventions.h"
+#include "engine/conventions.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "support.h"
+#include "engine/support.h"
 
 static const struct convention_row rows[CONVENTIONS] = {
     [MAIN_HIDDEN] = {"main-hidden", {"post-norm", "pre-norm"},

@@ -5,7 +5,7 @@
 #ifndef VB_CONVENTIONS_H
 #define VB_CONVENTIONS_H
 
-#include "verbatim.h"
+#include "engine/verbatim.h"
 
 enum convention {
     /* draft */

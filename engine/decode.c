@@ -1,10 +1,10 @@
 /* engine/decode.c -- which drafts stand; where a run ends. */
-#include "decode.h"
+#include "engine/decode.h"
 
 #include <string.h>
 
-#include "../ops/mistake.h"
-#include "tokenizer.h"
+#include "ops/mistake.h"
+#include "engine/tokenizer.h"
 
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
 {

@@ -2,8 +2,8 @@
 #ifndef VB_DECODE_LOOP_H
 #define VB_DECODE_LOOP_H
 
-#include "session.h"
-#include "stop.h"
+#include "engine/session.h"
+#include "engine/stop.h"
 
 /* One session's run of vb_generate. */
 struct run {

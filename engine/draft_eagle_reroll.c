@@ -7,7 +7,7 @@
  *
  * The last row of a step proposes. Rows that later steps wrote over earlier ones stay in the cache, so drafts depend on the
  * rounds before. The prompt's rows are taken once, when it is done. */
-#include "mtp.h"
+#include "engine/mtp.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* engine/draft_length.c -- two tables that fade, and where their quotient is largest. */
-#include "draft_length.h"
+#include "engine/draft_length.h"
 
 #define FEWEST_BETWEEN_DETOURS 16 /* twice as many after each that changed nothing */
 #define MOST_BETWEEN_DETOURS 64

@@ -10,7 +10,7 @@
 #ifndef VB_DRAFT_LENGTH_H
 #define VB_DRAFT_LENGTH_H
 
-#include "verbatim.h"
+#include "engine/verbatim.h"
 
 struct draft_length {
     int most, K, before;           /* K of the next round; of the round before it, -1: there was none */

@@ -9,7 +9,7 @@
  *
  * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it reads
  * ends at its max_position_embeddings; beyond, nothing is drafted. */
-#include "drafter.h"
+#include "engine/drafter.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* engine/draft_mtp_vanilla.c -- MTP-Vanilla: depth k drafts token k+1 with module k and a cache of its own. A checkpoint
  * with fewer modules than K uses module k mod D, still with a cache per depth. */
-#include "mtp.h"
+#include "engine/mtp.h"
 
 static int open_vanilla(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {

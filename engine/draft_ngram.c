@@ -3,7 +3,7 @@
  * Of all n from ngram_max down to ngram_min the first is taken whose last n tokens occur earlier in the timeline, and of
  * its occurrences the latest (vLLM takes the first one; what was said last is nearer to what is being said). They may overlap
  * with the end, and the copy then goes on with what it has just copied: "ab ab ab" proposes as many as are asked for. */
-#include "drafter.h"
+#include "engine/drafter.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* engine/draft_tree.c -- growing and pruning: numbers only, no model. */
-#include "draft_tree.h"
+#include "engine/draft_tree.h"
 
 #include <assert.h>
 

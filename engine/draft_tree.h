@@ -9,7 +9,7 @@
 #ifndef VB_DRAFT_TREE_H
 #define VB_DRAFT_TREE_H
 
-#include "support.h"
+#include "engine/support.h"
 
 /* In an order in which parents come before their children: the most confident first. */
 struct draft_tree {

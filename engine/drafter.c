@@ -1,6 +1,6 @@
 /* engine/drafter.c -- the list of drafters, and what they need. */
-#include "eagle.h"
-#include "sampler.h"
+#include "engine/eagle.h"
+#include "engine/sampler.h"
 
 #include <stdio.h>
 #include <string.h>

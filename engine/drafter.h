@@ -4,8 +4,8 @@
 #ifndef VB_DRAFTER_H
 #define VB_DRAFTER_H
 
-#include "draft_tree.h"
-#include "forward.h"
+#include "engine/draft_tree.h"
+#include "engine/forward.h"
 
 struct drafter;
 struct session_writer;

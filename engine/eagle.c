@@ -1,14 +1,14 @@
 /* engine/eagle.c -- one pass of rows through an EAGLE head. */
-#include "eagle.h"
+#include "engine/eagle.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#include "../ops/embed.h"
-#include "../ops/linear.h"
-#include "../ops/mlp.h"
-#include "../ops/rmsnorm.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/mlp.h"
+#include "ops/rmsnorm.h"
 
 int eagle_layers(int L, int layer[3])
 {

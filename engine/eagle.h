@@ -14,8 +14,8 @@
 #ifndef VB_EAGLE_H
 #define VB_EAGLE_H
 
-#include "../ops/gqa.h"
-#include "drafter.h"
+#include "ops/gqa.h"
+#include "engine/drafter.h"
 
 struct eagle_head {
     struct checkpoint *checkpoint;

@@ -1,8 +1,8 @@
 /* engine/eagle_head.c -- a head's config.json and weights, checked against the target that it drafts for. */
-#include "eagle.h"
+#include "engine/eagle.h"
 
-#include "../ops/weights.h"
-#include "config_reader.h"
+#include "ops/weights.h"
+#include "engine/config_reader.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* engine/evaluate.c -- every row's logits, of the target and of MTP modules that read the text itself. */
 #include <string.h>
 
-#include "../simd/fpenv.h"
-#include "mtp.h"
-#include "numa.h"
-#include "session.h"
+#include "simd/fpenv.h"
+#include "engine/mtp.h"
+#include "engine/numa.h"
+#include "engine/session.h"
 
 struct evaluation {
     struct vb_session *session;

@@ -1,19 +1,19 @@
 /* engine/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
-#include "forward.h"
+#include "engine/forward.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../ops/attention.h"
-#include "../ops/embed.h"
-#include "../ops/linear.h"
-#include "../ops/mistake.h"
-#include "../ops/mlp.h"
-#include "../ops/rmsnorm.h"
-#include "../ops/round.h"
-#include "../ops/router.h"
-#include "../ops/weights.h"
-#include "tap.h"
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
+#include "ops/mlp.h"
+#include "ops/rmsnorm.h"
+#include "ops/round.h"
+#include "ops/router.h"
+#include "ops/weights.h"
+#include "engine/tap.h"
 
 static struct attention attention_of(const struct workspace *w, const struct mla *a)
 {

@@ -5,10 +5,10 @@
 #ifndef VB_FORWARD_H
 #define VB_FORWARD_H
 
-#include "../ops/op.h"
-#include "../ops/rope.h"
-#include "kvcache.h"
-#include "model.h"
+#include "ops/op.h"
+#include "ops/rope.h"
+#include "engine/kvcache.h"
+#include "engine/model.h"
 
 struct row {
     struct kvcache *cache;

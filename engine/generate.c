@@ -1,8 +1,8 @@
 /* engine/generate.c -- sessions run to their end: rounds of passes that they share. */
-#include "../simd/fpenv.h"
-#include "numa.h"
-#include "prefill.h"
-#include "round.h"
+#include "simd/fpenv.h"
+#include "engine/numa.h"
+#include "engine/prefill.h"
+#include "engine/round.h"
 
 #define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
 

@@ -1,7 +1,7 @@
 /* engine/gguf.c -- the header of a GGUF file. Nothing in it is believed: every number is checked against the file's size
  * before it is used, and no name gets into a message before it has passed. */
-#include "gguf.h"
-#include "mapping.h"
+#include "engine/gguf.h"
+#include "engine/mapping.h"
 
 #include <stdio.h>
 #include <stdlib.h>

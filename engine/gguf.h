@@ -12,7 +12,7 @@
 #ifndef VB_GGUF_H
 #define VB_GGUF_H
 
-#include "checkpoint.h"
+#include "engine/checkpoint.h"
 
 enum gguf_type { /* of a value, as the file numbers them */
     GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY,

@@ -1,5 +1,5 @@
 /* engine/gguf_value.c -- the values of a GGUF file's metadata as numbers and strings of C. */
-#include "gguf.h"
+#include "engine/gguf.h"
 
 #include <math.h>
 #include <stdio.h>

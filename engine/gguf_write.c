@@ -2,11 +2,11 @@
  *
  * A task takes some rows of a tensor from the mapped weights to f32, to their bytes, and into the file at their own place:
  * tasks know nothing of one another, and what is in memory is some rows for each thread. */
-#include "gguf_write_internal.h"
+#include "engine/gguf_write_internal.h"
 
-#include "../ops/op.h"
-#include "../ops/quantise.h"
-#include "../simd/decode.h"
+#include "ops/op.h"
+#include "ops/quantise.h"
+#include "simd/decode.h"
 
 #include <errno.h>
 #include <fcntl.h>

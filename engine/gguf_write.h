@@ -15,7 +15,7 @@
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
-#include "model.h"
+#include "engine/model.h"
 
 /* AS_STORED keeps the source's type. Matrices of linear layers are of one type, `linear`, where their rows allow it (Q8_0 and
  * Q4_0 want a multiple of 32; others stay as stored); so is the embedding, and the heads. Norms, routers' matrices and their

@@ -1,7 +1,7 @@
 /* engine/gguf_write_config.c -- a config as the metadata of a GGUF file: the counterpart of config_gguf.c. What that reader
  * would not read back as it was is refused here. */
-#include "gguf_write_internal.h"
-#include "utf8.h"
+#include "engine/gguf_write_internal.h"
+#include "engine/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

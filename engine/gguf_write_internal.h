@@ -2,8 +2,8 @@
 #ifndef VB_GGUF_WRITE_INTERNAL_H
 #define VB_GGUF_WRITE_INTERNAL_H
 
-#include "gguf.h"
-#include "gguf_write.h"
+#include "engine/gguf.h"
+#include "engine/gguf_write.h"
 
 struct gguf_bytes {
     const vb_allocator *a;

@@ -1,6 +1,6 @@
 /* engine/gguf_write_tensors.c -- which tensors a GGUF file of a model has, from where, and of which type: the counterpart of
  * checkpoint_gguf.c, whose names these are. */
-#include "gguf_write_internal.h"
+#include "engine/gguf_write_internal.h"
 
 #include <stdio.h>
 #include <string.h>

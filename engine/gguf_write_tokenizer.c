@@ -4,10 +4,10 @@
  * Of how text is cut into words GGUF has only a name, and of added tokens only whether they are special. So what was put
  * together is read back, as any reader would, and compared with the tokenizer of the directory; when the tables differ, the
  * file gets none, which is better than one with other ids. */
-#include "gguf_write_internal.h"
-#include "json.h"
-#include "tokenizer_export.h"
-#include "utf8.h"
+#include "engine/gguf_write_internal.h"
+#include "engine/json.h"
+#include "engine/tokenizer_export.h"
+#include "engine/utf8.h"
 
 #include <stdio.h>
 

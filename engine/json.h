@@ -3,7 +3,7 @@
 #ifndef VB_JSON_H
 #define VB_JSON_H
 
-#include "support.h"
+#include "engine/support.h"
 
 #include <jansson.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* engine/kvcache.c -- append and cut. */
-#include "kvcache.h"
+#include "engine/kvcache.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "../ops/mistake.h"
-#include "../simd/kernels.h"
+#include "ops/mistake.h"
+#include "simd/kernels.h"
 
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
 {

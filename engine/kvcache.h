@@ -7,8 +7,8 @@
 #ifndef VB_KVCACHE_H
 #define VB_KVCACHE_H
 
-#include "support.h"
-#include "trace.h"
+#include "engine/support.h"
+#include "engine/trace.h"
 
 struct kvpool {
     size_t layers, capacity;

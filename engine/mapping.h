@@ -2,7 +2,7 @@
 #ifndef VB_MAPPING_H
 #define VB_MAPPING_H
 
-#include "support.h"
+#include "engine/support.h"
 
 struct mapping {
     struct mapping *next;

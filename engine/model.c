@@ -1,10 +1,10 @@
 /* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
-#include "model_internal.h"
-#include "../ops/mistake.h"
-#include "../ops/round.h"
-#include "../ops/weights.h"
-#include "../simd/decode.h"
+#include "engine/model_internal.h"
+#include "ops/mistake.h"
+#include "ops/round.h"
+#include "ops/weights.h"
+#include "simd/decode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

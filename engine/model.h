@@ -5,9 +5,9 @@
 #ifndef VB_MODEL_H
 #define VB_MODEL_H
 
-#include "checkpoint.h"
-#include "config.h"
-#include "../simd/kernels.h"
+#include "engine/checkpoint.h"
+#include "engine/config.h"
+#include "simd/kernels.h"
 
 struct mla {                                  /* multi-head latent attention, SEMANTICS "Attention (MLA)" */
     struct weight_view q_proj;                /* [H(n+r), d], when q_lora_rank is 0 */

@@ -1,6 +1,6 @@
 /* engine/model_check.c -- `inspect --check`: every weight is a number. */
-#include "model.h"
-#include "../simd/quantised.h"
+#include "engine/model.h"
+#include "simd/quantised.h"
 
 #include <string.h>
 

@@ -3,18 +3,18 @@
  * Binding plans them; when every tensor is known to be there they are made one after the other, some megabytes at a time and
  * by all threads, into one block of memory. What has been read of the file is let go at once, so that at no time there is
  * much more in memory than the copies. */
-#include "model_internal.h"
+#include "engine/model_internal.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
-#include "../ops/mistake.h"
-#include "../ops/op.h"
-#include "../ops/quantise.h"
-#include "../ops/round.h"
-#include "../ops/weights.h"
-#include "../simd/decode.h"
+#include "ops/mistake.h"
+#include "ops/op.h"
+#include "ops/quantise.h"
+#include "ops/round.h"
+#include "ops/weights.h"
+#include "simd/decode.h"
 
 #define AT_ONCE ((size_t)8 << 20) /* bytes of a file, or of a copy, between two calls of progress, about */
 

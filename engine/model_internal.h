@@ -3,7 +3,7 @@
 #ifndef VB_MODEL_INTERNAL_H
 #define VB_MODEL_INTERNAL_H
 
-#include "model.h"
+#include "engine/model.h"
 
 /* Everything a model owns is in one list, so that closing half a model is closing a model. */
 struct model_block {

@@ -1,10 +1,10 @@
 /* engine/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
-#include "mtp.h"
+#include "engine/mtp.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 

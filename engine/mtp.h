@@ -8,7 +8,7 @@
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
-#include "eagle.h"
+#include "engine/eagle.h"
 
 struct mtp_depth {
     const struct mtp_module *module;

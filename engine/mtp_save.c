@@ -10,8 +10,8 @@
  * first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read the prompt. */
 #include <string.h>
 
-#include "mtp.h"
-#include "session_file.h"
+#include "engine/mtp.h"
+#include "engine/session_file.h"
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 

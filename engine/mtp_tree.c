@@ -1,10 +1,10 @@
 /* engine/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows sees the committed
  * rows of the cache and those of its own ancestors: what the same drafts as a chain would see, so it has their bits. */
-#include "mtp.h"
+#include "engine/mtp.h"
 
 #include <string.h>
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 int mtp_tree_open(struct mtp_state *s, vb_error *err)
 {

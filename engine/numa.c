@@ -1,7 +1,7 @@
 /* engine/numa.c -- the plan becomes calls. The only file that knows libnuma. */
-#include "model_internal.h"
-#include "numa.h"
-#include "../ops/weights.h"
+#include "engine/model_internal.h"
+#include "engine/numa.h"
+#include "ops/weights.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -20,8 +20,8 @@
 
 #include <sched.h>
 
-#include "model.h"
-#include "../ops/placement.h"
+#include "engine/model.h"
+#include "ops/placement.h"
 
 struct numa {
     struct placement placement; /* parts 0: nothing to place */

@@ -1,10 +1,10 @@
 /* engine/open.c -- the public functions about a model and its tokenizer, and the library's version. */
 #include <string.h>
 
-#include "../simd/fpenv.h"
-#include "model.h"
-#include "numa.h"
-#include "tokenizer.h"
+#include "simd/fpenv.h"
+#include "engine/model.h"
+#include "engine/numa.h"
+#include "engine/tokenizer.h"
 
 const char *vb_version(void) { return VB_VERSION; }
 

@@ -1,11 +1,11 @@
 /* engine/prefill.c -- which rows of a prompt are oneDNN's, and whether it can. */
-#include "prefill.h"
+#include "engine/prefill.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "../ops/onednn.h"
-#include "../simd/quantised.h"
+#include "ops/onednn.h"
+#include "simd/quantised.h"
 
 /* ---- can it? ---- */
 

@@ -13,7 +13,7 @@
 #ifndef VB_PREFILL_H
 #define VB_PREFILL_H
 
-#include "session.h"
+#include "engine/session.h"
 
 #define PREFILL_CHUNK 512
 

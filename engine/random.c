@@ -1,5 +1,5 @@
 /* engine/random.c -- Philox4x32-10. */
-#include "random.h"
+#include "engine/random.h"
 
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {

@@ -1,11 +1,11 @@
 /* engine/round.c -- plan, forward, choose, commit. A sequence's bits do not depend on its neighbours in the pass, since a row's
  * bits depend on its own timeline alone. */
-#include "round.h"
+#include "engine/round.h"
 
 #include <string.h>
 #include <time.h>
 
-#include "prefill.h"
+#include "engine/prefill.h"
 
 static double seconds(void)
 {

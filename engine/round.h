@@ -2,7 +2,7 @@
 #ifndef VB_ROUND_H
 #define VB_ROUND_H
 
-#include "decode.h"
+#include "engine/decode.h"
 
 struct round {
     struct workspace *w;

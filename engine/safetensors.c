@@ -1,7 +1,7 @@
 /* engine/safetensors.c -- the header of a safetensors file. Nothing in it is believed: every number is checked against
  * the file's size before it is used, and every complaint names the file and the tensor. */
-#include "checkpoint.h"
-#include "json.h"
+#include "engine/checkpoint.h"
+#include "engine/json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* engine/sampler.c -- rule 8: the order of every step, and of every sum. */
-#include "sampler.h"
+#include "engine/sampler.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../simd/kernels.h"
+#include "simd/kernels.h"
 
 struct sampler {
     vb_sampling options;

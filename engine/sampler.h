@@ -6,8 +6,8 @@
 #ifndef VB_SAMPLER_H
 #define VB_SAMPLER_H
 
-#include "random.h"
-#include "support.h"
+#include "engine/random.h"
+#include "engine/support.h"
 
 struct sampler;
 

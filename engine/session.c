@@ -1,17 +1,17 @@
 /* engine/session.c -- opening, appending, cutting; one session's part of a pass. */
-#include "session.h"
+#include "engine/session.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
 
-#include "../ops/crew.h"
-#include "../ops/mistake.h"
-#include "../simd/fpenv.h"
-#include "eagle.h"
-#include "numa.h"
-#include "prefill.h"
-#include "tap.h"
+#include "ops/crew.h"
+#include "ops/mistake.h"
+#include "simd/fpenv.h"
+#include "engine/eagle.h"
+#include "engine/numa.h"
+#include "engine/prefill.h"
+#include "engine/tap.h"
 
 static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
 

@@ -6,9 +6,9 @@
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
-#include "acceptance.h"
-#include "draft_length.h"
-#include "drafter.h"
+#include "engine/acceptance.h"
+#include "engine/draft_length.h"
+#include "engine/drafter.h"
 
 struct vb_session {
     const struct model *model;

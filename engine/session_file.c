@@ -1,5 +1,5 @@
 /* engine/session_file.c -- bytes to the disk and back: the header, sections, checksums; a new name for a file that is whole. */
-#include "session_file.h"
+#include "engine/session_file.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 #define HEAD_BYTES 224
 #define CHECKED_BYTES 216 /* of it, before its own checksum */

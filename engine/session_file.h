@@ -21,8 +21,8 @@
 #ifndef VB_SESSION_FILE_H
 #define VB_SESSION_FILE_H
 
-#include "crc64.h"
-#include "kvcache.h"
+#include "engine/crc64.h"
+#include "engine/kvcache.h"
 
 #define SESSION_VERSION 1
 #define SESSION_TEXT_ROOM 32768 /* bytes of a section of lines at most, the 0 behind them included */

@@ -1,5 +1,5 @@
 /* engine/session_identity.c -- a model in some sixty lines. */
-#include "session_identity.h"
+#include "engine/session_identity.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef VB_SESSION_IDENTITY_H
 #define VB_SESSION_IDENTITY_H
 
-#include "session_file.h"
-#include "model.h"
+#include "engine/session_file.h"
+#include "engine/model.h"
 
 /* Every value of config.json that this program reads; precision; the target's conventions; whether YaRN is in force, which
  * convention yarn=max-len makes a matter of the session's context; and checkpoint_fingerprint of the weights.

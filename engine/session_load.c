@@ -1,12 +1,12 @@
 /* engine/session_load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
 #include <string.h>
 
-#include "../ops/mistake.h"
-#include "../simd/fpenv.h"
-#include "numa.h"
-#include "prefill.h"
-#include "session_identity.h"
-#include "session.h"
+#include "ops/mistake.h"
+#include "simd/fpenv.h"
+#include "engine/numa.h"
+#include "engine/prefill.h"
+#include "engine/session_identity.h"
+#include "engine/session.h"
 
 struct loading {
     struct session_reader in;

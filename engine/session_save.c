@@ -2,11 +2,11 @@
  * where one machine reads and another one writes. */
 #include <string.h>
 
-#include "../simd/fpenv.h"
-#include "numa.h"
-#include "prefill.h"
-#include "session_identity.h"
-#include "session.h"
+#include "simd/fpenv.h"
+#include "engine/numa.h"
+#include "engine/prefill.h"
+#include "engine/session_identity.h"
+#include "engine/session.h"
 
 /* ---- vb_prefill ---- */
 

@@ -1,9 +1,9 @@
 /* engine/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
-#include "stop.h"
+#include "engine/stop.h"
 
 #include <string.h>
 
-#include "utf8.h"
+#include "engine/utf8.h"
 
 struct word {
     char *bytes;

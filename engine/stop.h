@@ -5,7 +5,7 @@
 #ifndef VB_STOP_H
 #define VB_STOP_H
 
-#include "support.h"
+#include "engine/support.h"
 
 struct stop;
 

@@ -1,5 +1,5 @@
 /* engine/support.c -- errors, memory, whole files. */
-#include "support.h"
+#include "engine/support.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -2,7 +2,7 @@
 #ifndef VB_SUPPORT_H
 #define VB_SUPPORT_H
 
-#include "verbatim.h"
+#include "engine/verbatim.h"
 
 #include <stdarg.h>
 

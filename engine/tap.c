@@ -1,5 +1,5 @@
 /* engine/tap.c -- from the engine's rows to the caller's. */
-#include "tap.h"
+#include "engine/tap.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 #ifndef VB_TAP_H
 #define VB_TAP_H
 
-#include "forward.h"
+#include "engine/forward.h"
 
 struct tapper {
     struct op_probe probe; /* what operators tell of themselves; its address is the tapper's */

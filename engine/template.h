@@ -15,7 +15,7 @@
 
 #include <jansson.h>
 
-#include "support.h"
+#include "engine/support.h"
 
 struct tokenizer;
 struct template; /* read-only once parsed; may be shared by threads */

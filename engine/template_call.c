@@ -2,8 +2,8 @@
  * the parser needs to know of one. */
 #include <string.h>
 
-#include "json.h"
-#include "template_internal.h"
+#include "engine/json.h"
+#include "engine/template_internal.h"
 
 #define MOST_PARAMETERS 3
 

@@ -1,10 +1,10 @@
 /* engine/template_chat.c -- where a checkpoint keeps its chat template, and what the template is given. */
 #include <string.h>
 
-#include "gguf.h"
-#include "json.h"
-#include "template.h"
-#include "tokenizer.h"
+#include "engine/gguf.h"
+#include "engine/json.h"
+#include "engine/template.h"
+#include "engine/tokenizer.h"
 
 static int none(vb_error *err, const char *where)
 {

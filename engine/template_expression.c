@@ -1,7 +1,7 @@
 /* engine/template_expression.c -- expressions to nodes, in Jinja2's order, the loosest first:
  *
  *   x if y else z;  or;  and;  not;  == != < <= > >= in, not in;  + -;  ~;  * / // %;  - + in front;  .a [b] (c);  | is */
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 static int parse_unary(struct parser *p, int with_filter, struct node **out);
 static int parse_sum(struct parser *p, struct node **out);

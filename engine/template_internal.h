@@ -8,7 +8,7 @@
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
 
-#include "template.h"
+#include "engine/template.h"
 
 #define MAX_SOURCE (256 * 1024)     /* bytes of a template; the longest in use has 30 KB */
 #define MAX_NESTING 100             /* tags and brackets inside each other */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 /* ---- from JSON ----------------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
 {

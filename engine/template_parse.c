@@ -1,7 +1,7 @@
 /* engine/template_parse.c -- tags to nodes. Expressions are in template_expression.c. */
 #include <string.h>
 
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 /* ---- what expressions need too ------------------------------------------------------------------------------------- */
 

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "template_internal.h"
-#include "utf8.h"
+#include "engine/template_internal.h"
+#include "engine/utf8.h"
 
 static int run_body(struct rendering *r, const struct node *body);
 static int evaluate(struct rendering *r, const struct node *n, struct value *out);

@@ -1,7 +1,7 @@
 /* engine/template_text.c -- characters of the template interpreter, and its memory. All text in it is valid UTF-8. */
 #include <string.h>
 
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 /* ---- memory: blocks of one arena, given back together -------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "template_internal.h"
+#include "engine/template_internal.h"
 
 struct value value_string(struct text s) { return (struct value){V_STRING, {.s = s}}; }
 struct value value_bool(int yes) { return (struct value){V_BOOL, {.i = yes != 0}}; }

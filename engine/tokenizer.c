@@ -1,6 +1,6 @@
 /* engine/tokenizer.c -- opening a tokenizer, asking it, encoding with it. */
-#include "gguf.h"
-#include "tokenizer_internal.h"
+#include "engine/gguf.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #ifndef VB_TOKENIZER_H
 #define VB_TOKENIZER_H
 
-#include "support.h"
+#include "engine/support.h"
 
 struct tokenizer;
 

@@ -3,7 +3,7 @@
  * As in Hugging Face's AddedVocabulary the tokens with normalized = false are looked for first and the others in what
  * is left, each time the leftmost match and of several there the longest. What surprises: a match that is then not
  * taken (not a single word, or a special token that is to be text) is stepped over whole. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

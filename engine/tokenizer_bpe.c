@@ -3,7 +3,7 @@
  *
  * Pairs wait in a heap by (rank, position); a joined pair leaves its neighbours' entries behind, and those are known
  * by their ids when their turn comes. So a word of n bytes costs n log n, also when it is 64 KB of one letter. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
  * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef VB_TOKENIZER_EXPORT_H
 #define VB_TOKENIZER_EXPORT_H
 
-#include "tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <jansson.h>
 

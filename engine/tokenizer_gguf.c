@@ -5,9 +5,9 @@
  * (tokenizer.ggml.pre), and the patterns of that name are here, as the tokenizer.json of those models have them. What the
  * metadata does not have: which added tokens are "normalized" (all are taken not to be; it matters only where two of them
  * overlap), and which of the "special" ones are so only by their looks, to llama.cpp's converter. */
-#include "gguf.h"
-#include "json.h"
-#include "tokenizer_internal.h"
+#include "engine/gguf.h"
+#include "engine/json.h"
+#include "engine/tokenizer_internal.h"
 
 #include <stdio.h>
 

@@ -9,9 +9,9 @@
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
-#include "tokenizer.h"
-#include "tokenizer_export.h"
-#include "utf8.h"
+#include "engine/tokenizer.h"
+#include "engine/tokenizer_export.h"
+#include "engine/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>

@@ -3,7 +3,7 @@
  * A byte-level vocabulary writes each byte as one printable character (GPT-2's mapping: "G-breve t" is " t"), so that
  * JSON can hold any bytes. Here tokens are turned into their bytes once, at opening. A token with a character outside
  * the mapping stands for itself: <｜begin▁of▁sentence｜> is such a one in DeepSeek-V3's vocabulary. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

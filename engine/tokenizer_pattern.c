@@ -13,7 +13,7 @@
  *          written out. One-letter categories and letters of all kinds get the characters that younger versions of
  *          Unicode added (tokenizer_unicode.c); for the others of two letters (\p{Nd}, also \d) the library's own version
  *          of Unicode decides. \p{C} and \p{Cn}, which hold what is not assigned yet, are refused. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <ctype.h>
 #include <stdio.h>

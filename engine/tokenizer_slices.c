@@ -3,7 +3,7 @@
  * which neither a word nor a special token reaches into the next. Ids differ at such a cut and nowhere else.
  *
  * White space is Python's str.isspace here: U+001C to U+001F belong to it. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #define BLOCK 400000
 #define RUN 25000

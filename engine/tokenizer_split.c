@@ -3,7 +3,7 @@
  * A piece goes through all later stages before the next one is cut off, so no list of pieces is ever kept; a stage
  * remembers one piece at most (those behaviours that join neighbours). A pattern sees its piece alone: look-ahead
  * ends at the piece's end and $ matches there, as in Hugging Face, where every piece is a string of its own. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  * has pairs to be joined. One pair for each token is enough, that which tiktoken joins last when the token is all there is:
  * within the bytes of a token that came out of a longer word nothing was ever joined across their ends, so the same
  * pairs were joined, in the same order. (A token that its own bytes do not lead to is found as a whole word only.) */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  *
  * Found by asking the libraries about every code point; there were no other differences in these categories, in the five
  * kinds of letters, or in the script Han. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

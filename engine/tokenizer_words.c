@@ -2,7 +2,7 @@
  * tokenizer.json has patterns, and one thing can be said by many patterns. So both are tried: on text that has one of
  * everything, then on every character of Unicode's first plane, and every eighth of the second, among letters, digits, blanks
  * and itself. */
-#include "tokenizer_internal.h"
+#include "engine/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* engine/topology.c -- which processors and memories the machine has, from sysfs. libnuma would tell the same, but writes to
  * stderr where sysfs lacks a file. */
-#include "numa.h"
+#include "engine/numa.h"
 
 #include <fcntl.h>
 #include <stdio.h>

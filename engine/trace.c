@@ -1,7 +1,7 @@
 /* engine/trace.c -- from the engine's rows and cuts to the caller's callback. */
-#include "trace.h"
+#include "engine/trace.h"
 
-#include "forward.h"
+#include "engine/forward.h"
 
 struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room, const vb_allocator *a)
 {

@@ -3,7 +3,7 @@
 #ifndef VB_TRACE_H
 #define VB_TRACE_H
 
-#include "support.h"
+#include "engine/support.h"
 
 struct row;
 

@@ -1,5 +1,5 @@
 /* engine/utf8.c -- checking UTF-8, and joining characters that arrive in parts. */
-#include "utf8.h"
+#include "engine/utf8.h"
 
 #include <string.h>
 

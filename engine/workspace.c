@@ -1,15 +1,15 @@
 /* engine/workspace.c -- the memory of a pass, sized once for the largest pass. */
-#include "forward.h"
+#include "engine/forward.h"
 
 #include <assert.h>
 #include <string.h>
 
-#include "../ops/attention.h"
-#include "../ops/crew.h"
-#include "../ops/linear.h"
-#include "../ops/mistake.h"
-#include "../ops/mlp.h"
-#include "../ops/router.h"
+#include "ops/attention.h"
+#include "ops/crew.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
+#include "ops/mlp.h"
+#include "ops/router.h"
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 

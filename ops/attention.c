@@ -1,13 +1,13 @@
-#include "attention.h"
+#include "ops/attention.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "linear.h"
-#include "mistake.h"
-#include "round.h"
-#include "weights.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
+#include "ops/round.h"
+#include "ops/weights.h"
 
 #define MOST_QUERIES 64             /* at once; and */
 #define MOST_SCORES ((size_t)1 << 24) /* numbers: they bound the scratch of a long prefill, and reach no bit */

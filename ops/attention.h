@@ -13,7 +13,7 @@
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
 
-#include "op.h"
+#include "ops/op.h"
 
 #define ATTENTION_BLOCK 256
 

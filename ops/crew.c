@@ -1,6 +1,6 @@
-#include "crew.h"
+#include "ops/crew.h"
 
-#include "../simd/fpenv.h"
+#include "simd/fpenv.h"
 
 #include <assert.h>
 #include <errno.h>

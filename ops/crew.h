@@ -8,7 +8,7 @@
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
-#include "placement.h"
+#include "ops/placement.h"
 
 #include <pthread.h>
 #include <sys/types.h>

@@ -1,6 +1,6 @@
-#include "embed.h"
+#include "ops/embed.h"
 
-#include "../simd/decode.h"
+#include "simd/decode.h"
 
 void op_embed(float *y, size_t ldy, const struct weight_view *w, const int32_t *tok, size_t S)
 {

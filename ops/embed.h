@@ -4,7 +4,7 @@
 #ifndef VB_EMBED_H
 #define VB_EMBED_H
 
-#include "op.h"
+#include "ops/op.h"
 
 void op_embed(float *y, size_t ldy, const struct weight_view *w, const int32_t *tok, size_t S);
 

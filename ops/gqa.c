@@ -1,5 +1,5 @@
 /* ops/gqa.c -- one task per query and head. */
-#include "gqa.h"
+#include "ops/gqa.h"
 
 #include <math.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #ifndef VB_GQA_H
 #define VB_GQA_H
 
-#include "attention.h"
+#include "ops/attention.h"
 
 struct gqa {
     size_t heads, groups, dim; /* H, G, D */

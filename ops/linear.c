@@ -1,9 +1,9 @@
-#include "linear.h"
+#include "ops/linear.h"
 
 #include <string.h>
 
-#include "mistake.h"
-#include "onednn.h"
+#include "ops/mistake.h"
+#include "ops/onednn.h"
 
 size_t op_packed_bytes(int form, size_t K)
 {

@@ -13,7 +13,7 @@
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
-#include "op.h"
+#include "ops/op.h"
 
 size_t op_linear_scratch(size_t S, size_t K);
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S);

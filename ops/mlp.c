@@ -1,10 +1,10 @@
-#include "mlp.h"
+#include "ops/mlp.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "linear.h"
-#include "mistake.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
 
 /* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the rows
  * of one expert. */

@@ -7,7 +7,7 @@
 #ifndef VB_MLP_H
 #define VB_MLP_H
 
-#include "op.h"
+#include "ops/op.h"
 
 struct mlp_weights {
     const struct weight_view *gate, *up, *down; /* [i,d], [i,d], [d,i] */

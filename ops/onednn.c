@@ -1,4 +1,4 @@
-#include "onednn.h"
+#include "ops/onednn.h"
 
 #ifdef VB_ONEDNN
 

@@ -9,7 +9,7 @@
 #ifndef VB_ONEDNN_H
 #define VB_ONEDNN_H
 
-#include "op.h"
+#include "ops/op.h"
 
 struct onednn; /* the library, and a primitive for each of the shapes used last; for one thread at a time, whichever */
 #define ONEDNN_MOST_SHAPES 512 /* kept at once; oneDNN itself remembers its newest 1024, of all who use it in the process */

@@ -6,9 +6,9 @@
 #ifndef VB_OP_H
 #define VB_OP_H
 
-#include "../simd/kernels.h"
-#include "pace.h"
-#include "placement.h"
+#include "simd/kernels.h"
+#include "ops/pace.h"
+#include "ops/placement.h"
 
 /* Some ten microseconds of work: a barrier is a few microseconds, and milliseconds beside a busy neighbour. */
 #define OP_THREAD_COST 131072.0

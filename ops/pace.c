@@ -1,4 +1,4 @@
-#include "pace.h"
+#include "ops/pace.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* ops/parallel.c -- the only file that knows OpenMP. */
-#include "crew.h"
-#include "op.h"
+#include "ops/crew.h"
+#include "ops/op.h"
 
-#include "../simd/fpenv.h"
+#include "simd/fpenv.h"
 
 #include <assert.h>
 #include <omp.h>

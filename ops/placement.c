@@ -1,5 +1,5 @@
 /* ops/placement.c -- the plan. Ties go to the lower number everywhere: the same machine gives the same plan. */
-#include "placement.h"
+#include "ops/placement.h"
 
 #include <string.h>
 

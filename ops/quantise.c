@@ -1,8 +1,8 @@
-#include "quantise.h"
-#include "mistake.h"
-#include "round.h"
+#include "ops/quantise.h"
+#include "ops/mistake.h"
+#include "ops/round.h"
 
-#include "../simd/decode.h"
+#include "simd/decode.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "rmsnorm.h"
+#include "ops/rmsnorm.h"
 
 #include <math.h>
 

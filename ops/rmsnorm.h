@@ -9,7 +9,7 @@
 #ifndef VB_RMSNORM_H
 #define VB_RMSNORM_H
 
-#include "op.h"
+#include "ops/op.h"
 
 void op_rmsnorm(const struct op_ctx *cx, float *y, size_t ldy, const float *x, size_t ldx, const float *w, size_t S,
                 size_t D, float eps);

@@ -1,9 +1,9 @@
-#include "rope.h"
+#include "ops/rope.h"
 
 #include <assert.h>
 #include <math.h>
 
-#include "mistake.h"
+#include "ops/mistake.h"
 
 double rope_mscale(double factor, double scale) { return factor <= 1.0 ? 1.0 : 0.1 * scale * kernel_log(factor) + 1.0; }
 

@@ -11,7 +11,7 @@
 #ifndef VB_ROPE_H
 #define VB_ROPE_H
 
-#include "op.h"
+#include "ops/op.h"
 
 #define ROPE_MAX_DIM 1024
 

@@ -1,4 +1,4 @@
-#include "round.h"
+#include "ops/round.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
-#include "router.h"
+#include "ops/router.h"
 
 #include <math.h>
 
-#include "mistake.h"
-#include "round.h"
+#include "ops/mistake.h"
+#include "ops/round.h"
 
 #define SOFTMAX_BLOCK 256
 

@@ -11,7 +11,7 @@
 #ifndef VB_ROUTER_H
 #define VB_ROUTER_H
 
-#include "op.h"
+#include "ops/op.h"
 
 struct router {
     size_t experts, chosen;         /* E, num_experts_per_tok */

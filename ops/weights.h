@@ -2,7 +2,7 @@
 #ifndef VB_WEIGHTS_H
 #define VB_WEIGHTS_H
 
-#include "../simd/quantised.h"
+#include "simd/quantised.h"
 
 /* Bytes of a number. */
 static inline size_t weight_type_bytes(enum weight_type type)

@@ -14,7 +14,7 @@
  *
  * s packs the six bits of sc and mn of eight groups: of the first four in bytes g and g + 4; of the others the low four bits
  * side by side in byte g + 4, the high two on top of bytes g - 4 and g. */
-#include "weights.h"
+#include "reference/weights.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* reference/layers.c -- RMSNorm, linear, RoPE, multi-head latent attention, and the decoder layer around them.
  * Equation numbers are those of the DeepSeek-V3 report (arXiv 2412.19437); YaRN is arXiv 2309.00071. */
-#include "layers.h"
+#include "reference/layers.h"
 
 #include <math.h>
 #include <string.h>

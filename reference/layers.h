@@ -2,8 +2,8 @@
 #ifndef VB_REFERENCE_LAYERS_H
 #define VB_REFERENCE_LAYERS_H
 
-#include "reference.h"
-#include "weights.h"
+#include "reference/reference.h"
+#include "reference/weights.h"
 
 /* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: SEMANTICS; capitals are
  * extents, W the widest MLP, X experts per token, G groups. */

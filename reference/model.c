@@ -1,5 +1,5 @@
 /* reference/model.c -- the target, its MTP modules, autoregressive decoding. */
-#include "layers.h"
+#include "reference/layers.h"
 
 #include <limits.h>
 #include <math.h>

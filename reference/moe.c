@@ -1,5 +1,5 @@
 /* reference/moe.c -- the MLP, the router, the mixture of experts (DeepSeek-V3 report, section 2.1.2). */
-#include "layers.h"
+#include "reference/layers.h"
 
 #include <math.h>
 #include <string.h>

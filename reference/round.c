@@ -5,7 +5,7 @@
  * and scales are then exact but for double's own error, so that nothing of their order or grouping is left to say:
  *
  *     sum over groups of  sw sx sum(q_w q_x) - mw sx sum(q_x)  =  sum_k w[k] x[k],   w = sw q_w - mw,  x = sx q_x */
-#include "layers.h"
+#include "reference/layers.h"
 
 #include <math.h>
 

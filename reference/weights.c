@@ -1,6 +1,6 @@
 /* reference/weights.c -- decoding, and the binding of names to places: the table of SEMANTICS, "Checkpoint". */
-#include "weights.h"
-#include "reference.h"
+#include "reference/weights.h"
+#include "reference/reference.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* simd/avx2.c -- the AVX2+FMA table and the kernels on one vector. Tails are copied, with +0 behind them. */
-#include "avx2.h"
-#include "elementwise.h"
+#include "simd/avx2.h"
+#include "simd/elementwise.h"
 
 __m256 Sleef_finz_expf8_u10avx2(__m256);
 

@@ -5,7 +5,7 @@
 #ifndef VB_AVX2_H
 #define VB_AVX2_H
 
-#include "tiles.h"
+#include "simd/tiles.h"
 
 #include <immintrin.h>
 

@@ -1,9 +1,9 @@
 /* simd/avx2_open.c -- quantised matrices as a file has them: eight rows at a time are taken apart, into an open panel or, for few
  * rows of x, straight into their sums (as avx2_quantised.c makes them). */
-#include "avx2.h"
+#include "simd/avx2.h"
 
 #define LANES 2
-#include "quantised_open.h"
+#include "simd/quantised_open.h"
 
 /* 16 bytes of rows r and r + 4 */
 ALWAYS_INLINE __m256i two_rows(const unsigned char *const *row, int r, size_t at)

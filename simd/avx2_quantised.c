@@ -1,8 +1,8 @@
 /* simd/avx2_quantised.c -- quantised matrices without VNNI. vpmaddubsw adds two products of an unsigned code with a signed x in
  * 16 bits, and cuts them off there: of codes of four bits (15 * 127 * 2) eight such pairs have room, of five four, of six two, of
  * eight (255 * 127 * 2) none. Those are made signed, and their sign is given to x: 128 * 127 * 2 has room. */
-#include "avx2.h"
-#include "quantised_tiles.h"
+#include "simd/avx2.h"
+#include "simd/quantised_tiles.h"
 
 #define ROWS_OF_X 3 /* at once: two registers of sums for each, and of a group's integers */
 

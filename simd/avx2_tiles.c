@@ -3,7 +3,7 @@
  * Sixteen registers hold eight to twelve accumulators with what feeds them: one token with both halves of its sums, or
  * two or three tokens with one half, and then the block again (from L1) for the other half. Lanes never meet before the
  * fold, so the order of the halves is free. */
-#include "avx2.h"
+#include "simd/avx2.h"
 
 #define TOKENS 3
 #define in_register(v) __asm__("" : "+x"(v))

@@ -1,7 +1,7 @@
 /* simd/avx512.c -- the AVX-512 table (F, BW, DQ, VL) and the kernels on one vector. Tails are masked: a masked load
  * does not touch what it leaves out, so rows may end at an unreadable page. */
-#include "avx512.h"
-#include "elementwise.h"
+#include "simd/avx512.h"
+#include "simd/elementwise.h"
 
 __m512 Sleef_finz_expf16_u10avx512f(__m512);
 

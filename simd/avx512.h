@@ -5,7 +5,7 @@
 #ifndef VB_AVX512_H
 #define VB_AVX512_H
 
-#include "tiles.h"
+#include "simd/tiles.h"
 
 #include <immintrin.h>
 

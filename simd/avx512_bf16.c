@@ -4,7 +4,7 @@
  * order (measured on 120 million random cases; the manual's description agrees). It flushes subnormals whatever MXCSR says,
  * which cannot act while every |w| and |x| that is not 0 is 2^-56 or more: then each product, and so each sum, is a multiple
  * of 2^-126. Rows with a smaller weight take the fmas of avx512_tiles.c. */
-#include "avx512.h"
+#include "simd/avx512.h"
 
 ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p)
 {

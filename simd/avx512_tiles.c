@@ -1,7 +1,7 @@
 /* simd/avx512_tiles.c -- the tile of four rows by up to six tokens, the strip of 64 columns, and the decoders.
  *
  * One register holds the sixteen sums of a (row, token) pair: 24 of the 32 registers for the largest tile. */
-#include "avx512.h"
+#include "simd/avx512.h"
 
 ALWAYS_INLINE __m512 odd_weights(enum tile_source source, const char *w)
 {

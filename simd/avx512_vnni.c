@@ -1,7 +1,7 @@
 /* simd/avx512_vnni.c -- quantised matrices with VNNI: vpdpbusd adds, to each of sixteen rows' sums, four products of an
  * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of x. */
-#include "avx512.h"
-#include "quantised_tiles.h"
+#include "simd/avx512.h"
+#include "simd/quantised_tiles.h"
 
 typedef __m512i integers[TILE_PANELS][TILE_ROWS_OF_X];
 typedef __m512 floats[TILE_PANELS][TILE_ROWS_OF_X];

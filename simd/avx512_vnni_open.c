@@ -1,9 +1,9 @@
 /* simd/avx512_vnni_open.c -- quantised matrices as a file has them, with VNNI: sixteen rows at a time are taken apart, into an open
  * panel or, for few rows of x, straight into their sums. */
-#include "avx512.h"
+#include "simd/avx512.h"
 
 #define LANES 4
-#include "quantised_open.h"
+#include "simd/quantised_open.h"
 
 /* 16 bytes of rows r, r + 4, r + 8, r + 12 */
 ALWAYS_INLINE __m512i four_rows(const unsigned char *const *row, int r, size_t at)

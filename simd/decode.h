@@ -2,7 +2,7 @@
 #ifndef VB_DECODE_H
 #define VB_DECODE_H
 
-#include "kernels.h"
+#include "simd/kernels.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef VB_ELEMENTWISE_H
 #define VB_ELEMENTWISE_H
 
-#include "decode.h"
+#include "simd/decode.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "machine.h"
+#include "simd/machine.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* simd/neon.c -- the NEON table (any armv8-a) and the kernels on one vector. Tails are copied, with +0 behind them. */
-#include "neon.h"
-#include "elementwise.h"
+#include "simd/neon.h"
+#include "simd/elementwise.h"
 
 float32x4_t Sleef_finz_expf4_u10advsimd(float32x4_t);
 

@@ -5,7 +5,7 @@
 #ifndef VB_NEON_H
 #define VB_NEON_H
 
-#include "tiles.h"
+#include "simd/tiles.h"
 
 #include <arm_neon.h>
 

@@ -4,7 +4,7 @@
 #define VB_NEON_OPEN_H
 
 #define LANES 1
-#include "quantised_open.h"
+#include "simd/quantised_open.h"
 
 ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at) { return vreinterpretq_u32_u8(vld1q_u8(row + at)); }
 

@@ -7,8 +7,8 @@
 #ifndef VB_NEON_QUANTISED_H
 #define VB_NEON_QUANTISED_H
 
-#include "neon.h"
-#include "quantised_tiles.h"
+#include "simd/neon.h"
+#include "simd/quantised_tiles.h"
 
 #define ROWS_OF_X 3 /* at once: four quads of sums for each */
 

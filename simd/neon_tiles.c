@@ -3,7 +3,7 @@
  * 32 registers hold 16 to 24 accumulators: all four quads of one token's sums, two quads of two or three tokens, one
  * quad of four to six; then the block again (from L1) for the other quads. Lanes never meet before the fold, so the
  * order of the quads is free. Checked under an emulator; its speed has not been measured on hardware. */
-#include "neon.h"
+#include "simd/neon.h"
 
 ALWAYS_INLINE float32x4_t odd_weights(enum tile_source source, const char *w, size_t quad)
 {

@@ -1,5 +1,5 @@
 /* simd/quantised.c -- the blocks of quantised weights taken apart, clear rather than fast; and panels made of them. */
-#include "quantised.h"
+#include "simd/quantised.h"
 
 #include <assert.h>
 

@@ -26,7 +26,7 @@
 #ifndef VB_QUANTISED_H
 #define VB_QUANTISED_H
 
-#include "decode.h"
+#include "simd/decode.h"
 
 #define PANEL_ROWS 16
 

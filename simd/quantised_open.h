@@ -14,7 +14,7 @@
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
-#include "quantised_tiles.h"
+#include "simd/quantised_tiles.h"
 
 #define SLICE (4 * LANES) /* rows at once */
 

@@ -1,7 +1,7 @@
 /* simd/quantised_tiles.c -- how a quantised matrix is cut into tiles, once for all vector instruction sets. As in tiles.c no
  * choice made here can reach the bits: few rows of x want panels that are streams, each read front to back; many want
  * panels that stay in L2 while tiles of x pass over them. */
-#include "quantised_tiles.h"
+#include "simd/quantised_tiles.h"
 
 #define PREFETCH 512 /* bytes ahead in a panel */
 

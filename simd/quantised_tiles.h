@@ -6,8 +6,8 @@
 #ifndef VB_QUANTISED_TILES_H
 #define VB_QUANTISED_TILES_H
 
-#include "quantised.h"
-#include "tiles.h"
+#include "simd/quantised.h"
+#include "simd/tiles.h"
 
 #define BLOCK_GROUPS (DOT_BLOCK / QUANTISED_GROUP)
 #define TILE_PANELS 4  /* at most, */

@@ -1,7 +1,7 @@
 /* simd/scalar.c -- the kernels in plain C: the bits that every vector file must return. Clear, not fast. */
-#include "decode.h"
-#include "elementwise.h"
-#include "quantised.h"
+#include "simd/decode.h"
+#include "simd/elementwise.h"
+#include "simd/quantised.h"
 
 #include <math.h>
 

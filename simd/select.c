@@ -1,5 +1,5 @@
 /* simd/select.c -- which tables this program has and this CPU can run; the scalar functions of SLEEF. */
-#include "kernels.h"
+#include "simd/kernels.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * No choice made here can reach the bits: a sum is never split differently, only computed earlier or later. Measured
  * (prototypes, BF16): few tokens want the four rows of a tile to be four streams that are each read front to back;
  * many tokens want a block of rows to stay in L2 while tiles of tokens, each in L1, pass over it. */
-#include "tiles.h"
+#include "simd/tiles.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #ifndef VB_TILES_H
 #define VB_TILES_H
 
-#include "decode.h"
+#include "simd/decode.h"
 
 #include <string.h>
 

@@ -4,10 +4,10 @@
  *
  * The same seed gives the same run, and a difference is printed with all that is needed to find it again. Inputs end at
  * an unreadable page and their padding is NaN, so reading or trusting too much shows; outputs lie among canaries. */
-#include "checkasm.h"
+#include "tests/checkasm.h"
 
-#include "../golden/sleef.h"
-#include "support/guard.h"
+#include "golden/sleef.h"
+#include "tests/support/guard.h"
 
 #include <inttypes.h>
 #include <signal.h>

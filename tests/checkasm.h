@@ -2,7 +2,7 @@
 #ifndef VB_CHECKASM_H
 #define VB_CHECKASM_H
 
-#include "../simd/kernels.h"
+#include "simd/kernels.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the clock is the
  * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
  * WEIGHT_BYTES in turn, more than the caches hold. */
-#include "../simd/machine.h"
-#include "../simd/quantised.h"
-#include "checkasm.h"
+#include "simd/machine.h"
+#include "simd/quantised.h"
+#include "tests/checkasm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

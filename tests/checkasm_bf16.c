@@ -1,6 +1,6 @@
 /* tests/checkasm_bf16.c -- the part of checkasm that compares the kernels of precision bf16: rounding, and the product
  * whose instruction flushes subnormals where the contract does not. */
-#include "checkasm.h"
+#include "tests/checkasm.h"
 
 #include <math.h>
 #include <stdio.h>

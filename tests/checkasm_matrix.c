@@ -1,5 +1,5 @@
 /* tests/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of weights. */
-#include "checkasm.h"
+#include "tests/checkasm.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* tests/checkasm_quantised.c -- the part of checkasm that compares the kernels of quantised weights (rule 2): every type, as
  * blocks of a file and as panels. What scalar itself returns is held against the formats' definitions in
  * checkasm_quantised_truth.c. */
-#include "checkasm_quantised.h"
+#include "tests/checkasm_quantised.h"
 
 #include <math.h>
 #include <stdio.h>

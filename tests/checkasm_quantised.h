@@ -2,8 +2,8 @@
 #ifndef VB_CHECKASM_QUANTISED_H
 #define VB_CHECKASM_QUANTISED_H
 
-#include "../simd/quantised.h"
-#include "checkasm.h"
+#include "simd/quantised.h"
+#include "tests/checkasm.h"
 
 /* UNIT: every f16 is 1; ANY: infinities and NaN as well */
 enum scales { ORDINARY_SCALES, FINITE_SCALES, ANY_SCALES, UNIT_SCALES };

@@ -9,7 +9,7 @@
  *
  * where sw * sx loses at most 2^-150, times a sum of integers, and every fma 2^-150 more. sw = d * sc is exact: 11 bits times at
  * most 8, of 2^-24 at least. */
-#include "checkasm_quantised.h"
+#include "tests/checkasm_quantised.h"
 
 #include <math.h>
 #include <stdio.h>

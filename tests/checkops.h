@@ -7,7 +7,7 @@
 #ifndef VB_CHECKOPS_H
 #define VB_CHECKOPS_H
 
-#include "../ops/op.h"
+#include "ops/op.h"
 
 #include <math.h>
 #include <omp.h>
@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "support/guard.h"
+#include "tests/support/guard.h"
 
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,11 +1,11 @@
 /* tests/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
  * naive form of the report with K and V expanded per head. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
 #include <stdlib.h>
 
-#include "../ops/attention.h"
-#include "../ops/weights.h"
+#include "ops/attention.h"
+#include "ops/weights.h"
 
 #define LONGEST 520
 

@@ -1,9 +1,9 @@
 /* tests/checkops_bf16.c -- precision bf16 at its edges: what is rounded how, weights too small for instructions that flush,
  * what is learnt of them, and who is never rounded. That whole operators keep their order in this precision is checked where
  * the operators are: checkops_linear.c, _moe.c, _attention.c. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/linear.h"
+#include "ops/linear.h"
 
 /* A matrix of BF16 numbers, these, again and again. */
 static struct matrix matrix_of(const float *numbers, size_t count, size_t rows, size_t cols)

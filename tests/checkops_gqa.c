@@ -1,8 +1,8 @@
 /* tests/checkops_gqa.c -- ops/gqa.c: against the formula in double, and the same bits alone, among any rows, on any threads and
  * with every kernel table. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/gqa.h"
+#include "ops/gqa.h"
 
 struct gqa_case {
     struct gqa a;

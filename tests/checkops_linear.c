@@ -1,10 +1,10 @@
 /* tests/checkops_linear.c -- the operators of one matrix or less: linear, rmsnorm, embed, rope. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/embed.h"
-#include "../ops/linear.h"
-#include "../ops/rmsnorm.h"
-#include "../ops/rope.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rmsnorm.h"
+#include "ops/rope.h"
 
 /* ---- linear ---- */
 

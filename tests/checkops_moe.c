@@ -1,7 +1,7 @@
 /* tests/checkops_moe.c -- the feed-forward layer, dense and as a mixture of experts. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/mlp.h"
+#include "ops/mlp.h"
 
 struct layer { /* the three matrices of one feed-forward */
     struct matrix gate, up, down;

@@ -1,11 +1,11 @@
 /* tests/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
  * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not. */
-#include "../ops/linear.h"
-#include "../ops/onednn.h"
+#include "ops/linear.h"
+#include "ops/onednn.h"
 
 #include <pthread.h>
 
-#include "checkops.h"
+#include "tests/checkops.h"
 
 static struct onednn *open_or_skip(int threads)
 {

@@ -1,6 +1,6 @@
 /* tests/checkops_pace.c -- ops/pace.h against invented machines: how many threads it settles on, and what trying costs. No
  * clock is read. */
-#include "../ops/pace.h"
+#include "ops/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
 /* tests/checkops_quantised.c -- operators on quantised matrices, alone and beside others: the bits are those of the scalar
  * kernels, row by row (checkasm holds those to the formats' definitions). */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/attention.h"
-#include "../ops/linear.h"
-#include "../ops/mlp.h"
-#include "../ops/weights.h"
+#include "ops/attention.h"
+#include "ops/linear.h"
+#include "ops/mlp.h"
+#include "ops/weights.h"
 
 enum how { BLOCKS, PANELS, DENSE };
 

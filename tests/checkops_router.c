@@ -1,8 +1,8 @@
 /* tests/checkops_router.c -- which experts are chosen, and with what weight. The election is checked by counting, for
  * every expert, how many come before it: another way to the same order than the operator's. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/router.h"
+#include "ops/router.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a router's last fields are 0 where a table does not name them */
 

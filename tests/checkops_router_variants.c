@@ -2,9 +2,9 @@
  * engines do instead is told apart. Each wrong variant is computed here too, as a negative control: on the cases named
  * for it its answer must differ from the right one, which proves that the cases can tell, and the operator must give the
  * right one. Where a case cannot tell (one group), the controls must agree. */
-#include "checkops.h"
+#include "tests/checkops.h"
 
-#include "../ops/router.h"
+#include "ops/router.h"
 
 #define MOST_EXPERTS 256
 #define MOST_CHOSEN 8

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "../engine/session.h"
-#include "support/files.h"
+#include "engine/session.h"
+#include "tests/support/files.h"
 
 #include <inttypes.h>
 #include <jansson.h>

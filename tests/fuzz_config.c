@@ -1,6 +1,6 @@
 /* tests/fuzz_config.c -- config.json, and generation_config.json after the first zero byte. What is accepted must keep the
  * promises that the engine computes with: positive extents that fit an int, groups that divide, a finite scale. */
-#include "../engine/config.h"
+#include "engine/config.h"
 
 #include <math.h>
 #include <stdlib.h>

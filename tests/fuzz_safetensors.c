@@ -1,7 +1,7 @@
 /* tests/fuzz_safetensors.c -- the safetensors header. The input is a whole file; odd sizes also stand for one that is longer
  * than what is at hand, as when only the beginning was read. Every entry that comes out must lie inside the file, in order,
  * and its shape must make its bytes. */
-#include "../engine/checkpoint.h"
+#include "engine/checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* tests/fuzz_tiktoken.c -- any bytes as tiktoken.model: opening it and encoding with it must end in a result or in one sentence.
  * The seed is golden/tiktoken/fuzz.seed: behind a 0 byte stands tokenizer_config.json. */
-#include "../engine/tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* tests/fuzz_tokenizer.c -- any bytes as tokenizer.json: opening it and encoding with it must end in a result or in one
  * sentence. The seed is golden/tokenizer/tokenizer.json. */
-#include "../engine/tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <string.h>
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "../ops/mistake.h"
+#include "ops/mistake.h"
 
 #define NAME(name) #name,
 static const char *const names[] = {"", MISTAKES(NAME)};

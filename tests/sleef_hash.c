@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "../golden/sleef.h"
-#include "../simd/kernels.h"
+#include "golden/sleef.h"
+#include "simd/kernels.h"
 
 extern const struct kernels kernels_scalar;
 

@@ -1,7 +1,7 @@
 /* tests/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection on models. That
  * rejection keeps the distribution is proved in test_rejection.c. Runs in the repository's root. */
-#include "engine_support.h"
-#include "toy_session.h"
+#include "tests/engine_support.h"
+#include "tests/toy_session.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* tests/test_batch.c -- continuous batching: whatever the neighbours, the moment of admission, prefixes that are shared and caches
  * that are taken away, a request's tokens and bits are those of a session that is alone. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #define REQUESTS 12
 #define MOST 200 /* tokens of a request */

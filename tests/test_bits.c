@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "../engine/verbatim.h"
-#include "../simd/kernels.h"
+#include "engine/verbatim.h"
+#include "simd/kernels.h"
 
 #define GOLDEN "golden/bits/fingerprints.txt"
 #define MAX_PROMPT 256

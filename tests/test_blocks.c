@@ -1,15 +1,15 @@
 /* tests/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
  * package has them (golden/truth/blocks.safetensors); x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
-#include "../ops/quantise.h"
-#include "../reference/layers.h"
-#include "../simd/quantised.h"
+#include "ops/quantise.h"
+#include "reference/layers.h"
+#include "simd/quantised.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#include "support/golden.h"
+#include "tests/support/golden.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

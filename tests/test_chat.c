@@ -11,8 +11,8 @@
 #include <pty.h>
 #include <sys/ioctl.h>
 
-#include "support/golden.h"
-#include "support/process.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

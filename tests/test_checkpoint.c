@@ -1,6 +1,6 @@
 /* tests/test_checkpoint.c -- safetensors headers, right and hostile, and the opening of whole checkpoints. Every complaint
  * is compared word for word. Runs in the repository's root. */
-#include "../engine/checkpoint.h"
+#include "engine/checkpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "support/files.h"
+#include "tests/support/files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -3,7 +3,7 @@
  * test_cli_errors.c, verify and draft are in test_cli_verify.c. */
 #include <math.h>
 
-#include "support/cli.h"
+#include "tests/support/cli.h"
 
 /* ---- generate ------------------------------------------------------------------------------------------------------ */
 

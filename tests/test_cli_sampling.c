@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "support/golden.h"
-#include "support/process.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

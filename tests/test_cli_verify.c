@@ -1,6 +1,6 @@
 /* tests/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings are compared,
  * and what is said of them. */
-#include "support/cli.h"
+#include "tests/support/cli.h"
 
 TEST(draft_proposes_what_the_specification_does)
 {

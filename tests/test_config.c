@@ -1,6 +1,6 @@
 /* tests/test_config.c -- what config.json means: every key, the class defaults, and every refusal by its message. */
-#include "../engine/config.h"
-#include "../simd/kernels.h"
+#include "engine/config.h"
+#include "simd/kernels.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "support/files.h"
+#include "tests/support/files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

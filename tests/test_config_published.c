@@ -1,7 +1,7 @@
 /* tests/test_config_published.c -- the published config.json files: those of our models mean what their authors say, the
  * others are refused in one sentence. They lie in ../shared/assets; without them these tests are skipped. Runs in the
  * repository's root. */
-#include "../engine/config.h"
+#include "engine/config.h"
 
 #include <math.h>
 #include <setjmp.h>

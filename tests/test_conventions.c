@@ -1,15 +1,15 @@
 /* tests/test_conventions.c -- where implementations disagree: conventions of drafting change drafts and no output; under
  * every convention the engine is as near to the reference as f32 allows, and the convention does change what it says it
  * changes. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../engine/conventions.h"
-#include "../ops/rope.h"
-#include "../ops/router.h"
-#include "../reference/reference.h"
-#include "support/golden.h"
+#include "engine/conventions.h"
+#include "ops/rope.h"
+#include "ops/router.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
 
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};
 

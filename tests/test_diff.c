@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "support/dumps.h"
+#include "tests/support/dumps.h"
 
 /* ---- the same ------------------------------------------------------------------------------------------------------ */
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "support/dumps.h"
+#include "tests/support/dumps.h"
 
 static const char *const systems[] = {"hf", "llama.cpp", "megatron", "sglang", "vllm"};
 

@@ -1,14 +1,14 @@
 /* tests/test_diff_quantised.c -- `verbatim diff` and `dump` where weights are quantised, in the file or by the precision: the
  * engine is within the bound of the reference, and a side that rounds otherwise is not. Runs the program itself (argv[1], or
  * ../verbatim beside this one) in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "support/gguf.h"
-#include "support/quantised.h"
+#include "tests/support/gguf.h"
+#include "tests/support/quantised.h"
 
-#include "support/dumps.h"
+#include "tests/support/dumps.h"
 
 /* What model rounds is what its reference rounds; A is a dump of it, and the same on another instruction set. */
 static void check_against_reference(const char *model, const char *precision)

@@ -1,6 +1,6 @@
 /* tests/test_draft_length.c -- draft_auto: on invented costs and acceptances it settles on the length that is fastest, follows
  * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 /* ---- an invented machine ------------------------------------------------------------------------------------------ */
 

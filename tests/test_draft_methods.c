@@ -1,8 +1,8 @@
 /* tests/test_draft_methods.c -- the draft methods without MTP modules: what they propose, against a second definition, and
  * that nothing they could propose reaches the output. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <math.h>
 

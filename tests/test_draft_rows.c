@@ -2,10 +2,10 @@
  * many a mistake leaves as it is. Runs in the repository's root.
  *
  * The bound is test_truth's: references perturbed by up to half an f32 ulp say how far an f32 program may be away. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../reference/reference.h"
-#include "support/golden.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
 
 #define MOST_TOKENS 128
 #define PERTURBED_RUNS 6 /* fewer than there: a smaller bound, if anything */

@@ -1,9 +1,9 @@
 /* tests/test_draft_tree.c -- growing and pruning a tree of drafts (engine/draft_tree.h), without a model: against the rules written
  * down naively, against all sequences there are, and as a chain. Probabilities are powers of 1/2, so that ties are everywhere. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/draft_tree.h"
-#include "../engine/drafter.h"
+#include "engine/draft_tree.h"
+#include "engine/drafter.h"
 
 #include <math.h>
 

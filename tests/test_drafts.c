@@ -4,7 +4,7 @@
  * A spying drafter type stands between a session and its real drafter and notes what was proposed after which tokens;
  * then a fresh session reads the same tokens and is asked. Runs in the repository's root.
  *     test_drafts [--all]     --all: every prefill chunk with every K */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 static int all;
 

@@ -11,9 +11,9 @@
 
 #include <sha2.h>
 
-#include "../engine/verbatim.h"
-#include "support/golden.h"
-#include "support/process.h"
+#include "engine/verbatim.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

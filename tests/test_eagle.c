@@ -1,10 +1,10 @@
 /* tests/test_eagle.c -- EAGLE-1 and EAGLE-3 heads: a pass against the numbers of the official code (golden/truth/eagle*.safetensors,
  * golden/scripts/make_eagle.py), features against taps, drafting against plain decoding, heads that do not fit. Runs in the
  * repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/mtp.h"
-#include "support/golden.h"
+#include "engine/mtp.h"
+#include "tests/support/golden.h"
 
 static const char *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
 static const char *const methods[] = {"eagle", "eagle3"};

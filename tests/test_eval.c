@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "../reference/reference.h"
-#include "support/process.h"
+#include "reference/reference.h"
+#include "tests/support/process.h"
 
 #include <math.h>
 

@@ -1,11 +1,11 @@
 /* tests/test_faults.c -- memory that runs out: every allocation fails in its turn, and what comes back is one sentence, an
  * error code and no block that nobody owns. And a step of decoding allocates nothing. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <malloc.h>
 
-#include "../engine/template.h"
-#include "../engine/tokenizer.h"
+#include "engine/template.h"
+#include "engine/tokenizer.h"
 
 /* The request to fail next. Where there are many, some are left out: all of the first `each`, then so many more. */
 static long after(long fail, long each, long total) { return fail + 1 + (fail < each ? 0 : total / each); }

@@ -1,10 +1,10 @@
 /* tests/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter wrote it, and
  * the ids of its tokenizer.json. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/gguf.h"
-#include "../engine/tokenizer.h"
-#include "support/gguf.h"
+#include "engine/gguf.h"
+#include "engine/tokenizer.h"
+#include "tests/support/gguf.h"
 
 static const char *const models[] = {"glm", "moonlight", "v2", "v2-lite", "v3", "v3-mtp3"};
 

@@ -1,9 +1,9 @@
 /* tests/test_gguf_errors.c -- GGUF files that are wrong: each is one sentence, compared word for word, and does no harm. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/gguf.h"
-#include "../engine/tokenizer.h"
-#include "support/gguf.h"
+#include "engine/gguf.h"
+#include "engine/tokenizer.h"
+#include "tests/support/gguf.h"
 
 /* ---- headers ---- */
 

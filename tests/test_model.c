@@ -1,8 +1,8 @@
 /* tests/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over is told by
  * name. On the checkpoints of golden/tiny, on lists made from them, and on the published list of DeepSeek-R1's 91,991
  * tensors (in ../shared/assets; skipped without it). Runs in the repository's root. */
-#include "../engine/model.h"
-#include "../simd/decode.h"
+#include "engine/model.h"
+#include "simd/decode.h"
 
 #include <limits.h>
 #include <setjmp.h>
@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "support/files.h"
-#include "support/lists.h"
+#include "tests/support/files.h"
+#include "tests/support/lists.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/tiny/"

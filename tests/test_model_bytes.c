@@ -1,6 +1,6 @@
 /* tests/test_model_bytes.c -- what depends on the bytes of a checkpoint and not on its names: `inspect --check`, MTP copies
  * compared with the main tables, and scales at addresses that C cannot read. Runs in the repository's root. */
-#include "../engine/model.h"
+#include "engine/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "support/files.h"
-#include "support/lists.h"
+#include "tests/support/files.h"
+#include "tests/support/lists.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/tiny/"

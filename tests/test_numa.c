@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "../engine/numa.h"
-#include "engine_support.h"
-#include "support/machines.h"
-#include "support/process.h"
+#include "engine/numa.h"
+#include "tests/engine_support.h"
+#include "tests/support/machines.h"
+#include "tests/support/process.h"
 
 #define GENERATE "generate", "golden/tiny/v3", "--tokens", "5,6,7", "-n", "8", "--ignore-eos"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../ops/crew.h"
-#include "../ops/op.h"
-#include "support/machines.h"
+#include "ops/crew.h"
+#include "ops/op.h"
+#include "tests/support/machines.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

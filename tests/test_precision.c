@@ -1,13 +1,13 @@
 /* tests/test_precision.c -- precision bf16: the engine computes what the reference does, on every checkpoint and with the
  * MTP modules; every setting gives the same bits; what is rounded at open is what a checkpoint that was rounded on disk
  * holds. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../reference/reference.h"
-#include "support/golden.h"
-#include "support/retype.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
+#include "tests/support/retype.h"
 
 static const char *const tiny[] = {"v3-mtp3", "v3", "v2", "v2-lite", "moonlight", "glm"};
 

@@ -3,15 +3,15 @@
  * repository's root.
  *
  *     test_prefill [--quick]    --quick: without what takes minutes under an emulator */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../engine/prefill.h"
-#include "../ops/onednn.h"
-#include "../ops/round.h"
-#include "../reference/reference.h"
-#include "support/golden.h"
+#include "engine/prefill.h"
+#include "ops/onednn.h"
+#include "ops/round.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
 
 static const char *const checkpoints[] = {"golden/tiny/glm", "golden/tiny/v3-mtp3", "golden/tiny/moonlight", "golden/tale"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep"};

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "support/prompts.h"
+#include "tests/support/prompts.h"
 
 #define TALE "golden/tale"
 #define NEEDS_TALE if (access(TALE "/config.json", R_OK)) skip()

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 #include <sys/file.h>
 
-#include "support/golden.h"
-#include "support/prompts.h"
+#include "tests/support/golden.h"
+#include "tests/support/prompts.h"
 
 /* ---- files that are something else ------------------------------------------------------------------------------------ */
 

@@ -7,8 +7,8 @@
  *     test_properties            200 tokens per sequence; 24 where the kernels are the scalar ones, which are slow
  *     test_properties --all      the full product, instruction sets in turn: hours
  *     test_properties --quick    a few settings and tokens, for sanitizers and emulators */
-#include "engine_support.h"
-#include "wide_checkpoint.h"
+#include "tests/engine_support.h"
+#include "tests/wide_checkpoint.h"
 
 #include <stdatomic.h>
 #include <time.h>

@@ -1,13 +1,13 @@
 /* tests/test_quantised.c -- quantised weights: the engine computes what the reference does, of every type of a GGUF file and
  * whatever is mixed in it, and in the precisions q8 and q4 that quantise other weights. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../reference/reference.h"
-#include "support/golden.h"
-#include "support/gguf.h"
-#include "support/quantised.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
+#include "tests/support/gguf.h"
+#include "tests/support/quantised.h"
 
 #define LONG 40
 #define SHORT 3

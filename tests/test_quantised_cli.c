@@ -1,11 +1,11 @@
 /* tests/test_quantised_cli.c -- quantised weights as the command has them: --repack, --precision q8 and q4, what inspect and the
  * statistics tell, what is refused, what memory it takes. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "support/process.h"
+#include "tests/support/process.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
 #define RUN_IT "--tokens", "5,6,7", "-n", "8", "--ignore-eos"

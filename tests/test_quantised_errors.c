@@ -1,9 +1,9 @@
 /* tests/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
  * block holds. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/gguf.h"
-#include "support/gguf.h"
+#include "engine/gguf.h"
+#include "tests/support/gguf.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
 

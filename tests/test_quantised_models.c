@@ -1,14 +1,14 @@
 /* tests/test_quantised_models.c -- quantised weights in a model: what a GGUF file of every type computes, what a directory computes in
  * precisions q8 and q4, and that panels change no bit. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "../engine/gguf_write.h"
-#include "../engine/model_internal.h"
-#include "../ops/weights.h"
-#include "support/golden.h"
+#include "engine/gguf_write.h"
+#include "engine/model_internal.h"
+#include "ops/weights.h"
+#include "tests/support/golden.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
 

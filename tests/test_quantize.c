@@ -1,16 +1,16 @@
 /* tests/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are those of
  * ops/quantise, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness of where each
  * number belongs. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <fcntl.h>
 
-#include "../engine/gguf.h"
-#include "../engine/gguf_write.h"
-#include "../ops/quantise.h"
-#include "support/gguf.h"
-#include "support/retype.h"
-#include "wide_checkpoint.h"
+#include "engine/gguf.h"
+#include "engine/gguf_write.h"
+#include "ops/quantise.h"
+#include "tests/support/gguf.h"
+#include "tests/support/retype.h"
+#include "tests/wide_checkpoint.h"
 
 static const char *const models[] = {"golden/tiny/glm", "golden/tiny/moonlight", "golden/tiny/v2", "golden/tiny/v2-lite",
                                      "golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tale"};

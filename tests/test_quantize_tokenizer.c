@@ -1,12 +1,12 @@
 /* tests/test_quantize_tokenizer.c -- what `quantize` makes of a tokenizer: a file that has one gives the ids of the directory,
  * and one that GGUF cannot say is left out and noted. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <fcntl.h>
 
-#include "../engine/gguf.h"
-#include "../engine/gguf_write.h"
-#include "../engine/tokenizer.h"
+#include "engine/gguf.h"
+#include "engine/gguf_write.h"
+#include "engine/tokenizer.h"
 
 static const struct gguf_write_options as_bf16 = {GGUF_AS_BF16, GGUF_AS_STORED, GGUF_AS_BF16};
 

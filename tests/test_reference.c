@@ -1,6 +1,6 @@
 /* tests/test_reference.c -- the executable specification against NumPy and transformers (golden/truth), the decoding of
  * every code, and what must hold of any causal model. Runs in the repository's root. */
-#include "../reference/layers.h"
+#include "reference/layers.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "support/files.h"
-#include "support/golden.h"
+#include "tests/support/files.h"
+#include "tests/support/golden.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define K_MAX 6 /* drafts in golden/truth */

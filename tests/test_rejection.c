@@ -4,12 +4,12 @@
  * number is one of G equal cells, G such that the probability of whatever may happen is a multiple of 1/G. The probabilities
  * of all ways to an output, added as integers, must be those of choosing token after token. Numbers that are asked for
  * twice (a draft made anew for the same index) are the same both times, as with random_at. Linked with --wrap=random_at. */
-#include "engine_support.h"
-#include "toy_session.h"
+#include "tests/engine_support.h"
+#include "tests/toy_session.h"
 
 #include <math.h>
 
-#include "../simd/kernels.h"
+#include "simd/kernels.h"
 
 typedef unsigned __int128 u128;
 

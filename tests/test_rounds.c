@@ -1,9 +1,9 @@
 /* tests/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions of drafting,
  * must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows are NaN, so a draft
  * that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/conventions.h"
+#include "engine/conventions.h"
 
 static const char *const checkpoints[] = {"v3-mtp3", "v3"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};

@@ -1,11 +1,11 @@
 /* tests/test_sampler.c -- rule 8 of the contract: how a token is chosen from a row of logits. Published vectors for the
  * random numbers; for the choice, a second implementation that sorts and sums as the rule is worded, over thousands of
  * rows with ties. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../engine/sampler.h"
+#include "engine/sampler.h"
 
 /* ---- random numbers ----------------------------------------------------------------------------------------------- */
 

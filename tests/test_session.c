@@ -1,6 +1,6 @@
 /* tests/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in a pass,
  * refused calls, the caller's floating-point environment. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 #ifdef __x86_64__

@@ -1,11 +1,11 @@
 /* tests/test_session_file.c -- session files that are wrong, or do not belong to the model: one sentence each, and no harm; and
  * how a file comes into being. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <errno.h>
 #include <sys/stat.h>
 
-#include "support/session.h"
+#include "tests/support/session.h"
 
 #define TINY "golden/tiny/v3-mtp3"
 #define GOLDEN "golden/session/tiny.session" /* golden/scripts/make_session.sh */

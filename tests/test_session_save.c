@@ -1,10 +1,10 @@
 /* tests/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was not. Files that
  * are wrong are test_session_file.c's. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/mtp.h"
-#include "../engine/prefill.h"
-#include "../ops/onednn.h"
+#include "engine/mtp.h"
+#include "engine/prefill.h"
+#include "ops/onednn.h"
 
 static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
 #define WITH_MODULES 5 /* methods before this one */

@@ -1,10 +1,10 @@
 /* tests/test_stop.c -- stop strings: the automaton against a search by hand on texts cut anywhere, then runs that end with
  * one: on any draft, at any depth, they end where plain decoding ends. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/stop.h"
-#include "../engine/tokenizer.h"
-#include "../engine/utf8.h"
+#include "engine/stop.h"
+#include "engine/tokenizer.h"
+#include "engine/utf8.h"
 
 /* ---- the automaton ------------------------------------------------------------------------------------------------ */
 

@@ -1,7 +1,7 @@
 /* tests/test_template.c -- chat templates. Truth: what Jinja2 makes of golden/chat (vectors.jsonl), and, where they are, the
  * published templates with their renderings in ../shared/assets. Then what is refused by name, and that hostile templates end in
  * a sentence. Runs in the repository's root. */
-#include "../engine/template.h"
+#include "engine/template.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "../engine/tokenizer.h"
-#include "support/files.h"
+#include "engine/tokenizer.h"
+#include "tests/support/files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,6 +1,6 @@
 /* tests/test_tiktoken.c -- tokenizers in tiktoken's format. Truth: golden/tiktoken, made by the `tiktoken` package as the
  * Python code of Kimi-K2 and Moonlight calls it. Runs in the repository's root. */
-#include "../engine/tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "support/files.h"
+#include "tests/support/files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,5 +1,5 @@
 /* tests/test_tokenizer_errors.c -- what the tokenizer refuses, word for word. */
-#include "../engine/tokenizer.h"
+#include "engine/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

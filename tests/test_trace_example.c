@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "../engine/verbatim.h"
-#include "support/process.h"
+#include "engine/verbatim.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,8 +1,8 @@
 /* tests/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output as it is; a node's row is
  * that of the same drafts as a chain; what a drafter is told is what plain decoding tells it. Runs in the repository's root. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
-#include "../engine/mtp.h"
+#include "engine/mtp.h"
 
 /* ---- an adversary: trees by chance, which know what plain decoding says ----------------------------------------------- */
 

@@ -3,12 +3,12 @@
  *
  * The bound is measured, not chosen: 20 runs of the reference whose every intermediate value is perturbed by up to half an
  * f32 ulp say how far an f32 program may be away on this input; the engine may be at most 8 times as far. */
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #include <math.h>
 
-#include "../reference/reference.h"
-#include "support/golden.h"
+#include "reference/reference.h"
+#include "tests/support/golden.h"
 
 #define MOST_TOKENS 128
 #define PERTURBED_RUNS 20

@@ -3,7 +3,7 @@
 #ifndef VB_TEST_TOY_SESSION_H
 #define VB_TEST_TOY_SESSION_H
 
-#include "../engine/decode.h"
+#include "engine/decode.h"
 
 #define TOY_ROOM 64
 #define TOY_V 64

@@ -7,7 +7,7 @@
 #ifndef VB_TEST_WIDE_CHECKPOINT_H
 #define VB_TEST_WIDE_CHECKPOINT_H
 
-#include "engine_support.h"
+#include "tests/engine_support.h"
 
 #define WIDE_D 512
 #define WIDE_V 384

@@ -1,5 +1,5 @@
 /* tools/answer.c -- the tokens of a run, printed and reported. */
-#include "answer.h"
+#include "tools/answer.h"
 
 #include <inttypes.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
 #ifndef VB_ANSWER_H
 #define VB_ANSWER_H
 
-#include "cli.h"
+#include "tools/cli.h"
 
 struct answer {
     const struct cli *c;

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../ops/onednn.h"
-#include "bench.h"
+#include "ops/onednn.h"
+#include "tools/bench.h"
 
 #define READ_BYTES ((size_t)512 << 20)
 

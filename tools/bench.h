@@ -2,8 +2,8 @@
 #ifndef VB_BENCH_H
 #define VB_BENCH_H
 
-#include "../engine/session.h"
-#include "cli.h"
+#include "engine/session.h"
+#include "tools/cli.h"
 
 #define BENCH_ROUNDS 64
 

@@ -1,7 +1,7 @@
 /* tools/bench_forced.c -- a drafter for measurements: the real one works, then its drafts are replaced. */
 #include <stdlib.h>
 
-#include "bench.h"
+#include "tools/bench.h"
 
 struct forced { /* handed around as a struct drafter */
     const struct drafter_type *type;

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../simd/machine.h"
-#include "../ops/weights.h"
-#include "bench.h"
+#include "simd/machine.h"
+#include "ops/weights.h"
+#include "tools/bench.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../ops/attention.h"
-#include "../ops/crew.h"
-#include "../ops/linear.h"
-#include "../ops/onednn.h"
-#include "../ops/weights.h"
-#include "bench.h"
+#include "ops/attention.h"
+#include "ops/crew.h"
+#include "ops/linear.h"
+#include "ops/onednn.h"
+#include "ops/weights.h"
+#include "tools/bench.h"
 
 #define READ_AT_LEAST 256e6 /* bytes of weights in a run of few rows: beyond any cache */
 #define MOST_CALLS 256.0    /* where a matrix is so small that caches hold them all */

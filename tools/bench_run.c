@@ -1,9 +1,9 @@
 /* tools/bench_run.c -- one run of a line. */
 #include <string.h>
 
-#include "../engine/mtp.h"
-#include "../simd/machine.h"
-#include "bench.h"
+#include "engine/mtp.h"
+#include "simd/machine.h"
+#include "tools/bench.h"
 
 #define MACHINE_STEPS 4000000 /* tens of milliseconds */
 #define BEYOND_CACHES 128e6

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
+#include "tools/bench.h"
 
 #define WIDTH 640
 #define HEIGHT 420

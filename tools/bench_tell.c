@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../ops/onednn.h"
-#include "../ops/weights.h"
-#include "bench.h"
+#include "ops/onednn.h"
+#include "ops/weights.h"
+#include "tools/bench.h"
 
 static int compare_doubles(const void *a, const void *b)
 {

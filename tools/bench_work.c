@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../ops/weights.h"
-#include "bench.h"
+#include "ops/weights.h"
+#include "tools/bench.h"
 
 static double bytes_of(const struct weight_view *w) { return (double)weight_bytes(w); }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "answer.h"
-#include "line.h"
+#include "tools/answer.h"
+#include "tools/line.h"
 
 #define CONTEXT 8192 /* tokens, where --context says nothing: caches are allocated whole */
 

@@ -1,7 +1,7 @@
 /* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
-#include "cli.h"
+#include "tools/cli.h"
 
-#include "../engine/drafter.h"
+#include "engine/drafter.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../engine/template.h"
+#include "engine/template.h"
 
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 {

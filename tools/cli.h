@@ -5,9 +5,9 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "../engine/model.h"
-#include "../engine/tokenizer.h"
-#include "../engine/utf8.h"
+#include "engine/model.h"
+#include "engine/tokenizer.h"
+#include "engine/utf8.h"
 
 /* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/conventions.h"
-#include "conventions.h"
+#include "engine/conventions.h"
+#include "tools/conventions.h"
 
 #define MOST_SETTINGS 64
 #define MOST_WINDOWS 8

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "tools/cli.h"
 
 static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
 #define METHODS 3

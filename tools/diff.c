@@ -1,5 +1,5 @@
 /* tools/diff.c -- `verbatim diff`: which side is what, at which tokens; then the comparison. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <stdlib.h>
 #include <string.h>

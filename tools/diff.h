@@ -18,8 +18,8 @@
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
-#include "cli.h"
-#include "naming.h"
+#include "tools/cli.h"
+#include "tools/naming.h"
 
 enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* the coarser first */
 

@@ -1,6 +1,6 @@
 /* tools/diff_align.c -- the numbers of a row, whatever dtype and layout they are stored in; and what two engines store in
  * other pieces, brought together. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -36,15 +36,15 @@
  * On the tiny checkpoints the engine needs at most 0.29 of the measured bound (0.41 of the a priori one), Hugging Face
  * transformers 0.47 in F32 and 0.31 in BF16. tests/test_diff.c prints such figures. Of the second measure, in q8, it needed at
  * most 0.87 where one of 60 prompts of 20 tokens had a rounding turned. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "../engine/checkpoint.h"
-#include "dump.h"
+#include "engine/checkpoint.h"
+#include "tools/dump.h"
 
 #define MEASURED_TIMES 8.0
 #define TURNED_TIMES 2.0

@@ -1,6 +1,6 @@
 /* tools/diff_compare.c -- one tap after the other, in the order of computation: distances, verdicts, and which rows stand
  * behind a choice that fell the other way. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* tools/diff_print.c -- a comparison for people and for programs. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <math.h>
 #include <string.h>

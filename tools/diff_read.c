@@ -1,6 +1,6 @@
 /* tools/diff_read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
  * header is checked by engine/safetensors.c, the manifest here. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../engine/checkpoint.h"
-#include "../engine/json.h"
+#include "engine/checkpoint.h"
+#include "engine/json.h"
 
 struct entry { /* a tensor of the file */
     char *name;

@@ -2,7 +2,7 @@
  * them. The rules (scores by sigmoid or softmax, bias, groups and what a group is worth) are taken from the other side's own
  * numbers, which has them all; so that a choice that fell the other way is found where it was made and not as a difference
  * of everything behind it. */
-#include "diff.h"
+#include "tools/diff.h"
 
 #include <math.h>
 #include <stdlib.h>

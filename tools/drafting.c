@@ -1,8 +1,8 @@
 /* tools/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
 #include <string.h>
 
-#include "../engine/eagle.h"
-#include "cli.h"
+#include "engine/eagle.h"
+#include "tools/cli.h"
 
 /* verify and bench run every method that has what it needs. */
 static int runs_all_methods(const struct cli *c)

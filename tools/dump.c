@@ -1,7 +1,7 @@
 /* tools/dump.c -- `verbatim dump`: every named intermediate value, as safetensors with a manifest. */
 #include <stdlib.h>
 
-#include "dump.h"
+#include "tools/dump.h"
 
 static int run(struct cli *c)
 {

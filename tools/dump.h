@@ -3,9 +3,9 @@
 #ifndef VB_DUMP_H
 #define VB_DUMP_H
 
-#include "cli.h"
-#include "naming.h"
-#include "tensors.h"
+#include "tools/cli.h"
+#include "tools/naming.h"
+#include "tools/tensors.h"
 
 enum dump_dtype { DUMP_F32, DUMP_F64, DUMP_I32 };
 

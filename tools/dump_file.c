@@ -1,5 +1,5 @@
 /* tools/dump_file.c -- gathers the rows of a pass by name, then writes them: a tensor, and a line of the manifest. */
-#include "dump.h"
+#include "tools/dump.h"
 
 #include <errno.h>
 #include <fnmatch.h>

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../reference/reference.h"
-#include "dump.h"
+#include "reference/reference.h"
+#include "tools/dump.h"
 
 struct target {
     struct dump *dump;

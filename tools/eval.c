@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-#include "eval_relaxed.h"
+#include "tools/cli.h"
+#include "tools/eval_relaxed.h"
 
 struct sum {
     double loss;      /* nats */

@@ -1,5 +1,5 @@
 /* tools/eval_relaxed.c -- the cost of relaxed acceptance, teacher forced. */
-#include "eval_relaxed.h"
+#include "tools/eval_relaxed.h"
 
 #include <float.h>
 #include <math.h>

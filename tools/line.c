@@ -1,5 +1,5 @@
 /* tools/line.c -- see line.h. */
-#include "line.h"
+#include "tools/line.h"
 
 #include <errno.h>
 #include <locale.h>

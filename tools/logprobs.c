@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "answer.h"
+#include "tools/answer.h"
 
 static double log_of_sum(const float *logits, int32_t vocabulary, double most)
 {

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/json.h"
-#include "../engine/template.h"
-#include "cli.h"
+#include "engine/json.h"
+#include "engine/template.h"
+#include "tools/cli.h"
 
 /* Who wrote what; reports text that is not UTF-8, naming where it is from. */
 static int add_message(const struct cli *c, json_t *messages, int first, const char *role, const char *from, const char *text, size_t size)

@@ -8,7 +8,7 @@
  *              models/gpt/gpt_model.py
  *   llama.cpp  the names that src/models/deepseek2.cpp and llm_graph_context (src/llama-graph.cpp) give their callback,
  *              NAME-LAYER. Some are given more than once (q, q_pe, k_pe, kv_cmpr): the last one counts. */
-#include "naming.h"
+#include "tools/naming.h"
 
 #include <stdio.h>
 #include <stdlib.h>

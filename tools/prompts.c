@@ -1,6 +1,6 @@
 /* tools/prompts.c -- `verbatim generate --prompts`: a file of prompts through one batch (engine/batch.c). Few of them are understood
  * at a time; the others wait as text. */
-#include "prompts.h"
+#include "tools/prompts.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "../engine/drafter.h"
-#include "answer.h"
+#include "engine/drafter.h"
+#include "tools/answer.h"
 
 #define MOST_METHODS 16
 

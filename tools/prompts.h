@@ -6,7 +6,7 @@
 #ifndef VB_PROMPTS_H
 #define VB_PROMPTS_H
 
-#include "cli.h"
+#include "tools/cli.h"
 
 #define SETTINGS_SIZE 65 /* of a SHA-256 in hexadecimal digits, */
 #define KEY_SIZE 17      /* and of the part of one that answers carry; the 0 included */

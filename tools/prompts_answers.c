@@ -1,5 +1,5 @@
 /* tools/prompts_answers.c -- the file of answers: appended to, line by line, and taken up again by the next run. */
-#include "prompts.h"
+#include "tools/prompts.h"
 
 #include <errno.h>
 #include <fcntl.h>

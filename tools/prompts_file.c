@@ -1,5 +1,5 @@
 /* tools/prompts_file.c -- the lines of a file of prompts, and what an answer to one of them is known by. */
-#include "prompts.h"
+#include "tools/prompts.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
 /* tools/prompts_line.c -- one line of a file of prompts: {"prompt": "Once", "max_tokens": 20, ...}. */
-#include "prompts.h"
+#include "tools/prompts.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/drafter.h"
-#include "../engine/json.h"
+#include "engine/drafter.h"
+#include "engine/json.h"
 
 /* Numbers go to a place in struct prompt; null is as good as nothing. */
 enum kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../engine/gguf.h"
-#include "../engine/gguf_write.h"
-#include "cli.h"
+#include "engine/gguf.h"
+#include "engine/gguf_write.h"
+#include "tools/cli.h"
 
 /* ---- what is asked for ---- */
 

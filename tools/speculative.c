@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/json.h"
-#include "cli.h"
+#include "engine/json.h"
+#include "tools/cli.h"
 
 /* Their names of methods. In all four systems one module drafts again and again and its rows are computed anew from the
  * target's hidden rows; only TensorRT-LLM's use_mtp_vanilla runs module k for draft k+1. */

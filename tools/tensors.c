@@ -1,5 +1,5 @@
 /* tools/tensors.c -- a safetensors file: 8 bytes of length, a JSON header padded with spaces to 8, the data. */
-#include "tensors.h"
+#include "tools/tensors.h"
 
 #include <errno.h>
 #include <stdlib.h>

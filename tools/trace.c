@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-#include "trace.h"
+#include "tools/cli.h"
+#include "tools/trace.h"
 
 struct recorder {
     const struct cli *c;

@@ -2,7 +2,7 @@
 #ifndef VB_TOOLS_TRACE_H
 #define VB_TOOLS_TRACE_H
 
-#include "cli.h"
+#include "tools/cli.h"
 
 /* A token's text as a JSON string, or null without a tokenizer. */
 json_t *trace_piece(const struct cli *c, int32_t token);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace.h"
+#include "tools/trace.h"
 
 /* The page's text becomes part of the program. */
 __asm__(".section .rodata\n"

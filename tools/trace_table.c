@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace.h"
+#include "tools/trace.h"
 
 enum column { ROUND, PASS, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
 static const char *const titles[COLUMNS] = {"round", "pass", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};

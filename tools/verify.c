@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../engine/drafter.h"
-#include "../engine/session.h"
-#include "cli.h"
+#include "engine/drafter.h"
+#include "engine/session.h"
+#include "tools/cli.h"
 
 struct setting {
     const char *draft, *isa;

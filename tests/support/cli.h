@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "golden.h"
-#include "process.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -3,8 +3,8 @@
 #ifndef VB_TEST_DUMPS_H
 #define VB_TEST_DUMPS_H
 
-#include "golden.h"
-#include "process.h"
+#include "tests/support/golden.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -2,7 +2,7 @@
 #ifndef VB_TEST_MACHINES_H
 #define VB_TEST_MACHINES_H
 
-#include "../../ops/placement.h"
+#include "ops/placement.h"
 
 #include <string.h>
 

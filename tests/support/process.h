@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "files.h"
+#include "tests/support/files.h"
 
 #define MOST_ARGUMENTS 40
 #define PATIENCE 600 /* seconds */

@@ -2,7 +2,7 @@
 #ifndef VB_TEST_PROMPTS_H
 #define VB_TEST_PROMPTS_H
 
-#include "process.h"
+#include "tests/support/process.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -4,7 +4,7 @@
 #ifndef VB_TEST_QUANTISED_H
 #define VB_TEST_QUANTISED_H
 
-#include "../../ops/quantise.h"
+#include "ops/quantise.h"
 
 /* Numbers and bytes of a block; the standard deviation of random codes where d is 1; where d, and the minimum, stand. A
  * minimum is so many times d that numbers are around 0. */

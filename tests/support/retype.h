@@ -3,8 +3,8 @@
 #ifndef VB_TEST_RETYPE_H
 #define VB_TEST_RETYPE_H
 
-#include "../../engine/checkpoint.h"
-#include "../../simd/decode.h"
+#include "engine/checkpoint.h"
+#include "simd/decode.h"
 
 struct retype {
     const char *from;
