@@ -92,7 +92,7 @@ flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
         $(if $(filter $(CALLS_FMA),$<),$(FLAGS_OF_fma)) \
-        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/line.c,$<),$(FLAGS_OF_line))
+        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/cli/line.c,$<),$(FLAGS_OF_line))
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -121,7 +121,7 @@ $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
 	$(Q)$(RUNNER) $< && touch $@
 
-$(BUILD)/tools/trace_html.o: tools/trace.html
+$(BUILD)/tools/trace/html.o: tools/trace/trace.html
 
 include tests/tests.mk
 include tools/install.mk

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
-#include "engine/model.h"
-#include "engine/numa.h"
-#include "engine/tokenizer.h"
+#include "engine/model/model.h"
+#include "engine/model/numa.h"
+#include "engine/text/tokenizer.h"
 
 const char *vb_version(void) { return VB_VERSION; }
 

@@ -20,7 +20,7 @@
 #ifndef VB_REFERENCE_H
 #define VB_REFERENCE_H
 
-#include "engine/config.h"
+#include "engine/model/config.h"
 
 /* One named intermediate value, as it is computed. X experts per token, W the width of an MLP; [S, .] is left out.
  *   a layer     input_layernorm [D]; attention; residual [D]; post_attention_layernorm [D]; MLP or experts; residual

@@ -5,8 +5,8 @@
 #ifndef VB_REFERENCE_WEIGHTS_H
 #define VB_REFERENCE_WEIGHTS_H
 
-#include "engine/checkpoint.h"
-#include "engine/config.h"
+#include "engine/files/checkpoint.h"
+#include "engine/model/config.h"
 
 double ref_f16(uint16_t code);  /* IEEE binary16 */
 double ref_bf16(uint16_t code); /* the upper half of an IEEE binary32 */

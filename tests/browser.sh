@@ -26,8 +26,8 @@ fail() {
 }
 
 # The page asks for nothing beyond itself.
-if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace.html; then
-    fail "tools/trace.html has what may reach the network, or makes markup out of text"
+if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace/trace.html; then
+    fail "tools/trace/trace.html has what may reach the network, or makes markup out of text"
 fi
 passed=$((passed + 1))
 
@@ -47,7 +47,7 @@ look() {
 # NAME: from the trace in $dir/NAME.json
 page_of() {
     sed 's/</\\u003c/g' "$dir/$1.json" | awk 'FNR == NR { data = data $0 "\n"; next } (at = index($0, "@TRACE@")) {
-        print substr($0, 1, at - 1) data substr($0, at + 7); next } { print }' - tools/trace.html >"$dir/$1.html"
+        print substr($0, 1, at - 1) data substr($0, at + 7); next } { print }' - tools/trace/trace.html >"$dir/$1.html"
 }
 
 tiny="golden/tiny/v3-mtp3 --tokens 5,6,7,8"

@@ -34,7 +34,7 @@ $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew
-$(TSAN_CREW): tests/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h
+$(TSAN_CREW): tests/ops/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h
 	@mkdir -p $(@D)
 	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -iquote . -DCREW_ALONE -o $@ $(filter %.c,$^) -lcmocka -lpthread
 
@@ -69,11 +69,11 @@ asan: asan-programs
 ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
 
-# Do the tests notice? The programs that tests/mistakes.txt names, in a build that can make mistakes on purpose.
+# Do the tests notice? The programs that tests/mistakes/mistakes.txt names, in a build that can make mistakes on purpose.
 mistakes-programs:
-	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes.txt)))
+	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes/mistakes.txt)))
 mistakes: mistakes-programs
-	@tests/mistakes.sh build-mistakes
+	@tests/mistakes/mistakes.sh build-mistakes
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
@@ -129,7 +129,7 @@ test: test-deps
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
 	+$(MAKE) -j2 mistakes-programs
 	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/answer.h"
-#include "tools/line.h"
+#include "tools/cli/answer.h"
+#include "tools/cli/line.h"
 
 #define CONTEXT 8192 /* tokens, where --context says nothing: caches are allocated whole */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/conventions.h"
+#include "engine/model/conventions.h"
 #include "tools/conventions.h"
 
 #define MOST_SETTINGS 64

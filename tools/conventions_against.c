@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/conventions.h"
+#include "engine/model/conventions.h"
 #include "tools/conventions.h"
-#include "tools/diff.h"
+#include "tools/diff/diff.h"
 
 #define MOST_SWEEPS 4
 #define ALIKE 1e-7 /* distances below this are one rounding of f32 */

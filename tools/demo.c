@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
 #define METHODS 3

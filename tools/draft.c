@@ -1,7 +1,7 @@
 /* tools/draft.c -- `verbatim draft`: what would be proposed after a prompt. */
 #include <stdlib.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 /* Of a tree. */
 struct nodes {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 #include "tools/eval_relaxed.h"
 
 struct sum {

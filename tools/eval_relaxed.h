@@ -5,7 +5,7 @@
 #ifndef VB_EVAL_RELAXED_H
 #define VB_EVAL_RELAXED_H
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 /* A token that would stand beside the best of a row. */
 struct near {

@@ -1,8 +1,8 @@
 /* tools/generate.c -- `verbatim generate`: continues a prompt. */
 #include <stdlib.h>
 
-#include "tools/answer.h"
-#include "tools/prompts.h"
+#include "tools/cli/answer.h"
+#include "tools/prompts/prompts.h"
 
 static int report(struct answer *a, const vb_session *s, size_t prompt, const vb_result *r, int code)
 {

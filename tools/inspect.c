@@ -1,7 +1,7 @@
 /* tools/inspect.c -- `verbatim inspect`: what a checkpoint is, and what becomes of each of its tensors. */
 #include <string.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 /* Every key that counts, as it was read, or as the architecture's class has it when the file is silent. */
 static void print_config(const struct config *c)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 struct writer {
     FILE *f;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 static const struct command *const commands[] = {
     &command_generate, &command_chat, &command_verify, &command_logits, &command_draft, &command_tokenize,

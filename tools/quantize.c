@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/gguf.h"
-#include "engine/gguf_write.h"
-#include "tools/cli.h"
+#include "engine/files/gguf.h"
+#include "engine/export/gguf_write.h"
+#include "tools/cli/cli.h"
 
 /* ---- what is asked for ---- */
 

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/drafter.h"
-#include "tools/cli.h"
+#include "engine/draft/drafter.h"
+#include "tools/cli/cli.h"
 
 static int show_progress(void *label, size_t done, size_t total)
 {

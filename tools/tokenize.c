@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli.h"
+#include "tools/cli/cli.h"
 
 static int decode(struct cli *c)
 {

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/drafter.h"
-#include "engine/session.h"
-#include "tools/cli.h"
+#include "engine/draft/drafter.h"
+#include "engine/session/session.h"
+#include "tools/cli/cli.h"
 
 struct setting {
     const char *draft, *isa;

@@ -4,7 +4,7 @@
 #ifndef VB_TEST_GOLDEN_H
 #define VB_TEST_GOLDEN_H
 
-#include "engine/support.h"
+#include "engine/base/support.h"
 
 #include <jansson.h>
 #include <math.h>

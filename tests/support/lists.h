@@ -3,7 +3,7 @@
 #ifndef VB_TEST_LISTS_H
 #define VB_TEST_LISTS_H
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 #include <stdio.h>
 #include <string.h>

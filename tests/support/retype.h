@@ -3,7 +3,7 @@
 #ifndef VB_TEST_RETYPE_H
 #define VB_TEST_RETYPE_H
 
-#include "engine/checkpoint.h"
+#include "engine/files/checkpoint.h"
 #include "simd/decode.h"
 
 struct retype {

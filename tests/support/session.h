@@ -2,7 +2,7 @@
 #ifndef VB_TEST_SESSION_H
 #define VB_TEST_SESSION_H
 
-#include "engine/crc64.h"
+#include "engine/base/crc64.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Who may include whom: tools -> engine -> ops -> simd; tools -> reference/reference.h, simd/machine.h, and bench the
-# operators that it times; reference/ -> engine/checkpoint.h,
-# config.h, support.h, verbatim.h only; tests anything. Only simd/ has intrinsics; only ops/parallel.c knows OpenMP, only engine/numa.c libnuma.
+# operators that it times; reference/ -> engine/files/checkpoint.h,
+# config.h, support.h, verbatim.h only; tests anything. Only simd/ has intrinsics; only ops/parallel.c knows OpenMP, only engine/model/numa.c libnuma.
 set -u
 bad=0
 complain() {
@@ -23,7 +23,7 @@ complain "reference/ shares more than files and configs" \
     "$(quoted reference | grep '"\.\./' | grep -vE '"\.\./engine/(checkpoint|config|support|verbatim)\.h"')"
 complain "intrinsics outside simd/" "$(grep -nE 'immintrin|arm_neon|_mm(256|512)?_|__builtin_ia32' -r engine ops reference tools --include='*.[ch]')"
 complain "OpenMP outside ops/parallel.c" "$(grep -nE '# *pragma omp|omp\.h|omp_' -r engine simd ops reference tools --include='*.[ch]' | grep -v '^ops/parallel\.c')"
-complain "libnuma outside engine/numa.c" "$(grep -nE '<numa(if)?\.h>|set_mempolicy|mbind\(|move_pages\(' -r engine simd ops reference tools --include='*.c' | grep -v '^engine/numa\.c')"
+complain "libnuma outside engine/model/numa.c" "$(grep -nE '<numa(if)?\.h>|set_mempolicy|mbind\(|move_pages\(' -r engine simd ops reference tools --include='*.c' | grep -v '^engine/numa\.c')"
 complain "exit or abort inside the library" "$(grep -nE '\b(exit|abort|_exit)\(' -r engine ops simd reference --include='*.[ch]')"
 complain "printing inside the library" "$(grep -nE '\b(printf|puts|fprintf|putchar)\(' -r engine ops simd reference --include='*.[ch]')"
 complain "getenv inside the library" "$(grep -nE '\bgetenv\(' -r engine ops simd reference --include='*.[ch]')"

@@ -1,0 +1,119 @@
+/* engine/support.c -- errors, memory, whole files. */
+#include "engine/base/support.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE_PAGES ((size_t)8 << 20) /* bytes that are worth asking for them */
+
+int vb_fail(vb_error *err, int code, const char *format, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->message, sizeof err->message, format, args);
+        va_end(args);
+        err->code = code;
+    }
+    return code;
+}
+
+#define BEFORE 128 /* a block begins 64 bytes or more before what the caller sees; the word before that is the address to free */
+
+static void *align(char *block)
+{
+    char *aligned = (char *)(((uintptr_t)block + BEFORE - 1) & ~(uintptr_t)63);
+    memcpy(aligned - sizeof block, &block, sizeof block);
+    return aligned;
+}
+
+void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
+{
+    if (size && count > (SIZE_MAX - BEFORE) / size)
+        return NULL;
+    size_t total = count * size + BEFORE;
+    int given = a && a->alloc;
+    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc: pages never used are never touched */
+    if (block && given)
+        memset(block, 0, total);
+    return block ? align(block) : NULL;
+}
+
+void *vb_alloc_unset(const vb_allocator *a, size_t size)
+{
+    char *block = size > SIZE_MAX - BEFORE ? NULL : a && a->alloc ? a->alloc(a->context, size + BEFORE) : malloc(size + BEFORE);
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)block + page - 1) / page * page;
+    if (block && size >= HUGE_PAGES)
+        madvise((void *)begin, ((uintptr_t)block + size - begin) / page * page, MADV_HUGEPAGE); /* refused: then without */
+    return block ? align(block) : NULL;
+}
+
+void vb_free(const vb_allocator *a, void *aligned)
+{
+    if (!aligned)
+        return;
+    char *block;
+    memcpy(&block, (char *)aligned - sizeof block, sizeof block);
+    if (a && a->free)
+        a->free(a->context, block);
+    else
+        free(block);
+}
+
+char *vb_strdup(const vb_allocator *a, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = vb_alloc(a, n, 1);
+    return copy ? memcpy(copy, s, n) : NULL;
+}
+
+int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
+{
+    *data = NULL;
+    FILE *f = fopen(path, "rb");
+    struct stat st;
+    int rc = VB_OK;
+    if (!f)
+        return vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
+    if (fstat(fileno(f), &st) || !S_ISREG(st.st_mode)) {
+        rc = vb_fail(err, VB_IO, "%s: not a regular file", path);
+    } else if (!(*data = vb_alloc(a, (size_t)st.st_size + 1, 1))) {
+        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for its %lld bytes", path, (long long)st.st_size);
+    } else if ((*size = fread(*data, 1, (size_t)st.st_size, f)) != (size_t)st.st_size) {
+        rc = vb_fail(err, VB_IO, "%s: read %zu of %lld bytes", path, *size, (long long)st.st_size);
+        vb_free(a, *data);
+        *data = NULL;
+    }
+    fclose(f);
+    return rc;
+}
+
+char *vb_path(const vb_allocator *a, const char *dir, const char *name)
+{
+    size_t n = strlen(dir), m = strlen(name);
+    char *path = vb_alloc(a, n + m + 2, 1);
+    if (path) {
+        memcpy(path, dir, n);
+        path[n] = '/';
+        memcpy(path + n + 1, name, m);
+    }
+    return path;
+}
+
+int vb_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+int vb_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}

@@ -1,0 +1,105 @@
+/* engine/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
+#include "engine/choose/stop.h"
+
+#include <string.h>
+
+#include "engine/base/utf8.h"
+
+struct word {
+    char *bytes;
+    size_t size;
+    size_t *border; /* [size]: of bytes[0..i], the longest proper prefix that is its suffix too */
+    size_t matched; /* the longest prefix that the text ends with */
+};
+
+struct stop {
+    struct word *words;
+    size_t count, text, safe; /* bytes of the text; those that stop_safe tells */
+};
+
+static void advance(struct word *w, char byte)
+{
+    while (w->matched && (w->matched == w->size || w->bytes[w->matched] != byte))
+        w->matched = w->border[w->matched - 1];
+    w->matched += w->bytes[w->matched] == byte;
+}
+
+/* The borders of a word are where its own automaton stands when it reads the word from its second byte on. */
+static int prepare(struct word *w, const char *string, const vb_allocator *a)
+{
+    w->size = strlen(string);
+    w->bytes = vb_strdup(a, string);
+    w->border = vb_alloc(a, w->size, sizeof *w->border);
+    if (!w->bytes || !w->border)
+        return 0;
+    for (size_t i = 1; i < w->size; i++) {
+        advance(w, string[i]);
+        w->border[i] = w->matched;
+    }
+    w->matched = 0;
+    return 1;
+}
+
+static int check(const char *const *strings, size_t count, vb_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!strings[i] || !*strings[i])
+            return vb_fail(err, VB_BAD_ARGUMENT, "stop string %zu is empty", i + 1);
+        if (utf8_valid(strings[i], strlen(strings[i])) < strlen(strings[i]))
+            return vb_fail(err, VB_BAD_ARGUMENT, "stop string %zu is not UTF-8", i + 1);
+    }
+    return VB_OK;
+}
+
+int stop_open(struct stop **out, const char *const *strings, size_t count, const vb_allocator *a, vb_error *err)
+{
+    int code = check(strings, count, err), whole;
+    *out = NULL;
+    if (code || !count)
+        return code;
+    struct stop *s = vb_alloc(a, 1, sizeof *s);
+    if (s && (s->words = vb_alloc(a, count, sizeof *s->words)))
+        s->count = count;
+    whole = s && s->words;
+    for (size_t i = 0; i < count && whole; i++)
+        whole = prepare(&s->words[i], strings[i], a);
+    if (!whole) {
+        stop_close(s, a);
+        return vb_fail(err, VB_NO_MEMORY, "no memory for %zu stop strings", count);
+    }
+    *out = s;
+    return VB_OK;
+}
+
+void stop_close(struct stop *s, const vb_allocator *a)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->count; i++) {
+        vb_free(a, s->words[i].bytes);
+        vb_free(a, s->words[i].border);
+    }
+    vb_free(a, s->words);
+    vb_free(a, s);
+}
+
+int stop_push(struct stop *s, const char *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        size_t longest = 0, found = 0;
+        s->text++;
+        for (size_t k = 0; k < s->count; k++) {
+            struct word *w = &s->words[k];
+            advance(w, bytes[i]);
+            if (w->matched == w->size && (!found || w->size > s->words[found - 1].size))
+                found = k + 1;
+            longest = w->matched > longest ? w->matched : longest;
+        }
+        s->safe = s->text - (found ? s->words[found - 1].size : longest);
+        if (found)
+            return (int)found;
+    }
+    return 0;
+}
+
+size_t stop_safe(const struct stop *s) { return s->safe; }

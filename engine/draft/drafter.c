@@ -1,0 +1,118 @@
+/* engine/drafter.c -- the list of drafters, and what they need. */
+#include "engine/draft/eagle_net.h"
+#include "engine/choose/sampler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct drafter_type *const drafter_types[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_eagle_reroll, &draft_eagle_keep, &draft_ngram,
+                                                     &draft_model, &draft_eagle, &draft_eagle3, &draft_callback, NULL};
+
+int drafter_find(const struct drafter_type **out, const char *name, vb_error *err)
+{
+    char known[256] = "none";
+    *out = NULL;
+    if (!name || !strcmp(name, "none"))
+        return VB_OK;
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, ", %s", (*t)->name);
+        if (!strcmp((*t)->name, name))
+            *out = *t;
+    }
+    return *out ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are %s", name, known);
+}
+
+int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err)
+{
+    if (type->needs == NEEDS_MTP && !m->num_mtp)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
+    if (type->needs == NEEDS_DRAFT_MODEL && !o->draft_model)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
+    if (type->needs == NEEDS_HEAD && !o->draft_head)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
+    int version = 0, code = type->needs == NEEDS_HEAD ? eagle_head_version(&version, o->draft_head, m->allocator, err) : VB_OK;
+    if (code)
+        return code;
+    if (version && version != drafter_head_version(type)) /* one that cannot be read is told of when it is opened */
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, type->name);
+    if (type->needs == NEEDS_CALLBACK && !o->draft_callback)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
+    return VB_OK;
+}
+
+int drafter_head_version(const struct drafter_type *type) { return type == &draft_eagle ? 1 : type == &draft_eagle3 ? 3 : 0; }
+
+int drafter_default_tokens(const struct drafter_type *type, const struct model *m)
+{
+    if (type->needs != NEEDS_MTP)
+        return 3;
+    return m->num_mtp < VB_MAX_DRAFT ? m->num_mtp : VB_MAX_DRAFT;
+}
+
+int drafter_longest(const struct drafter_type *type, const struct model *m)
+{
+    return type == &draft_mtp_vanilla ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+}
+
+/* The sum of exp(z - z[best]), ascending: one of V terms is 1. */
+static double sum_of_weights(const struct kernels *k, const float *z, size_t V, int32_t best)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < V; i += 256) {
+        float e[256];
+        size_t n = V - i < 256 ? V - i : 256;
+        for (size_t j = 0; j < n; j++)
+            e[j] = z[i + j] - z[best];
+        k->exp(e, e, n);
+        for (size_t j = 0; j < n; j++)
+            sum += (double)e[j];
+    }
+    return sum;
+}
+
+size_t drafter_no_rewind(const struct drafter *d)
+{
+    (void)d;
+    return 0;
+}
+
+int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed)
+{
+    if (!all_finite(logits, V)) {
+        ++*failed;
+        return -1;
+    }
+    int32_t best = argmax(logits, V);
+    double p_min = (double)o->asked->draft_p_min;
+    if (p_min > 0.0 && 1.0 / sum_of_weights(o->kernels, logits, V, best) < p_min)
+        return -1;
+    return o->choose ? o->choose(o->choose_context, logits, number) : best;
+}
+
+int drafter_best(const struct drafter_options *o, const float *logits, size_t V, int n, int32_t *tokens, double *p, size_t *failed)
+{
+    float weight[VB_MAX_TOPK];
+    int count = 0, kept = 0;
+    if (!all_finite(logits, V)) {
+        ++*failed;
+        return 0;
+    }
+    for (size_t v = 0; v < V; v++) {
+        if (count == n && logits[v] <= logits[tokens[n - 1]])
+            continue;
+        int at = count < n ? count++ : n - 1;
+        for (; at > 0 && logits[tokens[at - 1]] < logits[v]; at--)
+            tokens[at] = tokens[at - 1];
+        tokens[at] = (int32_t)v;
+    }
+    for (int i = 0; i < count; i++)
+        weight[i] = logits[tokens[i]] - logits[tokens[0]];
+    o->kernels->exp(weight, weight, (size_t)count);
+    double sum = sum_of_weights(o->kernels, logits, V, tokens[0]), p_min = (double)o->asked->draft_p_min;
+    while (kept < count && (double)weight[kept] / sum >= p_min) {
+        p[kept] = (double)weight[kept] / sum;
+        kept++;
+    }
+    return kept;
+}

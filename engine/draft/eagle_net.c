@@ -1,0 +1,174 @@
+/* engine/eagle.c -- one pass of rows through an EAGLE head. */
+#include "engine/draft/eagle_net.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/mlp.h"
+#include "ops/rmsnorm.h"
+
+int eagle_layers(int L, int layer[3])
+{
+    int low = 2, middle = L / 2, high = L - 3; /* in the target's order, whatever their names */
+    int found = 0;
+    for (int l = 0; l < L && found < 3; l++)
+        if (l == low || l == middle || l == high)
+            layer[found++] = l;
+    return found == 3;
+}
+
+static void *take(struct eagle *e, size_t count, size_t size)
+{
+    void *p = vb_alloc(e->head->allocator, count, size);
+    e->blocks[e->block_count++] = p;
+    e->bytes += count * size;
+    return p;
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t scratch_bytes(const struct eagle *e)
+{
+    const struct config *c = &e->head->config;
+    size_t d = (size_t)c->hidden_size, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
+    size_t bytes = larger(op_linear_scratch(S, larger(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
+    return larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size)) + 4096;
+}
+
+int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err)
+{
+    const struct config *c = &head->config;
+    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, D = head->dim, S = o->most_observed;
+    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale, c->rope_mscale_all_dim,
+                             (double)c->rope_original_max_position_embeddings};
+    *e = (struct eagle){.head = head, .max_rows = S,
+                        .gqa = {.heads = H, .groups = head->groups, .dim = D, .row = packed_length(2 * head->groups * D),
+                                .scale = (float)(1.0 / sqrt((double)D))}};
+    e->cx.k = o->kernels;
+    e->cx.threads = e->cx.most_threads = o->threads;
+    rope_init(&e->rope, D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
+    e->cx.scratch_size = scratch_bytes(e);
+    e->input = take(e, S * 2 * d, sizeof(float));
+    e->x = take(e, S * d, sizeof(float));
+    e->normed = take(e, S * d, sizeof(float));
+    e->delta = take(e, S * d, sizeof(float));
+    e->q = take(e, S * H * D, sizeof(float));
+    e->k = take(e, S * head->groups * D, sizeof(float));
+    e->v = take(e, S * head->groups * D, sizeof(float));
+    e->attended = take(e, S * H * D, sizeof(float));
+    e->cos_sin = take(e, S * D, sizeof(float));
+    e->ids = take(e, S, sizeof(int32_t));
+    e->seen = take(e, S, sizeof(struct timeline));
+    e->cx.scratch = take(e, e->cx.scratch_size, 1);
+    for (size_t i = 0; i < e->block_count; i++)
+        if (!e->blocks[i])
+            return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows through an EAGLE head", S);
+    return VB_OK;
+}
+
+void eagle_close(struct eagle *e)
+{
+    if (!e->head)
+        return;
+    for (size_t i = 0; i < e->block_count; i++)
+        vb_free(e->head->allocator, e->blocks[i]);
+    eagle_head_close(e->head);
+    *e = (struct eagle){0};
+}
+
+/* -> e->x, the residual stream; and in e->input what attention reads, [S, d] or [S, 2d]. */
+static void begin(struct eagle *e, const float *h, size_t S)
+{
+    const struct eagle_head *head = e->head;
+    size_t d = eagle_width(e);
+    float eps = (float)head->config.rms_norm_eps;
+    op_embed(e->x, d, &head->embed_tokens, e->ids, S);
+    if (head->version == 3) {
+        op_rmsnorm(&e->cx, e->input, 2 * d, e->x, d, head->input_layernorm, S, d, eps);
+        op_rmsnorm(&e->cx, e->input + d, 2 * d, h, d, head->hidden_norm, S, d, eps);
+        memcpy(e->x, h, S * d * sizeof *h);
+        return;
+    }
+    for (size_t s = 0; s < S; s++) {
+        memcpy(e->input + s * 2 * d, e->x + s * d, d * sizeof *h);
+        memcpy(e->input + s * 2 * d + d, h + s * d, d * sizeof *h);
+    }
+    op_linear(&e->cx, e->x, e->input, &head->fc, S);
+    for (size_t s = 0; s < S && head->fc_bias; s++)
+        e->cx.k->axpy(e->x + s * d, 1.0f, head->fc_bias, d);
+    memcpy(e->input, e->x, S * d * sizeof *h);
+}
+
+/* e->input -> e->delta; the rows' keys and values go to the cache first. */
+static void attention(struct eagle *e, const struct row *rows, size_t S)
+{
+    const struct eagle_head *head = e->head;
+    size_t H = e->gqa.heads, G = e->gqa.groups, D = e->gqa.dim;
+    struct linear three[] = {{e->q, &head->q_proj}, {e->k, &head->k_proj}, {e->v, &head->v_proj}};
+    op_linears(&e->cx, three, 3, e->input, S);
+    for (size_t s = 0; s < S; s++) {
+        const struct kvcache *cache = rows[s].cache;
+        const float *cos_sin = e->cos_sin + s * D;
+        float *row = kvcache_row(cache, 0, rows[s].slot);
+        op_rope(e->q + s * H * D, H, D, cos_sin, &e->rope);
+        op_rope(e->k + s * G * D, G, D, cos_sin, &e->rope);
+        memcpy(row, e->k + s * G * D, G * D * sizeof *row);
+        memcpy(row + G * D, e->v + s * G * D, G * D * sizeof *row);
+        e->seen[s] = (struct timeline){kvcache_layer(cache, 0), rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
+    }
+    op_gqa(&e->cx, e->attended, e->q, e->seen, &e->gqa, S);
+    op_linear(&e->cx, e->delta, e->attended, &head->o_proj, S);
+}
+
+/* The target's threads help. */
+static void join(struct eagle *e, const struct workspace *target)
+{
+    e->cx.placement = target->cx.placement;
+    e->cx.crew = target->cx.crew;
+}
+
+void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next,
+                size_t S)
+{
+    const struct eagle_head *head = e->head;
+    size_t d = eagle_width(e);
+    float eps = (float)head->config.rms_norm_eps;
+    struct mlp_weights mlp = {&head->mlp.gate_proj, &head->mlp.up_proj, &head->mlp.down_proj};
+    assert(S <= e->max_rows);
+    join(e, target);
+    struct op_pass pass = op_begin_pass(&e->cx, &e->pace, S);
+    for (size_t s = 0; s < S; s++) {
+        e->ids[s] = rows[s].token;
+        op_rope_angles(e->cos_sin + s * e->rope.dim, &e->rope, rows[s].position);
+    }
+    begin(e, h, S);
+    attention(e, rows, S);
+    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
+    op_rmsnorm(&e->cx, e->normed, d, e->x, d, head->post_attention_layernorm, S, d, eps);
+    op_mlp(&e->cx, e->delta, e->normed, &mlp, S);
+    e->cx.k->axpy(e->x, 1.0f, e->delta, S * d);
+    if (head->version == 3)
+        op_rmsnorm(&e->cx, g, d, e->x, d, head->norm, S, d, eps);
+    else
+        memcpy(g, e->x, S * d * sizeof *e->x);
+    memcpy(next, e->x, S * d * sizeof *e->x);
+    op_end_pass(&e->cx, &pass);
+}
+
+void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n)
+{
+    join(e, target);
+    for (size_t i = 0; i < n; i += e->max_rows) {
+        size_t S = n - i < e->max_rows ? n - i : e->max_rows;
+        op_linear(&e->cx, h + i * eagle_width(e), features + i * e->head->fc.cols, &e->head->fc, S);
+    }
+}
+
+void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S)
+{
+    join(e, target);
+    op_linear(&e->cx, logits, g, &e->head->lm_head, S);
+}

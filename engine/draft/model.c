@@ -1,0 +1,150 @@
+/* engine/draft_model.c -- a smaller checkpoint with the same tokenizer drafts, token after token, as it would decode.
+ *
+ * Its cache keeps the rows of drafts too: a row's bits depend on the tokens up to it alone (the contract), so rows of those
+ * that stood are not computed again. A round is as many passes of the small model as there are drafts, the first of one or two
+ * rows:
+ *
+ *     tok[..N] d_1 d_2 d_3    the cache holds rows up to d_2's, since d_3 was only proposed
+ *     tok[..N] d_1 | t        d_1 stood, t is the target's: the cache is cut to d_1's row, the next round begins with t's
+ *
+ * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it reads
+ * ends at its max_position_embeddings; beyond, nothing is drafted. */
+#include "engine/draft/drafter.h"
+
+#include <string.h>
+
+#define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more missing rows than a round leaves: a prompt */
+
+struct drafter {
+    const struct model *model; /* that drafts */
+    const vb_allocator *allocator;
+    struct drafter_options options;
+    size_t context;    /* the most tokens that it reads */
+    size_t vocab_size; /* of both models: ids that only one of them has are not drafted */
+    struct workspace work;
+    struct kvcache cache;
+    int32_t *in_cache; /* the tokens whose rows it holds [context] */
+    int32_t *tokens;   /* committed [options.context] */
+    size_t count;
+    struct row *rows;  /* of a pass [work.max_rows] */
+};
+
+static void close_model(struct drafter *d)
+{
+    workspace_close(&d->work);
+    kvcache_close(&d->cache, d->allocator);
+    vb_free(d->allocator, d->in_cache);
+    vb_free(d->allocator, d->tokens);
+    vb_free(d->allocator, d->rows);
+    vb_free(d->allocator, d);
+}
+
+static int open_parts(struct drafter *d, vb_error *err)
+{
+    const struct drafter_options *o = &d->options;
+    const struct config *c = &d->model->config;
+    size_t chunk = o->most_observed > ROWS_WORTH_A_PASS ? o->most_observed : ROWS_WORTH_A_PASS;
+    int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, err);
+    if (!code)
+        code = kvcache_open(&d->cache, (size_t)c->num_hidden_layers, d->context,
+                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), d->allocator, err);
+    if (code)
+        return code;
+    d->cache.poison = o->poison;
+    d->in_cache = vb_alloc(d->allocator, d->context, sizeof *d->in_cache);
+    d->tokens = vb_alloc(d->allocator, o->context, sizeof *d->tokens);
+    d->rows = vb_alloc(d->allocator, chunk, sizeof *d->rows);
+    return d->in_cache && d->tokens && d->rows
+               ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a draft model that reads %zu tokens", d->context);
+}
+
+static int open_model(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+{
+    const struct config *large = &m->config, *small = &o->asked->draft_model->config;
+    size_t most = (size_t)small->max_position_embeddings;
+    struct drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
+    *out = NULL;
+    if (!d)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
+    *d = (struct drafter){.model = o->asked->draft_model, .allocator = m->allocator, .options = *o,
+                          .context = o->context < most ? o->context : most,
+                          .vocab_size = (size_t)(small->vocab_size < large->vocab_size ? small->vocab_size : large->vocab_size)};
+    if (d->vocab_size < (size_t)large->vocab_size)
+        d->options.choose = NULL; /* which takes a row of the target's vocabulary */
+    int code = open_parts(d, err);
+    if (code)
+        close_model(d);
+    else
+        *out = d;
+    return code;
+}
+
+/* The rows that are missing before index `end` of the timeline, drafts behind it. Returns which row of the last pass is the
+ * last. */
+static size_t read_up_to(struct drafter *d, size_t end, const int32_t *draft)
+{
+    size_t S = 0;
+    while (d->cache.length < end) {
+        for (S = 0; S < d->work.max_rows && d->cache.length < end; S++) {
+            size_t index = d->cache.length;
+            int32_t token = index < d->count ? d->tokens[index] : draft[index - d->count];
+            d->in_cache[index] = token;
+            d->rows[S] = (struct row){.cache = &d->cache, .index = (int32_t)index, .position = (int32_t)index,
+                                      .token = token < d->model->config.vocab_size ? token : 0, /* one that only the target has */
+                                      .slot = kvcache_append(&d->cache)};
+        }
+        forward_target(&d->work, d->rows, S);
+    }
+    return S - 1;
+}
+
+static void use_threads_of(struct drafter *d, const struct workspace *target)
+{
+    d->work.cx.placement = target->cx.placement;
+    d->work.cx.crew = target->cx.crew;
+}
+
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+{
+    size_t same = pos;
+    (void)hidden;
+    use_threads_of(d, w);
+    memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
+    d->count = pos + n;
+    while (same < d->count && same < d->cache.length && d->in_cache[same] == d->tokens[same])
+        same++;
+    kvcache_truncate(&d->cache, same);
+    if (d->count <= d->context && d->cache.length + ROWS_WORTH_A_PASS < d->count)
+        read_up_to(d, d->count - 1, NULL); /* and the last token's row with the next proposal */
+}
+
+static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    const struct model *m = d->model;
+    int drafts = 0;
+    if (d->count >= d->context)
+        return 0;
+    if ((size_t)max > d->context - d->count)
+        max = (int)(d->context - d->count);
+    use_threads_of(d, w);
+    kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
+    while (drafts < max) {
+        size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
+        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * (size_t)m->config.hidden_size, 1);
+        int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
+        if (chosen < 0)
+            break;
+        draft[drafts++] = chosen;
+    }
+    return drafts;
+}
+
+static size_t bytes(const struct drafter *d)
+{
+    return kvcache_bytes(&d->cache) + d->work.bytes + (d->context + d->options.context) * sizeof *d->tokens;
+}
+
+const struct drafter_type draft_model = {
+    .name = "draft-model", .needs = NEEDS_DRAFT_MODEL, .open = open_model, .observe = observe, .propose = propose,
+    .rewind = drafter_no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
+};

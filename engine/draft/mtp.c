@@ -1,0 +1,409 @@
+/* engine/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
+#include "engine/draft/mtp.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "ops/mistake.h"
+
+#define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
+
+size_t mtp_width(const struct mtp_state *s)
+{
+    return s->eagle.head ? eagle_width(&s->eagle) : (size_t)s->model->config.hidden_size;
+}
+static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t has_phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
+size_t mtp_phantom(const struct mtp_state *s) { return s->eagle.head ? 0 : has_phantom(s->model); }
+
+int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
+                   vb_error *err)
+{
+    const vb_allocator *a = m->allocator;
+    struct eagle eagle = s->eagle;
+    *s = (struct mtp_state){.model = m, .eagle = eagle, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    size_t d = mtp_width(s), V = mtp_vocab_size(s), more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
+    size_t width = eagle.head ? eagle_cache_width(&eagle) : (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
+    if (eagle.head && eagle.head->d2t)
+        s->options.choose = NULL; /* which takes a row of the target's vocabulary */
+    s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
+    s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
+    s->h = vb_alloc(a, s->room * d, sizeof *s->h);
+    s->g = vb_alloc(a, s->room * d, sizeof *s->g);
+    s->next = vb_alloc(a, s->room * d, sizeof *s->next);
+    s->logits = vb_alloc(a, V, sizeof *s->logits);
+    s->rows = vb_alloc(a, s->room, sizeof *s->rows);
+    s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
+    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths, code = VB_OK;
+    for (int k = 0; !missing && !code && k < num_depths; k++) {
+        struct mtp_depth *depth = &s->depths[s->num_depths++];
+        depth->module = eagle.head ? NULL : &m->mtp[k % m->num_mtp];
+        depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
+        missing = !depth->hidden_of_next;
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, width, a, err); /* one of them for put_aside */
+        depth->cache.poison = o->poison;
+        depth->cache.sequence = o->sequence;
+        depth->cache.tracer = o->tracer;
+        depth->cache.depth = k;
+        depth->cache.first_row = -(int)mtp_phantom(s);
+    }
+    if (missing)
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
+    if (!code && more)
+        code = mtp_tree_open(s, err);
+    if (code)
+        mtp_state_close(s);
+    return code;
+}
+
+void mtp_state_close(struct mtp_state *s)
+{
+    const vb_allocator *a = s->model->allocator;
+    for (int k = 0; k < s->num_depths; k++) {
+        vb_free(a, s->depths[k].hidden_of_next);
+        kvcache_close(&s->depths[k].cache, a);
+    }
+    void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        vb_free(a, blocks[i]);
+    mtp_tree_close(s);
+    eagle_close(&s->eagle);
+    *s = (struct mtp_state){.model = s->model}; /* a second time does nothing */
+}
+
+size_t mtp_row_count(const struct mtp_state *s, int k)
+{
+    size_t length = s->depths[k].cache.length;
+    return length ? length - mtp_phantom(s) : 0;
+}
+
+void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + mtp_phantom(s) : 0); }
+
+/* A hidden row that will never be known must leave no cache row behind. Where a round takes zeros for it, the module's row,
+ * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
+static void put_aside(struct mtp_state *s, size_t row)
+{
+    if (!s->never || s->aside || !row || MISTAKE(row_of_zeros_kept)) /* row 0 goes with FIRST_ROW's, which is computed again */
+        return;
+    s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
+}
+
+static void put_back(struct mtp_state *s)
+{
+    if (s->aside)
+        kvcache_put_back(&s->depths[0].cache, s->aside - 1);
+    s->aside = 0;
+}
+
+/* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
+static void forget(struct mtp_state *s, size_t pos)
+{
+    size_t hidden = pos ? pos - 1 : 0;
+    s->count = pos;
+    for (int k = 0; k < s->num_depths; k++)
+        mtp_cut(s, k, hidden);
+    if (s->first_pending + s->pending_count > hidden) {
+        s->pending_count = s->first_pending < hidden ? hidden - s->first_pending : 0;
+        s->first_pending = at_most(s->first_pending, hidden);
+    }
+}
+
+static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+{
+    size_t d = mtp_width(s), used = at_most(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
+    memmove(s->pending, s->pending + used * d, (s->pending_count - used) * d * sizeof *s->pending);
+    s->first_pending += used;
+    s->pending_count -= used;
+
+    memcpy(s->tokens + pos, tokens, n * sizeof *tokens);
+    s->count = pos + n;
+    size_t none = pos == 0; /* there is no hidden row of index -1 */
+    assert(s->first_pending + s->pending_count == (none ? 0 : pos - 1) && s->pending_count + n <= s->room);
+    if (n > none)
+        memcpy(s->pending + s->pending_count * d, hidden + none * d, (n - none) * d * sizeof *hidden);
+    trace_hidden(s->options.tracer, s->first_pending + s->pending_count, n - none);
+    s->pending_count += n - none;
+}
+
+void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                 size_t n)
+{
+    size_t failed;
+    assert(pos <= s->count);
+    s->missing = s->never = 0;
+    if (pos < s->count)
+        forget(s, pos);
+    keep(s, pos, tokens, hidden, n);
+    if (s->count - 1 - mtp_row_count(s, 0) > ROWS_WORTH_A_PASS)
+        mtp_round(s, w, NULL, 0, &failed);
+}
+
+void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
+{
+    size_t d = mtp_width(s), end = other->first_pending + other->pending_count;
+    assert(s->count == 0 && n < other->count && end >= n && s->num_depths <= other->num_depths);
+    memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
+    s->count = n + 1;
+    for (int k = 0; k < s->num_depths; k++) {
+        size_t rows = at_most(mtp_row_count(other, k), n);
+        if (rows)
+            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + mtp_phantom(s));
+        memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
+    }
+    s->first_pending = at_most(other->first_pending, n);
+    s->pending_count = n - s->first_pending;
+    assert(s->pending_count <= s->room);
+    memcpy(s->pending, other->pending, s->pending_count * d * sizeof *s->pending);
+}
+
+void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
+{
+    const unsigned char *convention = s->model->config.conventions.value;
+    int32_t discarded[VB_MAX_DRAFT];
+    size_t failed;
+    if (convention[PREFILL_DRAFT])
+        mtp_round(s, w, discarded, 1, &failed);
+    s->missing = convention[MISSING_HIDDEN];
+}
+
+struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token)
+{
+    size_t position = m->config.conventions.value[DRAFT_POSITION] ? i + (size_t)k + 1 : i;
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + has_phantom(m)),
+                        .position = (int32_t)position + MISTAKE(draft_position_off_by_one),
+                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = k - 1};
+}
+
+void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token)
+{
+    const struct config *c = &w->model->config;
+    if (!has_phantom(w->model) || cache->length)
+        return;
+    struct row row = {.cache = cache, .token = token, .position = c->conventions.value[DRAFT_POSITION] ? k : -1,
+                      .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = k - 1};
+    memset(w->delta, 0, (size_t)c->hidden_size * sizeof *w->delta);
+    forward_mtp(w, module, k, &row, w->delta, w->delta, w->delta, 1);
+    trace_pass(cache->tracer, k, &row, 1);
+}
+
+size_t mtp_vocab_size(const struct mtp_state *s)
+{
+    return s->eagle.head ? s->eagle.head->vocab_size : (size_t)s->model->config.vocab_size;
+}
+
+int32_t mtp_token(const struct mtp_state *s, int32_t drafted)
+{
+    const struct eagle_head *head = s->eagle.head;
+    return head && head->d2t && drafted >= 0 ? head->d2t[drafted] : drafted;
+}
+
+static struct row eagle_row(struct kvcache *cache, size_t i, int32_t token)
+{
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
+                        .hidden_of = (int32_t)i, .hidden_depth = -1};
+}
+
+struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
+{
+    struct kvcache *cache = &s->depths[k].cache;
+    return s->eagle.head ? eagle_row(cache, i, token) : mtp_row(s->model, cache, k, i, token);
+}
+
+void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S)
+{
+    size_t at = first * mtp_width(s);
+    if (s->eagle.head)
+        eagle_pass(&s->eagle, w, s->rows + first, s->h + at, s->g + at, s->next + at, S);
+    else
+        forward_mtp(w, s->depths[k].module, k, s->rows + first, s->h + at, s->g + at, s->next + at, S);
+    trace_pass(s->options.tracer, k, s->rows + first, S);
+}
+
+static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
+{
+    return index < s->count ? s->tokens[index] : draft[index - s->count];
+}
+
+void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+              const int32_t *draft)
+{
+    struct mtp_depth *depth = &s->depths[k];
+    size_t first = mtp_row_count(s, k), newest = s->count - 2;
+    if (n && first == 0 && mtp_phantom(s))
+        mtp_first_row(w, depth->module, k, &depth->cache, token_at(s, (size_t)k, draft));
+    for (size_t j = 0; j < n + pad; j++) {
+        size_t i = first + j, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
+        int32_t taken = j < n ? token_at(s, token, draft) : 0;
+        struct row row = mtp_state_row(s, k, i, taken);
+        row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
+        if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
+            row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
+        else if (j >= n || (s->missing && k == 0 && i == newest))
+            row.hidden_of = -1;
+        s->rows[j] = row;
+    }
+    for (size_t done = 0; done < n + pad;) {
+        size_t S = at_most(n + pad - done, s->eagle.head ? s->eagle.max_rows : w->max_rows);
+        mtp_pass(s, w, k, done, S);
+        s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
+        done += S;
+    }
+    if (pad)
+        mtp_cut(s, k, first + n);
+}
+
+void mtp_logits(struct mtp_state *s, struct workspace *w, int k, float *logits, const float *g, size_t first, size_t S)
+{
+    if (s->eagle.head) {
+        eagle_logits(&s->eagle, w, logits, g, S);
+        return;
+    }
+    forward_head(w, &s->depths[k].module->head, logits, g, S);
+    forward_tap_logits(w, logits, first, S);
+}
+
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
+{
+    mtp_logits(s, w, k, s->logits, g, s->head_row, 1);
+    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, mtp_vocab_size(s), number, failed));
+    trace_choose(s->options.tracer, k, s->head_row, token, number);
+    return token;
+}
+
+size_t mtp_padding(const struct mtp_state *s, size_t n)
+{
+    size_t full = (size_t)s->options.max_draft + 1;
+    return s->options.padded && n && n < full ? full - n : 0;
+}
+
+/* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
+ * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
+ * round. */
+static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
+{
+    size_t d = mtp_width(s), kept = 0;
+    memset(s->h + n * d, 0, pad * d * sizeof *s->h);
+    if (k == 0) {
+        memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
+        if (MISTAKE(hidden_off_by_one) && n > 1)
+            memmove(s->h + d, s->h, (n - 1) * d * sizeof *s->h);
+        if (s->missing && n)
+            memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
+        return;
+    }
+    if (n && first < first_before) {
+        assert(first + 1 == first_before);
+        memcpy(s->h, s->depths[k].hidden_of_next, d * sizeof *s->h);
+        kept = 1;
+    }
+    if (n > kept)
+        memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
+}
+
+int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    size_t d = mtp_width(s), N = s->count ? s->count - 1 : 0, first_before = 0, rows_before = 0;
+    int drafts = 0;
+    if (N == 0)
+        return 0; /* no hidden row yet: nothing can be proposed */
+    if (max > 0 && mtp_row_count(s, 0) == N) {
+        put_aside(s, N - 1);
+        mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
+    }
+    for (int k = 0; k < s->num_depths; k++) {
+        struct mtp_depth *depth = &s->depths[k];
+        size_t first = mtp_row_count(s, k), final = N > (size_t)k ? N - (size_t)k : 0;
+        size_t end = k < max ? N : final, n = end > first ? end - first : 0, pad = k < max ? mtp_padding(s, n) : 0;
+        gather_hidden(s, k, first, n, pad, first_before);
+        int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
+        if (k > 0 && final >= first_before && final < first_before + rows_before && !zeros_before)
+            memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
+        mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
+        mtp_cut(s, k, final + MISTAKE(draft_row_kept));
+        if (k < max) {
+            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1, failed);
+            if (chosen < 0)
+                max = k; /* the deeper ones still compute their final rows */
+            else
+                draft[drafts++] = chosen;
+        }
+        first_before = first;
+        rows_before = n;
+    }
+    return drafts;
+}
+
+int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
+{
+    size_t d = mtp_width(s);
+    while (drafts && drafts < max) {
+        size_t pad = mtp_padding(s, 1);
+        memcpy(s->h, s->next + last * d, d * sizeof *s->h);
+        memset(s->h + d, 0, pad * d * sizeof *s->h);
+        mtp_rows(s, w, 0, 1, pad, FROM_ITSELF, draft);
+        last = 0;
+        int32_t chosen = mtp_choose(s, w, 0, s->g, drafts + 1, failed);
+        if (chosen < 0)
+            break;
+        draft[drafts++] = chosen;
+    }
+    return drafts;
+}
+
+void mtp_round_ends(struct mtp_state *s)
+{
+    if (s->missing && s->count >= 2)
+        mtp_cut(s, 0, s->count - 2);
+    put_back(s);
+}
+
+int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+{
+    *out = vb_alloc(m->allocator, 1, sizeof **out);
+    if (!*out)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
+    int code = mtp_state_open(&(*out)->state, m, o, num_depths, err);
+    if (code) {
+        vb_free(m->allocator, *out);
+        *out = NULL;
+    }
+    return code;
+}
+
+void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+                         size_t n)
+{
+    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+}
+
+void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { mtp_begin_as(&d->state, &other->state, n); }
+
+void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
+
+size_t mtp_drafter_bytes(const struct drafter *d)
+{
+    size_t all = 0;
+    for (int k = 0; k < d->state.num_depths; k++)
+        all += kvcache_bytes(&d->state.depths[k].cache);
+    return all + d->state.eagle.bytes + mtp_tree_bytes(&d->state);
+}
+
+void mtp_drafter_close(struct drafter *d)
+{
+    const vb_allocator *a = d->state.model->allocator;
+    mtp_state_close(&d->state);
+    vb_free(a, d);
+}
+
+int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    struct mtp_state *s = &d->state;
+    size_t before = mtp_row_count(s, 0);
+    int drafts = mtp_round(s, w, draft, 1, failed);
+    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
+    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
+    mtp_cut(s, 0, N);
+    mtp_round_ends(s);
+    return drafts;
+}

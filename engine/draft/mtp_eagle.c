@@ -1,0 +1,16 @@
+/* engine/draft_mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden row of
+ * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden rows in the next round. */
+#include "engine/draft/mtp.h"
+
+static int open_eagle(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+{
+    return mtp_drafter_open(out, m, o, 1, err);
+}
+
+const struct drafter_type draft_mtp_eagle = {
+    .name = "mtp-eagle", .needs = NEEDS_MTP, .open = open_eagle, .observe = mtp_drafter_observe,
+    .propose = mtp_drafter_propose_chain, .propose_tree = mtp_propose_tree,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
+    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
+};

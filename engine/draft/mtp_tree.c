@@ -1,0 +1,107 @@
+/* engine/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows sees the committed
+ * rows of the cache and those of its own ancestors: what the same drafts as a chain would see, so it has their bits. */
+#include "engine/draft/mtp.h"
+
+#include <string.h>
+
+#include "ops/mistake.h"
+
+int mtp_tree_open(struct mtp_state *s, vb_error *err)
+{
+    const vb_allocator *a = s->model->allocator;
+    const struct drafter_options *o = &s->options;
+    struct mtp_tree *t = &s->tree;
+    t->width = s->depths[0].cache.capacity;
+    t->logits = vb_alloc(a, (size_t)o->topk * mtp_vocab_size(s), sizeof *t->logits);
+    t->slots = vb_alloc(a, (size_t)o->topk * t->width, sizeof *t->slots);
+    if (!t->logits || !t->slots)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for levels of %d drafts", o->topk);
+    return tree_open(&t->builder, o->topk, o->nodes, o->max_draft, a, err);
+}
+
+void mtp_tree_close(struct mtp_state *s)
+{
+    const vb_allocator *a = s->model->allocator;
+    vb_free(a, s->tree.logits);
+    vb_free(a, s->tree.slots);
+    tree_close(&s->tree.builder, a);
+}
+
+size_t mtp_tree_bytes(const struct mtp_state *s)
+{
+    const struct mtp_tree *t = &s->tree;
+    size_t topk = (size_t)t->builder.topk, V = mtp_vocab_size(s);
+    return topk * (V * sizeof *t->logits + t->width * sizeof *t->slots) + (size_t)t->builder.room * sizeof *t->builder.node;
+}
+
+/* The children of a node, whose row of logits is there. */
+static void grow(struct mtp_state *s, int node, const float *logits, size_t *failed)
+{
+    struct tree_builder *b = &s->tree.builder;
+    int32_t tokens[VB_MAX_TOPK];
+    double p[VB_MAX_TOPK];
+    int n = drafter_best(&s->options, logits, mtp_vocab_size(s), b->topk, tokens, p, failed);
+    for (int i = 0; i < n; i++)
+        tokens[i] = mtp_token(s, tokens[i]);
+    tree_grow(b, node, tokens, p, n);
+}
+
+/* Row j of the level's pass: the node takes the hidden row that its parent's row gave; N rows of the cache are final. */
+static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_t N, size_t last)
+{
+    const struct tree_node *all = s->tree.builder.node;
+    size_t d = mtp_width(s), i = N + (size_t)node->depth - 1;
+    size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N + mtp_phantom(s);
+    int32_t *slots = s->tree.slots + j * s->tree.width;
+    struct row row = mtp_state_row(s, 0, i, node->token);
+    node->slot = row.slot;
+    node->row = (int32_t)j;
+    memcpy(slots, s->depths[0].cache.slots, before * sizeof *slots);
+    for (const struct tree_node *a = node; a; a = a->parent < 0 ? NULL : &all[a->parent])
+        slots[before + (size_t)a->depth - 1] = a->slot;
+    row.slots = MISTAKE(drafter_sees_siblings) ? NULL : slots;
+    row.draft = node->depth;
+    row.hidden_of = (int32_t)i - 1;
+    row.hidden_depth = 0;
+    s->rows[j] = row;
+    memcpy(s->h + j * d, s->next + from * d, d * sizeof *s->h);
+}
+
+/* One level: the frontier's rows, and what may follow them. */
+static void expand(struct mtp_state *s, struct workspace *w, size_t N, size_t last, size_t *failed)
+{
+    struct tree_builder *b = &s->tree.builder;
+    size_t n = (size_t)b->frontier_count, V = mtp_vocab_size(s);
+    int32_t rows[VB_MAX_TOPK];
+    for (size_t j = 0; j < n; j++) {
+        prepare(s, j, &b->node[b->frontier[j]], N, last);
+        rows[j] = b->frontier[j];
+    }
+    mtp_pass(s, w, 0, 0, n);
+    s->head_row = n - 1;
+    mtp_logits(s, w, 0, s->tree.logits, s->g, 0, n);
+    for (size_t j = 0; j < n; j++)
+        grow(s, rows[j], s->tree.logits + j * V, failed);
+}
+
+void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed)
+{
+    struct mtp_state *s = &d->state;
+    struct tree_builder *b = &s->tree.builder;
+    size_t before = mtp_row_count(s, 0);
+    int32_t best;
+    tree_begin(b);
+    tree->count = 0;
+    int any = mtp_round(s, w, &best, 1, failed);
+    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
+    if (any) {
+        grow(s, -1, s->logits, failed);
+        for (int level = 1; level < depth && tree_advance(b); level++)
+            expand(s, w, N, N - 1 - first, failed);
+        tree_prune(b, tree);
+    }
+    for (int i = 1; i < tree->count; i++) /* of the first mtp_round has told */
+        trace_choose(s->options.tracer, 0, s->head_row, tree->token[i], i + 1);
+    mtp_cut(s, 0, N);
+    mtp_round_ends(s);
+}

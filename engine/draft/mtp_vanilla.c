@@ -1,0 +1,25 @@
+/* engine/draft_mtp_vanilla.c -- MTP-Vanilla: depth k drafts token k+1 with module k and a cache of its own. A checkpoint
+ * with fewer modules than K uses module k mod D, still with a cache per depth. */
+#include "engine/draft/mtp.h"
+
+static int open_vanilla(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+{
+    return mtp_drafter_open(out, m, o, o->max_draft, err);
+}
+
+static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    int drafts = mtp_round(&d->state, w, draft, max, failed);
+    mtp_round_ends(&d->state);
+    return drafts;
+}
+
+/* Row i of the deepest module holds tok[i + depths]: that many tokens before the cut its rows are still good. */
+static size_t rewind_rows(const struct drafter *d) { return (size_t)d->state.num_depths - 1; }
+
+const struct drafter_type draft_mtp_vanilla = {
+    .name = "mtp-vanilla", .needs = NEEDS_MTP, .open = open_vanilla, .observe = mtp_drafter_observe, .propose = propose,
+    .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .bytes = mtp_drafter_bytes,
+    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .save = mtp_drafter_save, .load = mtp_drafter_load,
+};

@@ -1,0 +1,358 @@
+/* engine/gguf_write.c -- the plan of a GGUF file put together, and its data written.
+ *
+ * A task takes some rows of a tensor from the mapped weights to f32, to their bytes, and into the file at their own place:
+ * tasks know nothing of one another, and what is in memory is some rows for each thread. */
+#include "engine/export/gguf_write_internal.h"
+
+#include "ops/op.h"
+#include "ops/quantise.h"
+#include "simd/decode.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* ---- the plan ---- */
+
+int gguf_no_memory(const struct model *m, vb_error *err)
+{
+    return vb_fail(err, VB_NO_MEMORY, "%s: no memory to plan a GGUF file", checkpoint_dir(m->checkpoint));
+}
+
+void gguf_note(struct gguf_plan *p, const char *format, ...)
+{
+    va_list args;
+    if (p->num_notes == GGUF_NOTES)
+        return;
+    va_start(args, format);
+    vsnprintf(p->notes[p->num_notes], sizeof *p->notes, format, args);
+    va_end(args);
+    p->num_notes++;
+}
+
+static void put_info(struct gguf_bytes *b, const struct gguf_planned *t)
+{
+    gguf_put_text(b, t->name, strlen(t->name));
+    gguf_put_number(b, (uint64_t)t->ndim, 4);
+    for (int d = t->ndim; d-- > 0;)
+        gguf_put_number(b, t->shape[d], 8);
+    gguf_put_number(b, t->type->id, 4);
+    gguf_put_number(b, t->offset, 8);
+}
+
+static int put_header(struct gguf_plan *p, const struct gguf_bytes *keys, vb_error *err)
+{
+    struct gguf_bytes b = {.a = &p->allocator};
+    gguf_put(&b, "GGUF", 4);
+    gguf_put_number(&b, 3, 4);
+    gguf_put_number(&b, p->count, 8);
+    gguf_put_number(&b, keys->keys, 8);
+    gguf_put(&b, keys->data, keys->size);
+    for (size_t i = 0; i < p->count; i++)
+        put_info(&b, &p->tensors[i]);
+    while (!b.failed && b.size % 32)
+        gguf_put(&b, "", 1);
+    p->header = b.data;
+    p->header_bytes = b.size;
+    return b.failed || keys->failed ? gguf_no_memory(p->model, err) : VB_OK;
+}
+
+int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
+                   vb_error *err)
+{
+    struct gguf_plan *p = vb_alloc(m->allocator, 1, sizeof *p);
+    struct gguf_bytes keys = {.a = m->allocator};
+    int rc;
+    *out = NULL;
+    if (!p)
+        return gguf_no_memory(m, err);
+    p->allocator = m->allocator_copy;
+    p->model = m;
+    if (!(rc = gguf_put_config(&keys, m, o, err)) && !(rc = gguf_put_tokenizer(&keys, p, dir, err)) &&
+        !(rc = gguf_plan_tensors(p, o, err)))
+        rc = put_header(p, &keys, err);
+    vb_free(m->allocator, keys.data);
+    if (rc)
+        gguf_plan_close(p);
+    else
+        *out = p;
+    return rc;
+}
+
+void gguf_plan_close(struct gguf_plan *p)
+{
+    if (!p)
+        return;
+    vb_allocator a = p->allocator;
+    vb_free(&a, p->tensors);
+    vb_free(&a, p->header);
+    vb_free(&a, p);
+}
+
+/* ---- rows ---- */
+
+#define TASK 32768 /* numbers of a task, about */
+#define REGION 16  /* tasks of each thread between two calls of progress */
+
+struct writing {
+    const struct gguf_plan *p;
+    const struct gguf_planned *t;
+    struct op_ctx cx;
+    int fd;
+    size_t rows, cols, each; /* of the tensor; rows of a task */
+    size_t first_task;
+    char *scratch; /* of each thread `room` bytes: the numbers, a column of them, the bytes */
+    size_t room;
+    atomic_int error;      /* errno of a write that failed */
+    atomic_int not_finite; /* numbers that have no block */
+};
+
+static size_t rows_of(const struct gguf_planned *t)
+{
+    size_t rows = 1;
+    for (int d = 0; d < t->ndim - 1; d++)
+        rows *= t->shape[d];
+    return rows;
+}
+
+static size_t rows_of_task(const struct gguf_planned *t)
+{
+    size_t cols = t->shape[t->ndim - 1];
+    return cols < TASK ? TASK / cols : 1;
+}
+
+/* Where row `row` of a tensor is from: row *i of a matrix. (Not of attn_k_b.) */
+static const struct weight_view *source_of(const struct gguf_planned *t, size_t row, size_t *i)
+{
+    size_t rows = t->ndim == 3 ? t->shape[1] : 0;
+    *i = row;
+    if (t->layout == GGUF_VALUES)
+        *i = row / rows * t->head_stride + row % rows;
+    if (t->layout != GGUF_EXPERTS)
+        return &t->matrix;
+    *i = row % rows;
+    return gguf_expert_matrix(t->experts, row / rows, t->which);
+}
+
+/* Rows of attn_k_b, all of one head h: c of the head's n rows of keys from number `from` on, transposed. */
+static void decode_keys(float *out, float *column, const struct gguf_planned *t, size_t h, size_t from, size_t count)
+{
+    size_t n = t->shape[2];
+    for (size_t i = 0; i < n; i++) {
+        decode_weights(column, &t->matrix, h * t->head_stride + i, from, count);
+        for (size_t c = 0; c < count; c++)
+            out[c * n + i] = column[c];
+    }
+}
+
+static void decode_rows(float *out, float *column, const struct gguf_planned *t, size_t first, size_t count)
+{
+    size_t cols = t->shape[t->ndim - 1], i;
+    for (size_t done = 0, n; done < count; done += n) {
+        size_t row = first + done;
+        n = 1;
+        if (t->layout == GGUF_KEYS) { /* up to the head's end */
+            size_t latent = t->shape[1], from = row % latent;
+            n = count - done < latent - from ? count - done : latent - from;
+            decode_keys(out + done * cols, column, t, row / latent, from, n);
+        } else {
+            const struct weight_view *w = source_of(t, row, &i);
+            decode_weights(out + done * cols, w, i, 0, cols);
+        }
+    }
+}
+
+static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
+{
+    switch (as) {
+    case GGUF_AS_F32: memcpy(bytes, x, count * sizeof *x); return 0;
+    case GGUF_AS_BF16: op_store_bf16(bytes, x, count); return 0;
+    case GGUF_AS_Q8_0: return op_quantise_q8_0(bytes, x, count);
+    case GGUF_AS_Q4_0: return op_quantise_q4_0(bytes, x, count);
+    default: op_store_f16(bytes, x, count); return 0;
+    }
+}
+
+static int write_at(int fd, const unsigned char *bytes, size_t size, size_t at)
+{
+    while (size) {
+        ssize_t n = pwrite(fd, bytes, size, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n ? errno : ENOSPC;
+        bytes += n;
+        size -= (size_t)n;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static void write_rows(void *arg, size_t task, int thread)
+{
+    struct writing *w = arg;
+    const struct gguf_planned *t = w->t;
+    size_t first = (w->first_task + task) * w->each, count = w->rows - first < w->each ? w->rows - first : w->each;
+    size_t row_bytes = w->cols / t->type->numbers * t->type->bytes;
+    float *x = (float *)(void *)(w->scratch + (size_t)thread * w->room), *column = x + w->each * w->cols;
+    unsigned char *bytes = (unsigned char *)(column + w->each);
+    if (atomic_load(&w->error) || atomic_load(&w->not_finite))
+        return;
+    decode_rows(x, column, t, first, count);
+    if (encode(bytes, x, t->type->as, count * w->cols))
+        atomic_store(&w->not_finite, 1);
+    int error = write_at(w->fd, bytes, count * row_bytes, w->p->header_bytes + t->offset + first * row_bytes);
+    if (error)
+        atomic_store(&w->error, error);
+}
+
+/* ---- what goes wrong ---- */
+
+/* The tensor of the checkpoint that holds a matrix; row *i of the one becomes that of the other. */
+static const struct tensor *tensor_of(const struct model *m, const struct weight_view *w, size_t *i)
+{
+    for (size_t k = 0; k < checkpoint_count(m->checkpoint); k++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, k);
+        size_t at = (size_t)((uintptr_t)w->data - (uintptr_t)t->data);
+        if (at >= t->bytes)
+            continue;
+        *i += at / (t->bytes / (size_t)t->shape[0]);
+        return t;
+    }
+    return NULL;
+}
+
+/* The number of a block that is not finite, or the one that makes its scale infinite. */
+static size_t worst_of(const float *x)
+{
+    size_t worst = 0;
+    for (size_t i = 0; i < QUANTISE_BLOCK; i++) {
+        if (!isfinite(x[i]))
+            return i;
+        if (fabsf(x[i]) > fabsf(x[worst]))
+            worst = i;
+    }
+    return worst;
+}
+
+/* Looks for it once more, row by row, so that the first one is named whatever the threads did. */
+static int tell_not_finite(const struct writing *w, vb_error *err)
+{
+    const struct gguf_planned *t = w->t;
+    float *x = (float *)(void *)w->scratch, *column = x + w->each * w->cols;
+    unsigned char *bytes = (unsigned char *)(column + w->each);
+    for (size_t row = w->first_task * w->each; row < w->rows; row++) {
+        decode_rows(x, column, t, row, 1);
+        for (size_t k = 0; k < w->cols; k += QUANTISE_BLOCK) {
+            if (!encode(bytes, x + k, t->type->as, QUANTISE_BLOCK))
+                continue;
+            size_t j = k + worst_of(x + k), i;
+            float value = x[j];
+            const struct weight_view *from = source_of(t, row, &i);
+            if (t->layout == GGUF_KEYS) { /* transposed */
+                i = row / t->shape[1] * t->head_stride + j;
+                j = row % t->shape[1];
+            }
+            const struct tensor *source = tensor_of(w->p->model, from, &i);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", source ? source->file : "",
+                           source ? source->name : t->name, i, j, (double)value, t->type->name);
+        }
+    }
+    return VB_OK; /* not reached */
+}
+
+static int cannot_write(const char *path, int error, vb_error *err)
+{
+    return vb_fail(err, VB_IO, "%s: %s", path, strerror(error));
+}
+
+/* ---- the file ---- */
+
+struct meter {
+    int (*progress)(void *context, size_t done, size_t total);
+    void *context;
+    size_t done, total;
+};
+
+static int count(struct meter *m, size_t bytes, vb_error *err)
+{
+    m->done += bytes;
+    if (m->progress && m->progress(m->context, m->done, m->total))
+        return vb_fail(err, VB_STOPPED, "stopped after %zu of %zu bytes", m->done, m->total);
+    return VB_OK;
+}
+
+static int write_tensor(struct writing *w, const char *path, struct meter *m, vb_error *err)
+{
+    const struct gguf_planned *t = w->t;
+    w->rows = rows_of(t);
+    w->cols = t->shape[t->ndim - 1];
+    w->each = rows_of_task(t);
+    size_t tasks = (w->rows + w->each - 1) / w->each, region = REGION * (size_t)w->cx.threads, told = 0;
+    for (w->first_task = 0; w->first_task < tasks; w->first_task += region) {
+        size_t some = tasks - w->first_task < region ? tasks - w->first_task : region;
+        op_parallel(&w->cx, some, 4.0 * (double)(some * w->each * w->cols), write_rows, w);
+        if (w->error)
+            return cannot_write(path, w->error, err);
+        if (w->not_finite)
+            return tell_not_finite(w, err);
+        size_t so_far = (size_t)((double)t->bytes * (double)(w->first_task + some) / (double)tasks);
+        int rc = count(m, so_far - told, err);
+        if (rc)
+            return rc;
+        told = so_far;
+    }
+    return VB_OK;
+}
+
+/* All of the file at once, so that a disk without room is known now and not in an hour. A file system that cannot say is
+ * asked again by every write. */
+static int reserve(const struct gguf_plan *p, int fd, const char *path, vb_error *err)
+{
+    off_t size = (off_t)(p->header_bytes + p->data_bytes);
+    if (fallocate(fd, 0, 0, size) && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
+        return cannot_write(path, errno, err);
+    return ftruncate(fd, size) ? cannot_write(path, errno, err) : VB_OK;
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* The most that a task of any tensor needs, in whole cache lines. */
+static size_t room_of(const struct gguf_plan *p)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        size_t each = rows_of_task(&p->tensors[i]), cols = p->tensors[i].shape[p->tensors[i].ndim - 1];
+        size_t bytes = (2 * each * cols + each) * sizeof(float);
+        most = bytes > most ? bytes : most;
+    }
+    return (most + 63) & ~(size_t)63;
+}
+
+int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
+                    int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+{
+    struct meter meter = {.progress = progress, .context = context};
+    struct writing w = {.p = p, .fd = fd, .room = room_of(p)};
+    for (size_t i = 0; i < p->count; i++)
+        meter.total += p->tensors[i].bytes;
+    w.cx.threads = threads ? threads : processors();
+    w.scratch = vb_alloc(&p->allocator, (size_t)w.cx.threads, w.room);
+    int rc = w.scratch ? reserve(p, fd, path, err) : gguf_no_memory(p->model, err), error;
+    if (!rc && (error = write_at(fd, p->header, p->header_bytes, 0)))
+        rc = cannot_write(path, error, err);
+    for (size_t i = 0; !rc && i < p->count; i++) {
+        w.t = &p->tensors[i];
+        rc = write_tensor(&w, path, &meter, err);
+    }
+    vb_free(&p->allocator, w.scratch);
+    return rc;
+}

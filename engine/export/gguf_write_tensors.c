@@ -1,0 +1,196 @@
+/* engine/gguf_write_tensors.c -- which tensors a GGUF file of a model has, from where, and of which type: the counterpart of
+ * checkpoint_gguf.c, whose names these are. */
+#include "engine/export/gguf_write_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct gguf_written_type
+    type_f32 = {"F32", 0, 1, 4, GGUF_AS_F32}, type_f16 = {"F16", 1, 1, 2, GGUF_AS_STORED},
+    type_bf16 = {"BF16", 30, 1, 2, GGUF_AS_BF16}, type_q8_0 = {"Q8_0", 8, 32, 34, GGUF_AS_Q8_0},
+    type_q4_0 = {"Q4_0", 2, 32, 18, GGUF_AS_Q4_0};
+
+struct planner {
+    struct gguf_plan *p;
+    const struct config *c;
+    const struct gguf_write_options *o;
+    char prefix[40]; /* "blk.3." */
+    int copies[2];   /* modules whose embedding, head is left out */
+};
+
+static const struct gguf_written_type *stored_type(const struct weight_view *w)
+{
+    return w->type == WEIGHT_BF16 ? &type_bf16 : w->type == WEIGHT_F16 ? &type_f16 : &type_f32; /* FP8: exact in F32 */
+}
+
+/* What a matrix of `cols` numbers a row becomes. */
+static const struct gguf_written_type *type_for(enum gguf_as as, const struct weight_view *w, size_t cols)
+{
+    static const struct gguf_written_type *const types[] = {NULL, &type_f32, &type_bf16, &type_q8_0, &type_q4_0};
+    return as == GGUF_AS_STORED || cols % types[as]->numbers ? stored_type(w) : types[as];
+}
+
+/* A tensor whose rows are its last extent; the caller fills in what is not ROWS. */
+static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
+                                const struct weight_view *w, int ndim, const size_t shape[3])
+{
+    struct gguf_planned *t = &p->p->tensors[p->p->count++];
+    size_t numbers = 1, cols = shape[ndim - 1];
+    *t = (struct gguf_planned){.role = role, .type = type_for(as, w, cols), .ndim = ndim, .layout = GGUF_ROWS, .matrix = *w};
+    snprintf(t->name, sizeof t->name, "%s%s", p->prefix, name);
+    memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
+    t->kept = (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0) && t->type->as != as;
+    for (int d = 0; d < ndim; d++)
+        numbers *= shape[d];
+    t->offset = p->p->data_bytes;
+    t->bytes = numbers / t->type->numbers * t->type->bytes;
+    p->p->data_bytes = (t->offset + t->bytes + 31) & ~(size_t)31;
+    return t;
+}
+
+static void add_matrix(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as, const struct weight_view *w)
+{
+    add(p, name, role, as, w, 2, (size_t[3]){w->rows, w->cols});
+}
+
+static void add_linear(struct planner *p, const char *name, const struct weight_view *w)
+{
+    add_matrix(p, name, GGUF_LINEAR, p->o->linear, w);
+}
+
+static void add_vector(struct planner *p, const char *name, const float *v, int count)
+{
+    size_t n = (size_t)count;
+    struct weight_view w = {.type = WEIGHT_F32, .data = v, .rows = 1, .cols = n, .stride = n};
+    add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
+}
+
+/* W_uk and W_uv, rows of each head: [H, rows, cols]. */
+static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
+                      int rows, int cols)
+{
+    size_t shape[3] = {(size_t)p->c->num_attention_heads, (size_t)rows, (size_t)cols};
+    struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, w, 3, shape);
+    t->layout = layout;
+    t->head_stride = stride;
+}
+
+static void add_attention(struct planner *p, const struct mla *a)
+{
+    const struct config *c = p->c;
+    int n = c->qk_nope_head_dim, v = c->v_head_dim, latent = c->kv_lora_rank;
+    if (c->q_lora_rank) {
+        add_linear(p, "attn_q_a.weight", &a->q_a_proj);
+        add_vector(p, "attn_q_a_norm.weight", a->q_a_layernorm, c->q_lora_rank);
+        add_linear(p, "attn_q_b.weight", &a->q_b_proj);
+    } else {
+        add_linear(p, "attn_q.weight", &a->q_proj);
+    }
+    add_linear(p, "attn_kv_a_mqa.weight", &a->kv_a_proj_with_mqa);
+    add_vector(p, "attn_kv_a_norm.weight", a->kv_a_layernorm, c->kv_lora_rank);
+    add_heads(p, "attn_k_b.weight", &a->w_uk, a->uk_stride, GGUF_KEYS, latent, n);
+    add_heads(p, "attn_v_b.weight", &a->w_uv, a->uv_stride, GGUF_VALUES, v, latent);
+    add_linear(p, "attn_output.weight", &a->o_proj);
+}
+
+static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)
+{
+    const struct weight_view *views[] = {&m->gate_proj, &m->up_proj, &m->down_proj};
+    static const char *const names[] = {"gate", "up", "down"};
+    for (int i = 0; i < 3; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "ffn_%s%s.weight", names[i], ending);
+        add_linear(p, name, views[i]);
+    }
+}
+
+/* Of all experts the gates, then the ups, then the downs: each a tensor. Experts may be stored in several types: only one
+ * can stay, and F32 holds them all. */
+static void add_experts(struct planner *p, const struct moe *m)
+{
+    static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+    size_t E = (size_t)p->c->n_routed_experts;
+    for (int i = 0; i < 3; i++) {
+        struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
+        for (size_t e = 1; e < E; e++)
+            if (gguf_expert_matrix(m->experts, e, i)->type != first.type)
+                first.type = WEIGHT_F32; /* for the choice of a type only */
+        struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3, (size_t[3]){E, first.rows, first.cols});
+        t->matrix = source;
+        t->layout = GGUF_EXPERTS;
+        t->experts = m->experts;
+        t->which = i;
+    }
+}
+
+static void add_layer(struct planner *p, const struct layer *l, int index)
+{
+    const struct config *c = p->c;
+    snprintf(p->prefix, sizeof p->prefix, "blk.%d.", index);
+    add_vector(p, "attn_norm.weight", l->input_layernorm, c->hidden_size);
+    add_attention(p, &l->self_attn);
+    add_vector(p, "ffn_norm.weight", l->post_attention_layernorm, c->hidden_size);
+    if (!l->is_moe) {
+        add_mlp(p, "", &l->mlp);
+        return;
+    }
+    add_matrix(p, "ffn_gate_inp.weight", GGUF_OTHER, GGUF_AS_F32, &l->moe.gate);
+    if (l->moe.e_score_correction_bias)
+        add_vector(p, "exp_probs_b.bias", l->moe.e_score_correction_bias, c->n_routed_experts);
+    add_experts(p, &l->moe);
+    if (c->n_shared_experts)
+        add_mlp(p, "_shexp", &l->moe.shared_experts);
+}
+
+static void add_module(struct planner *p, const struct mtp_module *module, int k)
+{
+    int d = p->c->hidden_size;
+    enum mtp_copy embedding = model_mtp_copy(p->p->model, k, 0), head = model_mtp_copy(p->p->model, k, 1);
+    add_layer(p, &module->layer, p->c->num_hidden_layers + k);
+    add_vector(p, "nextn.enorm.weight", module->enorm, d);
+    add_vector(p, "nextn.hnorm.weight", module->hnorm, d);
+    add_linear(p, "nextn.eh_proj.weight", &module->eh_proj);
+    add_vector(p, "nextn.shared_head_norm.weight", module->shared_head_norm, d);
+    if (embedding == MTP_COPY_DIFFERENT)
+        add_matrix(p, "nextn.embed_tokens.weight", GGUF_EMBEDDING, p->o->embedding, &module->embed_tokens);
+    if (head == MTP_COPY_DIFFERENT)
+        add_matrix(p, "nextn.shared_head_head.weight", GGUF_HEAD, p->o->head, &module->head);
+    p->copies[0] += embedding == MTP_COPY_EQUAL;
+    p->copies[1] += head == MTP_COPY_EQUAL;
+}
+
+/* A tied head is the embedding as it is written, or a tensor of its own that rounds the same numbers otherwise. F32 of an
+ * embedding that is kept holds no other numbers. */
+static void add_head(struct planner *p, const struct gguf_planned *embedding)
+{
+    const struct weight_view *w = &p->p->model->lm_head;
+    const struct gguf_written_type *type = type_for(p->o->head, w, w->cols);
+    int exact = embedding->type == stored_type(w) && type == &type_f32;
+    if (p->c->tie_word_embeddings && (type == embedding->type || exact)) {
+        gguf_note(p->p, "the output head is the embedding (tie_word_embeddings), %s", embedding->type->name);
+        return;
+    }
+    add_matrix(p, "output.weight", GGUF_HEAD, p->o->head, w);
+}
+
+int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o, vb_error *err)
+{
+    const struct model *m = plan->model;
+    struct planner p = {.p = plan, .c = &m->config, .o = o};
+    size_t layers = (size_t)(m->config.num_hidden_layers + m->num_mtp);
+    if (!(plan->tensors = vb_alloc(&plan->allocator, 32 * layers + 3, sizeof *plan->tensors)))
+        return gguf_no_memory(m, err);
+    add_matrix(&p, "token_embd.weight", GGUF_EMBEDDING, o->embedding, &m->embed_tokens);
+    for (int i = 0; i < m->config.num_hidden_layers; i++)
+        add_layer(&p, &m->layers[i], i);
+    for (int k = 0; k < m->num_mtp; k++)
+        add_module(&p, &m->mtp[k], k);
+    p.prefix[0] = 0;
+    add_vector(&p, "output_norm.weight", m->norm, m->config.hidden_size);
+    add_head(&p, &plan->tensors[0]);
+    for (int i = 0; i < 2; i++)
+        if (p.copies[i])
+            gguf_note(plan, "left out: %s of %d of %d MTP modules, byte for byte the main one",
+                      i ? "shared_head.head" : "embed_tokens", p.copies[i], m->num_mtp);
+    return VB_OK;
+}

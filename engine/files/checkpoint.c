@@ -1,0 +1,410 @@
+/* engine/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
+#include "engine/files/checkpoint_internal.h"
+#include "engine/files/gguf.h"
+#include "engine/base/json.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_CHUNK 65536 /* names live in chunks, so that they never move */
+#define MAX_SHARDS 100000
+
+static const char index_name[] = "model.safetensors.index.json";
+static const char single_name[] = "model.safetensors";
+
+struct text {
+    struct text *next;
+    size_t used;
+    char bytes[TEXT_CHUNK];
+};
+
+struct copy {
+    struct copy *next;
+    char pad[64 - sizeof(struct copy *)]; /* what follows is 64-byte aligned, as vb_alloc made it */
+};
+
+int checkpoint_no_memory(const struct checkpoint *c, vb_error *err)
+{
+    return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the names of its tensors (%zu so far)", c->dir, c->count);
+}
+
+const char *checkpoint_keep_text(struct checkpoint *c, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    assert(n <= TEXT_CHUNK);
+    if (!c->text || c->text->used + n > TEXT_CHUNK) {
+        struct text *chunk = vb_alloc(&c->allocator, 1, sizeof *chunk);
+        if (!chunk)
+            return NULL;
+        chunk->next = c->text;
+        c->text = chunk;
+    }
+    char *copy = memcpy(c->text->bytes + c->text->used, s, n);
+    c->text->used += n;
+    return copy;
+}
+
+void *checkpoint_keep_copy(struct checkpoint *c, size_t bytes)
+{
+    struct copy *copy = bytes <= SIZE_MAX - sizeof *copy ? vb_alloc(&c->allocator, 1, sizeof *copy + bytes) : NULL;
+    if (!copy)
+        return NULL;
+    copy->next = c->copies;
+    c->copies = copy;
+    c->copied += bytes;
+    return copy + 1;
+}
+
+int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err)
+{
+    if (c->count == c->room) {
+        size_t room = c->room ? 2 * c->room : 256;
+        struct tensor *more = vb_alloc(&c->allocator, room, sizeof *more);
+        if (!more)
+            return checkpoint_no_memory(c, err);
+        if (c->count)
+            memcpy(more, c->tensors, c->count * sizeof *more);
+        vb_free(&c->allocator, c->tensors);
+        c->tensors = more;
+        c->room = room;
+    }
+    const char *name = checkpoint_keep_text(c, t->name);
+    if (!name)
+        return checkpoint_no_memory(c, err);
+    c->tensors[c->count] = *t;
+    c->tensors[c->count++].name = name;
+    return VB_OK;
+}
+
+static uint64_t hash(const char *s)
+{
+    uint64_t h = 14695981039346656037u;
+    while (*s)
+        h = (h ^ (unsigned char)*s++) * 1099511628211u;
+    return h ^ h >> 32;
+}
+
+/* The slot that holds this name, or the empty one where it belongs. */
+static uint32_t *find_slot(const struct checkpoint *c, const char *name)
+{
+    size_t i = hash(name) & c->slot_mask;
+    while (c->slots[i] && strcmp(c->tensors[c->slots[i] - 1].name, name))
+        i = (i + 1) & c->slot_mask;
+    return &c->slots[i];
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
+}
+
+int checkpoint_build_index(struct checkpoint *c, vb_error *err)
+{
+    size_t slots = 16;
+    while (slots < 2 * c->count)
+        slots *= 2;
+    if (c->count > UINT32_MAX - 1 || !(c->slots = vb_alloc(&c->allocator, slots, sizeof *c->slots)))
+        return checkpoint_no_memory(c, err);
+    c->slot_mask = slots - 1;
+    if (c->count)
+        qsort(c->tensors, c->count, sizeof *c->tensors, by_name);
+    for (size_t i = 0; i < c->count; i++) {
+        struct tensor *t = &c->tensors[i];
+        if (i && !strcmp(t->name, t[-1].name))
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is there twice, also in %s", t->file, t->name, t[-1].file);
+        *find_slot(c, t->name) = (uint32_t)(i + 1);
+    }
+    return VB_OK;
+}
+
+int checkpoint_create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    struct checkpoint *c = vb_alloc(a, 1, sizeof *c);
+    if (c && a)
+        c->allocator = *a;
+    if (c && (c->dir = vb_strdup(a, dir))) {
+        *out = c;
+        return VB_OK;
+    }
+    vb_free(a, c);
+    return vb_fail(err, VB_NO_MEMORY, "%s: no memory to open it", dir);
+}
+
+void checkpoint_close(struct checkpoint *c)
+{
+    if (!c)
+        return;
+    vb_allocator a = c->allocator;
+    mapping_close_all(&c->mappings, &a);
+    while (c->copies) {
+        struct copy *copy = c->copies;
+        c->copies = copy->next;
+        vb_free(&a, copy);
+    }
+    while (c->text) {
+        struct text *t = c->text;
+        c->text = t->next;
+        vb_free(&a, t);
+    }
+    vb_free(&a, c->slots);
+    vb_free(&a, c->tensors);
+    vb_free(&a, c->dir);
+    vb_free(&a, c);
+}
+
+int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, size_t count, const vb_allocator *a,
+                         vb_error *err)
+{
+    struct checkpoint *c = NULL;
+    const char *file = NULL;
+    int rc = checkpoint_create(&c, "the list", a, err);
+    if (rc)
+        return rc;
+    for (size_t i = 0; !rc && i < count; i++) {
+        struct tensor t = list[i];
+        if (!file || strcmp(file, t.file ? t.file : "")) /* lists come shard by shard */
+            file = checkpoint_keep_text(c, t.file ? t.file : "");
+        t.file = file;
+        t.data = NULL;
+        t.taken = t.copied = 0;
+        t.ignored = NULL;
+        rc = file ? checkpoint_add(c, &t, err) : checkpoint_no_memory(c, err);
+    }
+    if (!rc && !(rc = checkpoint_build_index(c, err))) {
+        *out = c;
+        return VB_OK;
+    }
+    checkpoint_close(c);
+    return rc;
+}
+
+/* Maps DIR/FILE, to be unmapped by checkpoint_close. */
+static int map_file(struct checkpoint *c, const char *file, struct mapping **out, vb_error *err)
+{
+    char *path = vb_path(&c->allocator, c->dir, file);
+    int rc = path ? mapping_open(&c->mappings, path, file, "safetensors", &c->allocator, err) : checkpoint_no_memory(c, err);
+    vb_free(&c->allocator, path);
+    *out = c->mappings;
+    return rc;
+}
+
+struct shard {
+    struct checkpoint *c;
+    const char *file; /* kept text */
+    const char *data; /* of the mapping */
+    const json_t *weight_map; /* NULL: a single file without an index */
+};
+
+static int add_entry(void *context, const struct safetensors_entry *e, vb_error *err)
+{
+    const struct shard *s = context;
+    struct tensor t = e->tensor;
+    if (s->weight_map) {
+        const char *said = json_string_value(json_object_get(s->weight_map, t.name));
+        if (!said)
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not listed in %s", s->file, t.name, index_name);
+        if (strcmp(said, s->file))
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is here, %s says it is in %s", s->file, t.name, index_name, said);
+    }
+    t.file = s->file;
+    t.data = s->data + e->begin;
+    return checkpoint_add(s->c, &t, err);
+}
+
+static int open_shard(struct checkpoint *c, const char *file, const json_t *weight_map, vb_error *err)
+{
+    struct mapping *m = NULL;
+    struct shard s = {c, checkpoint_keep_text(c, file), NULL, weight_map};
+    int rc = s.file ? map_file(c, file, &m, err) : checkpoint_no_memory(c, err);
+    if (rc)
+        return rc;
+    s.data = m->data;
+    return safetensors_parse(m->data, m->size, m->size, s.file, add_entry, &s, &c->allocator, err);
+}
+
+/* A shard lies beside its index: its name is one component, printable, and not hidden. */
+static int plain_file_name(const char *s)
+{
+    size_t n = strlen(s);
+    if (!n || n > TENSOR_MAX_NAME || s[0] == '.')
+        return 0;
+    for (; *s; s++)
+        if (*s == '/' || *s == '\\' || (unsigned char)*s < 0x20 || *s == 0x7f)
+            return 0;
+    return 1;
+}
+
+/* The shards' names as the keys of *files, in the order of their first mention. */
+static int list_shards(const json_t *root, json_t *files, const json_t **weight_map, vb_error *err)
+{
+    const char *name;
+    json_t *file;
+    char shown[JSON_SHOWN];
+    *weight_map = json_object_get(root, "weight_map");
+    if (!json_is_object(*weight_map) || !json_object_size(*weight_map))
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: weight_map is %s, wanted an object of tensor and file names", index_name,
+                       json_show(*weight_map, shown));
+    json_object_foreach((json_t *)*weight_map, name, file)
+    {
+        if (!json_is_string(file) || !plain_file_name(json_string_value(file)))
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: weight_map has %s as a file, wanted the plain name of a shard",
+                           index_name, json_show(file, shown));
+        if (json_object_set_new(files, json_string_value(file), json_true()))
+            return vb_fail(err, VB_NO_MEMORY, "%s: no memory for its shards", index_name);
+    }
+    if (json_object_size(files) > MAX_SHARDS)
+        return vb_fail(err, VB_UNSUPPORTED, "%s: %zu shards, the most is %d", index_name, json_object_size(files), MAX_SHARDS);
+    return VB_OK;
+}
+
+/* Every tensor of a shard was found in the index; now the other way round. */
+static int check_all_listed(const struct checkpoint *c, const json_t *weight_map, vb_error *err)
+{
+    const char *name;
+    json_t *file, *shown;
+    char text[JSON_SHOWN];
+    if (c->count == json_object_size(weight_map))
+        return VB_OK;
+    json_object_foreach((json_t *)weight_map, name, file)
+    {
+        if (checkpoint_find(c, name))
+            continue;
+        shown = json_string(name); /* a name that no shard's header has vouched for */
+        vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not in %s, where %s says it is", c->dir, json_show(shown, text),
+                json_string_value(file), index_name);
+        json_decref(shown);
+        return VB_BAD_CHECKPOINT;
+    }
+    return VB_OK;
+}
+
+static int open_sharded(struct checkpoint *c, const char *path, vb_error *err)
+{
+    char *text = NULL;
+    size_t size;
+    const char *file;
+    json_t *root = NULL, *files = json_object(), *value;
+    const json_t *weight_map;
+    int rc = files ? vb_read_file(&c->allocator, path, &text, &size, err) : checkpoint_no_memory(c, err);
+
+    if (!rc && !(root = json_read(text, size, index_name, err)))
+        rc = err ? err->code : VB_BAD_CHECKPOINT;
+    if (rc || (rc = list_shards(root, files, &weight_map, err)))
+        goto done;
+    json_object_foreach(files, file, value)
+        if ((rc = open_shard(c, file, weight_map, err)))
+            goto done;
+    if (!(rc = checkpoint_build_index(c, err)))
+        rc = check_all_listed(c, weight_map, err);
+done:
+    json_decref(files);
+    json_decref(root);
+    vb_free(&c->allocator, text);
+    return rc;
+}
+
+/* A GGUF file's tensors; the parsed header is not needed after. */
+static int open_gguf(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct gguf *g;
+    int rc = gguf_open(&g, path, a, err);
+    if (rc)
+        return rc;
+    rc = checkpoint_from_gguf(out, g, a, err);
+    gguf_close(g);
+    return rc;
+}
+
+int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (gguf_is_path(dir))
+        return open_gguf(out, dir, a, err);
+    int rc = checkpoint_create(&c, dir, a, err);
+    if (rc)
+        return rc;
+    char *single = vb_path(a, dir, single_name), *sharded = vb_path(a, dir, index_name);
+    if (!single || !sharded)
+        rc = checkpoint_no_memory(c, err);
+    else if (vb_file_exists(single)) /* first, as Hugging Face does */
+        rc = open_shard(c, single_name, NULL, err);
+    else if (vb_file_exists(sharded))
+        rc = open_sharded(c, sharded, err);
+    else
+        rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
+    if (!rc && !c->slots)
+        rc = checkpoint_build_index(c, err);
+    vb_free(a, sharded);
+    vb_free(a, single);
+    if (rc)
+        checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
+{
+    uint32_t i = *find_slot(c, name);
+    return i ? &c->tensors[i - 1] : NULL;
+}
+
+const struct tensor *checkpoint_take(struct checkpoint *c, const char *name)
+{
+    uint32_t i = *find_slot(c, name);
+    if (!i)
+        return NULL;
+    assert(!c->tensors[i - 1].taken && !c->tensors[i - 1].ignored);
+    c->tensors[i - 1].taken++;
+    return &c->tensors[i - 1];
+}
+
+void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why)
+{
+    struct tensor *mine = &c->tensors[t - c->tensors];
+    assert(!mine->taken && !mine->ignored);
+    mine->ignored = why;
+}
+
+void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t)
+{
+    c->tensors[t - c->tensors].copied = 1;
+}
+
+size_t checkpoint_count(const struct checkpoint *c)
+{
+    return c->count;
+}
+
+const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i)
+{
+    assert(i < c->count);
+    return &c->tensors[i];
+}
+
+size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, size_t *first)
+{
+    size_t n = strlen(prefix), low = 0, high = c->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(c->tensors[middle].name, prefix) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *first = low;
+    for (high = low; high < c->count && !strncmp(c->tensors[high].name, prefix, n); high++)
+        ;
+    return high - low;
+}
+
+size_t checkpoint_copied(const struct checkpoint *c)
+{
+    return c->copied;
+}
+
+const char *checkpoint_dir(const struct checkpoint *c)
+{
+    return c->dir;
+}

@@ -1,0 +1,336 @@
+/* engine/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
+ *
+ * Most are the same matrix under another name, and stay where they are mapped; RoPE's rows too: for this architecture
+ * llama.cpp's converter permutes none, and rotates adjacent pairs. Two things differ:
+ *
+ *   ffn_gate_exps [E, i, d]       E matrices one after the other, each the tensor of an expert here.
+ *   attn_k_b [H, c, n] (W_uk of each head, transposed) and attn_v_b [H, v, c], in place of kv_b_proj [H(n+v), c]: copied
+ *                                 together at open, so that the sum over n runs as it does on any other file
+ *                                 (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj itself.
+ *
+ * Where one of the two is quantised they stay apart, under names that no Hugging Face checkpoint has. Blocks of attn_k_b run
+ * along n, so no copy can turn them round: it is k_b_proj_transposed [H c, n] then; one that is not quantised is copied,
+ * k_b_proj [H n, c]. attn_v_b is v_b_proj [H v, c]. */
+#include "engine/files/checkpoint_internal.h"
+#include "engine/files/gguf.h"
+#include "simd/decode.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *gguf, *hf;
+} outside[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+}, inside[] = { /* blk.L. and model.layers.L. */
+    {"attn_norm.weight", "input_layernorm.weight"},
+    {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
+    {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
+    {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
+    {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
+    {"attn_kv_b.weight", "self_attn.kv_b_proj.weight"},
+    {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate.weight", "mlp.gate_proj.weight"},
+    {"ffn_up.weight", "mlp.up_proj.weight"},
+    {"ffn_down.weight", "mlp.down_proj.weight"},
+    {"ffn_gate_inp.weight", "mlp.gate.weight"},
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
+    {"nextn.embed_tokens.weight", "embed_tokens.weight"},
+    {"nextn.enorm.weight", "enorm.weight"},
+    {"nextn.hnorm.weight", "hnorm.weight"},
+    {"nextn.eh_proj.weight", "eh_proj.weight"},
+    {"nextn.shared_head_norm.weight", "shared_head.norm.weight"},
+    {"nextn.shared_head_head.weight", "shared_head.head.weight"},
+}, experts[] = {
+    {"ffn_gate_exps.weight", "gate_proj.weight"},
+    {"ffn_up_exps.weight", "up_proj.weight"},
+    {"ffn_down_exps.weight", "down_proj.weight"},
+};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+#define MOST_EXPERTS 65536 /* as many as a config may have */
+
+struct reader {
+    struct checkpoint *c;
+    const struct gguf *g;
+    int64_t heads;
+    vb_error *err;
+};
+
+/* The tensor as it stands in the file, with a file name that outlives g; its name is the caller's affair. */
+static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *from)
+{
+    *t = (struct tensor){.dtype = from->type->dtype, .ndim = from->ndim, .data = from->data, .bytes = from->bytes};
+    if (from->type->dtype == DTYPE_OTHER)
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q5_1, Q4_K, "
+                       "Q5_K and Q6_K", from->file, (int)from->name.size, from->name.s, from->type->name);
+    memcpy(t->shape, from->shape, sizeof t->shape);
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", from->type->name);
+    if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* names come sorted, files in runs */
+        t->file = r->c->tensors[r->c->count - 1].file;
+    else
+        t->file = checkpoint_keep_text(r->c, from->file);
+    return t->file ? VB_OK : checkpoint_no_memory(r->c, r->err);
+}
+
+static int add(struct reader *r, struct tensor *t, const char *name)
+{
+    t->name = name;
+    return checkpoint_add(r->c, t, r->err);
+}
+
+static int add_as(struct reader *r, const struct gguf_tensor *from, const char *prefix, const char *name)
+{
+    char whole[2 * TENSOR_MAX_NAME];
+    struct tensor t;
+    int rc = begin(r, &t, from);
+    snprintf(whole, sizeof whole, "%s%s", prefix, name);
+    return rc ? rc : add(r, &t, whole);
+}
+
+/* ---- experts ---- */
+
+static int add_experts(struct reader *r, const struct gguf_tensor *from, const char *prefix, const char *name)
+{
+    char whole[TENSOR_MAX_NAME + 1];
+    struct tensor t;
+    int rc = begin(r, &t, from);
+    if (rc)
+        return rc;
+    if (from->ndim != 3 || from->shape[0] > MOST_EXPERTS)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of up to %d experts", t.file,
+                       (int)from->name.size, from->name.s, MOST_EXPERTS);
+    t.ndim = 2;
+    memmove(t.shape, t.shape + 1, 2 * sizeof *t.shape);
+    t.shape[2] = 0;
+    t.bytes /= (size_t)from->shape[0];
+    for (int64_t e = 0; !rc && e < from->shape[0]; e++) {
+        t.data = from->data + (size_t)e * t.bytes;
+        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%s", prefix, (long long)e, name);
+        rc = add(r, &t, whole);
+    }
+    return rc;
+}
+
+/* ---- kv_b_proj's two parts ---- */
+
+struct part { /* [H, rows, cols] */
+    const unsigned char *data;
+    size_t rows, cols, size; /* bytes of a number, if not quantised */
+    enum dtype dtype;
+};
+
+/* [H, rows, cols], or as ik_llama.cpp's converter had it, [H rows, cols]. */
+static int read_part(const struct reader *r, const struct gguf_tensor *t, struct part *p)
+{
+    size_t H = (size_t)r->heads;
+    size_t rows = t->ndim > 1 ? (size_t)t->shape[t->ndim - 2] : 0, cols = (size_t)t->shape[t->ndim - 1];
+    int good = t->ndim == 3 ? t->shape[0] == r->heads : t->ndim == 2 && rows % H == 0;
+    *p = (struct part){t->data, t->ndim == 3 ? rows : rows / H, cols, t->type->bytes, t->type->dtype};
+    if (good)
+        return VB_OK;
+    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of %lld heads", t->file, (int)t->name.size,
+                   t->name.s, (long long)r->heads);
+}
+
+/* The matrix of head h, as it is stored or, when numbers are to have another size, widened to f32. */
+static const unsigned char *head_of(const struct part *p, size_t h, size_t size, float *wide)
+{
+    size_t numbers = p->rows * p->cols;
+    const unsigned char *head = p->data + h * numbers * p->size;
+    if (size == p->size)
+        return head;
+    struct weight_view w = {.type = p->dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_BF16, .data = head, .rows = 1,
+                            .cols = numbers, .stride = numbers};
+    decode_weights(wide, &w, 0, 0, numbers);
+    return (const unsigned char *)wide;
+}
+
+#define TILE 32 /* rows and columns: what is read down a column stays in the cache until its lines are used up */
+
+/* to [N, C] is the transpose of from [C, N]. */
+static inline void transpose_numbers(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
+{
+    for (size_t c0 = 0; c0 < C; c0 += TILE)
+        for (size_t n0 = 0; n0 < N; n0 += TILE)
+            for (size_t n = n0; n < N && n < n0 + TILE; n++)
+                for (size_t c = c0; c < C && c < c0 + TILE; c++)
+                    memcpy(to + (n * C + c) * size, from + (c * N + n) * size, size);
+}
+
+static void transpose(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
+{
+    if (size == 2) /* a constant: the compiler makes a single move of it */
+        transpose_numbers(to, from, C, N, 2);
+    else
+        transpose_numbers(to, from, C, N, 4);
+}
+
+/* to [H, n + v, c]: of each head the transpose of k [c, n], then v [v, c]. */
+static void join(unsigned char *to, size_t size, const struct part *k, const struct part *v, size_t heads, float *wide)
+{
+    size_t C = k->rows, N = k->cols;
+    for (size_t h = 0; h < heads; h++) {
+        transpose(to, head_of(k, h, size, wide), C, N, size);
+        to += N * C * size;
+        memcpy(to, head_of(v, h, size, wide), v->rows * C * size);
+        to += v->rows * C * size;
+    }
+}
+
+static int add_named(struct reader *r, struct tensor *t, const char *prefix, const char *name)
+{
+    char whole[TENSOR_MAX_NAME + 1];
+    snprintf(whole, sizeof whole, "%s%s", prefix, name);
+    return add(r, t, whole);
+}
+
+/* [H rows, cols] */
+static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t cols)
+{
+    t->ndim = 2;
+    t->shape[0] = r->heads * (int64_t)rows;
+    t->shape[1] = (int64_t)cols;
+    t->shape[2] = 0;
+}
+
+/* Memory for all numbers of *t, which is to have `size` bytes for each. */
+static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
+{
+    size_t numbers;
+    if (__builtin_mul_overflow((size_t)t->shape[0], (size_t)t->shape[1], &numbers) ||
+        __builtin_mul_overflow(numbers, size, &t->bytes))
+        return NULL;
+    void *copy = checkpoint_keep_copy(r->c, t->bytes);
+    t->data = copy;
+    return copy;
+}
+
+/* Two parts of one type keep it; of two, both widen to F32, which holds either exactly. */
+static int add_joined(struct reader *r, struct tensor *t, const struct part *k, const struct part *v, const char *prefix)
+{
+    float *wide = NULL;
+    set_shape(r, t, k->cols + v->rows, k->rows);
+    if (k->dtype != v->dtype) {
+        t->dtype = DTYPE_F32;
+        strcpy(t->dtype_name, "F32");
+        wide = vb_alloc(&r->c->allocator, (k->cols > v->rows ? k->cols : v->rows) * k->rows, sizeof *wide);
+    }
+    size_t size = t->dtype == DTYPE_F32 ? 4 : 2;
+    unsigned char *copy = k->dtype == v->dtype || wide ? begin_copy(r, t, size) : NULL;
+    if (copy)
+        join(copy, size, k, v, (size_t)r->heads, wide);
+    vb_free(&r->c->allocator, wide);
+    return copy ? add_named(r, t, prefix, "self_attn.kv_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+}
+
+/* attn_k_b whose attn_v_b is quantised, and which is not */
+static int add_turned(struct reader *r, struct tensor *t, const struct part *k, const char *prefix)
+{
+    size_t head = k->rows * k->cols * k->size;
+    set_shape(r, t, k->cols, k->rows);
+    unsigned char *copy = begin_copy(r, t, k->size);
+    for (size_t h = 0; copy && h < (size_t)r->heads; h++)
+        transpose(copy + h * head, k->data + h * head, k->rows, k->cols, k->size);
+    return copy ? add_named(r, t, prefix, "self_attn.k_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
+}
+
+static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struct gguf_tensor *v_b, const char *prefix)
+{
+    struct part k, v;
+    struct tensor keys, values;
+    int rc = begin(r, &keys, k_b);
+    if (rc || (rc = begin(r, &values, v_b)) || (rc = read_part(r, k_b, &k)) || (rc = read_part(r, v_b, &v)))
+        return rc;
+    if (k.rows != v.cols)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu", keys.file,
+                       (int)k_b->name.size, k_b->name.s, k.rows, v.cols);
+    if (!dtype_is_quantised(k.dtype) && !dtype_is_quantised(v.dtype))
+        return add_joined(r, &keys, &k, &v, prefix);
+    set_shape(r, &keys, k.rows, k.cols);
+    set_shape(r, &values, v.rows, v.cols);
+    rc = dtype_is_quantised(k.dtype) ? add_named(r, &keys, prefix, "self_attn.k_b_proj_transposed.weight")
+                                     : add_turned(r, &keys, &k, prefix);
+    return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
+}
+
+/* `rest` is what follows blk.L. in the name of attn_k_b or attn_v_b: 1 when it belongs to a pair that is (or was) joined. */
+static int is_of_pair(const struct reader *r, const char *block, const char *rest, const struct gguf_tensor **k_b,
+                      const struct gguf_tensor **v_b)
+{
+    char name[TENSOR_MAX_NAME + 1];
+    if (strcmp(rest, "attn_k_b.weight") && strcmp(rest, "attn_v_b.weight"))
+        return 0;
+    snprintf(name, sizeof name, "%sattn_kv_b.weight", block);
+    if (gguf_find_tensor(r->g, name))
+        return 0;
+    snprintf(name, sizeof name, "%sattn_k_b.weight", block);
+    *k_b = gguf_find_tensor(r->g, name);
+    snprintf(name, sizeof name, "%sattn_v_b.weight", block);
+    *v_b = gguf_find_tensor(r->g, name);
+    return *k_b && *v_b;
+}
+
+/* ---- names ---- */
+
+static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest, const char *prefix)
+{
+    const struct gguf_tensor *k_b, *v_b;
+    for (size_t i = 0; i < COUNT(inside); i++)
+        if (!strcmp(rest, inside[i].gguf))
+            return add_as(r, t, prefix, inside[i].hf);
+    for (size_t i = 0; i < COUNT(experts); i++)
+        if (!strcmp(rest, experts[i].gguf))
+            return add_experts(r, t, prefix, experts[i].hf);
+    if (is_of_pair(r, block, rest, &k_b, &v_b))
+        return t == k_b ? add_pair(r, k_b, v_b, prefix) : VB_OK;
+    return add_as(r, t, block, rest);
+}
+
+/* A name that is not known stays as it is: the binder says that it has no place. */
+static int add_tensor(struct reader *r, const struct gguf_tensor *t)
+{
+    char name[TENSOR_MAX_NAME + 1], block[32], prefix[32];
+    int layer, at = 0;
+    memcpy(name, t->name.s, t->name.size);
+    name[t->name.size] = 0;
+    for (size_t i = 0; i < COUNT(outside); i++)
+        if (!strcmp(name, outside[i].gguf))
+            return add_as(r, t, "", outside[i].hf);
+    if (sscanf(name, "blk.%6d.%n", &layer, &at) < 1 || !at || layer < 0)
+        return add_as(r, t, "", name);
+    snprintf(block, sizeof block, "blk.%d.", layer);
+    snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
+    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* blk.+1., blk.01. */
+        return add_as(r, t, "", name);
+    return add_of_layer(r, t, block, name + at, prefix);
+}
+
+int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_allocator *a, vb_error *err)
+{
+    struct checkpoint *c = NULL;
+    int rc = checkpoint_create(&c, gguf_path(g), a, err);
+    if (rc)
+        return rc;
+    struct reader r = {.c = c, .g = g, .err = err};
+    if (!gguf_integer(gguf_find(g, "deepseek2.attention.head_count"), &r.heads) || r.heads < 1)
+        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: deepseek2.attention.head_count is missing or no count", gguf_name(g));
+    c->mappings = gguf_take_mappings(g);
+    for (size_t i = 0; !rc && i < gguf_tensors(g); i++)
+        rc = add_tensor(&r, gguf_tensor(g, i));
+    if (!rc)
+        rc = checkpoint_build_index(c, err);
+    if (rc)
+        checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}

@@ -1,0 +1,472 @@
+/* engine/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
+ * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
+#include "engine/model/config_reader.h"
+#include "engine/files/gguf.h"
+
+#include "ops/mistake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WIDTH 268435456 /* no width derived from several (H(n+r), Hv, ...) is more than 2^28: an int holds twice that */
+
+static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
+static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noaux_tc", NULL};
+
+/* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config and Glm4MoeLiteConfig (transformers 5.23). A key that
+ * those classes lack has the default of the official code: scoring_func and topk_method are what each class computes. */
+static const struct key {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    double least, most, null;
+    double preset[3];
+} keys[] = {
+#define KEY(name, kind, ...) {#name, kind, offsetof(struct config, name), __VA_ARGS__}
+    KEY(vocab_size, INTEGER, 1, DIM, NONE, {102400, 129280, 154880}),
+    KEY(hidden_size, INTEGER, 1, DIM, NONE, {4096, 7168, 2048}),
+    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, {32, 61, 47}),
+    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, {0, 1, 0}),
+    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, {2048, 4096, 202752}),
+    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, {1e-6, 1e-6, 1e-5}),
+    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, {0, 0, 0}),
+    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, {32, 128, 20}),
+    KEY(q_lora_rank, INTEGER, 0, DIM, 0, {1536, 1536, 768}),
+    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, {512, 512, 512}),
+    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, {128, 128, 192}),
+    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, {64, 64, 64}),
+    KEY(v_head_dim, INTEGER, 1, DIM, NONE, {128, 128, 256}),
+    KEY(rope_theta, REAL, 1.001, 1e15, NONE, {10000, 10000, 10000}),
+    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, {1, 1, 1}),
+    KEY(intermediate_size, INTEGER, 1, DIM, NONE, {11008, 18432, 10240}),
+    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, {1407, 2048, 1536}),
+    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, {64, 256, 64}),
+    KEY(n_shared_experts, INTEGER, 0, 65536, 0, {2, 1, 1}),
+    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, {NONE, 8, 4}),
+    KEY(n_group, INTEGER, 1, 65536, 0, {0, 8, 1}),
+    KEY(topk_group, INTEGER, 1, 65536, 0, {0, 4, 1}),
+    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, {0, 3, 1}),
+    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, {1, 1, 1}),
+    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, {0, 1, 1}),
+    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, {1, 2.5, 1.8}),
+    KEY(scoring_func, SCORING, 0, 1, NONE, {SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID}),
+    KEY(topk_method, TOPK, 0, 2, NONE, {TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC}),
+    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, {1, 0, 0}),
+#undef KEY
+};
+
+#define KEYS (sizeof keys / sizeof *keys)
+_Static_assert(KEYS <= 64, "config.from_default has one bit for each key");
+
+static const struct family {
+    const char *architecture, *model_type[2];
+    int eos_token_id;
+} families[] = {
+    {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2},
+    {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1},
+    {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1},
+};
+
+/* Architectures that a user may well try: why not. */
+static const struct {
+    const char *architecture, *why;
+} refused_architectures[] = {
+    {"DeepseekV32ForCausalLM", "the sparse attention indexer of DeepSeek-V3.2 is not computed here"},
+    {"DeepseekV4ForCausalLM", "the compressed sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
+    {"GlmMoeDsaForCausalLM", "the sparse attention indexer of GLM-5 is not computed here"},
+    {"LongcatFlashForCausalLM", "the zero experts of LongCat are not computed here"},
+    {"KimiK25ForConditionalGeneration", "a model of images and text; its text model alone would be DeepseekV3ForCausalLM"},
+};
+
+/* Keys that change what is computed, on architectures whose class may not even know them. */
+static const struct {
+    const char *key, *what;
+} refused_keys[] = {
+    {"index_topk", "a sparse attention indexer, as in DeepSeek-V3.2"},
+    {"zero_expert_num", "zero experts, as in LongCat"},
+    {"hc_mult", "hyper-connections, as in DeepSeek-V4"},
+    {"compress_ratios", "compressed attention, as in DeepSeek-V4"},
+    {"o_lora_rank", "a factored output projection, as in DeepSeek-V4"},
+    {"num_hash_layers", "hash routing, as in DeepSeek-V4"},
+    {"swiglu_limit", "a limited SwiGLU"},
+    {"attention_bias", "bias in attention"},
+    {"mlp_bias", "bias in the feed-forward layers"},
+    {"compression_config", "this form of quantization"},
+    {"vision_config", "a vision tower"},
+};
+
+int config_bad(const struct reader *r, const char *inside, const char *key, const json_t *value, const char *wanted)
+{
+    char shown[JSON_SHOWN];
+    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s%s%s is %s, wanted %s", r->name, inside ? inside : "", inside ? "." : "",
+                   key, json_show(value, shown), wanted);
+}
+
+int config_unsupported(const struct reader *r, const char *inside, const char *key, const json_t *value, const char *known)
+{
+    char shown[JSON_SHOWN];
+    return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s%s%s %s is not supported, only %s", r->name, inside ? inside : "",
+                   inside ? "." : "", key, json_show(value, shown), known);
+}
+
+int config_number(const struct reader *r, const char *inside, const char *key, const json_t *value, enum kind kind,
+                  double least, double most, double *out)
+{
+    char wanted[96];
+    double x = json_is_true(value) ? 1.0 : json_number_value(value);
+    int typed = kind == BOOLEAN ? json_is_boolean(value) : kind == INTEGER ? json_is_integer(value) : json_is_number(value);
+    if (typed && x >= least && x <= most) {
+        *out = x;
+        return VB_OK;
+    }
+    if (kind == BOOLEAN)
+        snprintf(wanted, sizeof wanted, "true or false");
+    else
+        snprintf(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
+    return config_bad(r, inside, key, value, wanted);
+}
+
+int config_must_be(const struct reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
+                   int needed)
+{
+    const json_t *value = json_object_get(object, key);
+    if (value ? json_is_string(value) && !strcmp(json_string_value(value), wanted) : !needed)
+        return VB_OK;
+    return config_unsupported(r, inside, key, value, wanted);
+}
+
+static int read_choice(const struct reader *r, const char *key, const json_t *value, const char *const *names, double *out)
+{
+    char known[64] = "";
+    if (!json_is_string(value))
+        return config_bad(r, NULL, key, value, "a string");
+    for (int i = 0; names[i]; i++) {
+        if (!strcmp(json_string_value(value), names[i])) {
+            *out = i;
+            return VB_OK;
+        }
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", names[i]);
+    }
+    return config_unsupported(r, NULL, key, value, known);
+}
+
+static void store(struct config *c, const struct key *k, double x)
+{
+    void *at = (char *)c + k->offset;
+    switch (k->kind) {
+    case REAL: *(double *)at = x; break;
+    case SCORING: *(enum scoring_func *)at = (enum scoring_func)x; break;
+    case TOPK: *(enum topk_method *)at = (enum topk_method)x; break;
+    default: *(int *)at = (int)x;
+    }
+}
+
+int config_switched_on(const json_t *v)
+{
+    return v && !json_is_null(v) && !json_is_false(v) && !(json_is_number(v) && json_number_value(v) == 0.0) &&
+           !(json_is_object(v) && !json_object_size(v)) && !(json_is_array(v) && !json_array_size(v));
+}
+
+static int read_key(const struct reader *r, size_t i, int family)
+{
+    const struct key *k = &keys[i];
+    const json_t *value = json_object_get(r->root, k->name);
+    double x = k->preset[family];
+    int rc = VB_OK;
+    if (!value && k->offset == offsetof(struct config, rope_theta)) /* new files have it inside rope_parameters */
+        value = json_object_get(config_rope_object(r), k->name);
+    if (!value) {
+        r->c->from_default |= (uint64_t)1 << i;
+        if (isnan(x))
+            return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s is missing, and %s has no default for it", r->name, k->name,
+                           r->c->architecture);
+    } else if (json_is_null(value) && !isnan(k->null)) {
+        x = k->null;
+    } else if (k->kind == SCORING || k->kind == TOPK) {
+        rc = read_choice(r, k->name, value, k->kind == SCORING ? scoring_names : topk_names, &x);
+    } else {
+        rc = config_number(r, NULL, k->name, value, k->kind, k->least, k->most, &x);
+    }
+    if (!rc)
+        store(r->c, k, x);
+    return rc;
+}
+
+int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default)
+{
+    if (i >= KEYS)
+        return 0;
+    const void *at = (const char *)c + keys[i].offset;
+    switch (keys[i].kind) {
+    case REAL: snprintf(value, 32, "%.10g", *(const double *)at); break;
+    case BOOLEAN: snprintf(value, 32, "%s", *(const int *)at ? "true" : "false"); break;
+    case SCORING: snprintf(value, 32, "%s", scoring_names[c->scoring_func]); break;
+    case TOPK: snprintf(value, 32, "%s", topk_names[c->topk_method]); break;
+    default: snprintf(value, 32, "%d", *(const int *)at);
+    }
+    *key = keys[i].name;
+    *from_default = (int)(c->from_default >> i & 1);
+    return 1;
+}
+
+/* The family of the first of `architectures`, else of model_type, as Hugging Face's AutoConfig does. When both are
+ * there they must agree: a V3.2 that calls itself V3 in one place is still a V3.2. */
+static int read_family(const struct reader *r, int *family)
+{
+    json_t *list = json_object_get(r->root, "architectures"), *type = json_object_get(r->root, "model_type");
+    json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
+    const char *architecture = json_string_value(first), *model_type = json_string_value(type);
+    char shown[JSON_SHOWN], shown_too[JSON_SHOWN];
+    int by_name = -1, by_type = -1;
+
+    if (!architecture && !model_type)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: it has neither architectures nor model_type", r->name);
+    for (int f = 0; f < 3; f++) {
+        if (architecture && !strcmp(architecture, families[f].architecture))
+            by_name = f;
+        for (int t = 0; t < 2; t++)
+            if (model_type && families[f].model_type[t] && !strcmp(model_type, families[f].model_type[t]))
+                by_type = f;
+    }
+    for (size_t i = 0; architecture && i < sizeof refused_architectures / sizeof *refused_architectures; i++)
+        if (!strcmp(architecture, refused_architectures[i].architecture))
+            return vb_fail(r->err, VB_UNSUPPORTED, "%s: architecture %s is not supported: %s", r->name, architecture,
+                           refused_architectures[i].why);
+    if (architecture ? by_name < 0 : by_type < 0)
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %s is not supported, only %s, %s and %s", r->name,
+                       architecture ? "architecture" : "model_type", json_show(architecture ? first : type, shown),
+                       families[0].architecture, families[1].architecture, families[2].architecture);
+    *family = architecture ? by_name : by_type;
+    if (model_type && by_type != *family)
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: model_type %s with architecture %s is not supported", r->name,
+                       json_show(type, shown_too), json_show(first, shown));
+    snprintf(r->c->architecture, sizeof r->c->architecture, "%s", families[*family].architecture);
+    snprintf(r->c->model_type, sizeof r->c->model_type, "%s", model_type ? model_type : families[*family].model_type[0]);
+    return VB_OK;
+}
+
+static int refuse_features(const struct reader *r)
+{
+    char shown[JSON_SHOWN];
+    for (size_t i = 0; i < sizeof refused_keys / sizeof *refused_keys; i++) {
+        const json_t *value = json_object_get(r->root, refused_keys[i].key);
+        if (config_switched_on(value))
+            return vb_fail(r->err, VB_UNSUPPORTED, "%s: there is no support for %s (%s is %s)", r->name, refused_keys[i].what,
+                           refused_keys[i].key, json_show(value, shown));
+    }
+    const json_t *mla = json_object_get(r->root, "use_mla");
+    if (mla && !json_is_true(mla))
+        return config_unsupported(r, NULL, "use_mla", mla, "true");
+    return config_must_be(r, NULL, r->root, "hidden_act", "silu", 0);
+}
+
+/* A number, a list of numbers, or null: none. */
+static int read_eos(const struct reader *r, const json_t *value)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : json_is_null(value) ? 0 : 1;
+    double id = 0;
+    if (n > CONFIG_MAX_EOS)
+        return config_unsupported(r, NULL, "eos_token_id", value, "a list of up to 16");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
+        int rc = config_number(r, NULL, "eos_token_id", one, INTEGER, 0, 2147483647, &id);
+        if (rc)
+            return rc;
+        r->c->eos_token_ids[i] = (int)id;
+    }
+    r->c->num_eos = (int)n;
+    return VB_OK;
+}
+
+/* generation_config.json comes first: the published files put the end of a turn there, and only there. */
+static int read_generation(const struct reader *r, const char *text, size_t size)
+{
+    struct reader g = {r->c, NULL, "generation_config.json", r->err};
+    int rc = VB_OK;
+    if (!(g.root = json_read(text, size, g.name, g.err)))
+        return r->err ? r->err->code : VB_BAD_CHECKPOINT;
+    const json_t *value = json_object_get(g.root, "eos_token_id");
+    if (!json_is_object(g.root))
+        rc = vb_fail(g.err, VB_BAD_CHECKPOINT, "%s: it is not an object", g.name);
+    else if (value && !json_is_null(value))
+        rc = read_eos(&g, value);
+    json_decref(g.root);
+    return rc;
+}
+
+/* GLM lists the kind of every layer: dense ones first, then sparse ones, which first_k_dense_replace says as well. */
+static int read_layer_types(const struct reader *r)
+{
+    static const char key[] = "mlp_layer_types";
+    const json_t *types = json_object_get(r->root, key);
+    size_t dense = 0, n = json_array_size(types);
+    if (!types || json_is_null(types))
+        return VB_OK;
+    if (!json_is_array(types) || n != (size_t)r->c->num_hidden_layers)
+        return config_bad(r, NULL, key, types, "a list of num_hidden_layers names");
+    for (size_t i = 0; i < n; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || (strcmp(type, "dense") && strcmp(type, "sparse")))
+            return config_bad(r, NULL, key, types, "a list of \"dense\" and \"sparse\"");
+        if (!strcmp(type, "dense") && dense++ != i)
+            return config_unsupported(r, NULL, key, types, "dense layers first, then sparse ones");
+    }
+    const json_t *first = json_object_get(r->root, "first_k_dense_replace");
+    if ((first && r->c->first_k_dense_replace != (int)dense) || r->c->moe_layer_freq != 1)
+        return config_bad(r, NULL, key, types, "what first_k_dense_replace and moe_layer_freq say");
+    r->c->first_k_dense_replace = (int)dense;
+    return VB_OK;
+}
+
+/* Groups: the router divides E by n_group, sums two choices of a group, and draws all its experts from topk_group. */
+static int check_routing(const struct reader *r)
+{
+    struct config *c = r->c;
+    if (c->topk_method == TOPK_GREEDY) {
+        c->n_group += !c->n_group;
+        c->topk_group += !c->topk_group;
+        if (c->num_experts_per_tok <= c->n_routed_experts)
+            return VB_OK;
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: num_experts_per_tok is %d, n_routed_experts only %d", r->name,
+                       c->num_experts_per_tok, c->n_routed_experts);
+    }
+    if (!c->n_group || !c->topk_group)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s is missing, and topk_method is %s", r->name,
+                       c->n_group ? "topk_group" : "n_group", topk_names[c->topk_method]);
+    if (c->n_routed_experts % c->n_group)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: n_routed_experts %d is not a multiple of n_group %d", r->name,
+                       c->n_routed_experts, c->n_group);
+    int size = c->n_routed_experts / c->n_group;
+    if (c->topk_group > c->n_group)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: topk_group is %d, n_group only %d", r->name, c->topk_group, c->n_group);
+    if (c->topk_method == TOPK_NOAUX_TC && size < 2)
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: topk_method noaux_tc with groups of one expert is not supported", r->name);
+    if (c->num_experts_per_tok > c->topk_group * size)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: num_experts_per_tok is %d, topk_group %d groups of %d hold fewer",
+                       r->name, c->num_experts_per_tok, c->topk_group, size);
+    return VB_OK;
+}
+
+static int check_sizes(const struct reader *r)
+{
+    struct config *c = r->c;
+    int64_t H = c->num_attention_heads, n = c->qk_nope_head_dim, rope = c->qk_rope_head_dim, v = c->v_head_dim;
+    const struct {
+        const char *what;
+        int64_t size;
+    } widths[] = {
+        {"num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)", H * (n + rope)},
+        {"num_attention_heads * (qk_nope_head_dim + v_head_dim)", H * (n + v)},
+        {"n_shared_experts * moe_intermediate_size", (int64_t)c->n_shared_experts * c->moe_intermediate_size},
+    };
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i].size > WIDTH)
+            return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s is %lld, the most is %d", r->name, widths[i].what,
+                           (long long)widths[i].size, WIDTH);
+    if (rope % 2)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: qk_rope_head_dim is %lld, wanted an even number", r->name,
+                       (long long)rope);
+
+    /* in MLA every head has its own key and value: the count of key heads is redundant, and says so or is wrong */
+    const json_t *kv = json_object_get(r->root, "num_key_value_heads");
+    if (kv && !json_is_null(kv) && !(json_is_integer(kv) && json_integer_value(kv) == H))
+        return config_bad(r, NULL, "num_key_value_heads", kv, "num_attention_heads");
+    return VB_OK;
+}
+
+int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
+                     vb_error *err)
+{
+    struct config c = {.latent_eps = 1e-6};
+    struct reader r = {&c, root, name, err};
+    int family = 0, rc;
+
+    if (!json_is_object(root))
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
+    if ((rc = read_family(&r, &family)) || (rc = refuse_features(&r)))
+        return rc;
+    for (size_t i = 0; i < KEYS; i++)
+        if ((rc = read_key(&r, i, family)))
+            return rc;
+    if ((rc = config_read_rope(&r)) || (rc = config_read_quantization(&r)) || (rc = read_layer_types(&r)) ||
+        (rc = check_routing(&r)) || (rc = check_sizes(&r)))
+        return rc;
+    const json_t *eos = json_object_get(r.root, "eos_token_id");
+    c.eos_token_ids[0] = families[family].eos_token_id;
+    c.num_eos = 1;
+    if ((eos && (rc = read_eos(&r, eos))) || (generation && (rc = read_generation(&r, generation, generation_size))))
+        return rc;
+    *out = c;
+    return VB_OK;
+}
+
+int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
+                 const char *name, vb_error *err)
+{
+    json_t *root = json_read(json, size, name, err);
+    if (!root)
+        return err ? err->code : VB_BAD_CHECKPOINT;
+    int rc = config_from_json(out, root, generation, generation_size, name, err);
+    json_decref(root);
+    return rc;
+}
+
+static int read_gguf(struct config *out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct gguf *g;
+    int rc = gguf_open(&g, path, a, err);
+    if (!rc)
+        rc = config_from_gguf(out, g, err);
+    gguf_close(g);
+    return rc;
+}
+
+int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    if (gguf_is_path(dir))
+        return read_gguf(out, dir, a, err);
+    char *path = vb_path(a, dir, "config.json"), *generation_path = vb_path(a, dir, "generation_config.json");
+    char *text = NULL, *generation = NULL;
+    size_t size = 0, generation_size = 0;
+    int rc;
+
+    if (!path || !generation_path)
+        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+    else if (!(rc = vb_read_file(a, path, &text, &size, err)) && vb_file_exists(generation_path))
+        rc = vb_read_file(a, generation_path, &generation, &generation_size, err);
+    if (!rc)
+        rc = config_parse(out, text, size, generation, generation_size, "config.json", err);
+    vb_free(a, generation);
+    vb_free(a, text);
+    vb_free(a, generation_path);
+    vb_free(a, path);
+    return rc;
+}
+
+const char *config_origin(const struct config *c)
+{
+    return c->gguf ? "the metadata" : "config.json";
+}
+
+int config_layer_is_moe(const struct config *c, int layer)
+{
+    return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
+}
+
+void config_follow(struct config *c, const struct conventions *conventions)
+{
+    c->conventions = *conventions;
+    c->latent_eps = conventions->value[LATENT_EPS] || MISTAKE(latent_eps_of_config) ? c->rms_norm_eps : 1e-6;
+}
+
+int precision_parse(enum precision *out, const char *name, vb_error *err)
+{
+    static const char *const names[] = {"f32", "bf16", "q8", "q4"};
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name ? name : "f32", names[i])) {
+            *out = (enum precision)i;
+            return VB_OK;
+        }
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8 and q4", name);
+}

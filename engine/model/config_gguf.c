@@ -1,0 +1,373 @@
+/* engine/config_gguf.c -- the metadata of a GGUF file, of llama.cpp's architecture "deepseek2", said as a config.json says it.
+ * So both go through the same checks, and a value means the same in both.
+ *
+ * What surprises: a file that has no expert_group_count is routed without groups, as llama.cpp does it. Older converters
+ * left the key out of files of DeepSeek-V3, whose own code looks for experts in 4 of 8 groups only. `inspect` says so. */
+#include "engine/model/config_reader.h"
+#include "engine/files/gguf.h"
+
+#include <stdio.h>
+
+#define PREFIX "deepseek2."
+
+/* What a key that is missing means: an error, nothing (the class's default), null, 0, 1 or false. */
+enum absent { NEEDED, SILENT, IS_NULL, IS_0, IS_1, IS_FALSE };
+
+static const struct key {
+    const char *gguf, *json; /* json NULL: known, and read elsewhere or of no consequence */
+    enum kind kind;
+    enum absent absent;
+} keys[] = {
+    {"context_length", "max_position_embeddings", INTEGER, NEEDED},
+    {"embedding_length", "hidden_size", INTEGER, NEEDED},
+    {"feed_forward_length", "intermediate_size", INTEGER, NEEDED},
+    {"attention.head_count", "num_attention_heads", INTEGER, NEEDED},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", REAL, NEEDED},
+    {"attention.q_lora_rank", "q_lora_rank", INTEGER, IS_NULL},
+    {"attention.kv_lora_rank", "kv_lora_rank", INTEGER, NEEDED},
+    {"rope.dimension_count", "qk_rope_head_dim", INTEGER, NEEDED},
+    {"rope.freq_base", "rope_theta", REAL, NEEDED},
+    {"leading_dense_block_count", "first_k_dense_replace", INTEGER, IS_0},
+    {"expert_feed_forward_length", "moe_intermediate_size", INTEGER, NEEDED},
+    {"expert_count", "n_routed_experts", INTEGER, NEEDED},
+    {"expert_used_count", "num_experts_per_tok", INTEGER, NEEDED},
+    {"expert_shared_count", "n_shared_experts", INTEGER, IS_0},
+    {"expert_group_count", "n_group", INTEGER, IS_1},
+    {"expert_group_used_count", "topk_group", INTEGER, IS_1},
+    {"expert_weights_scale", "routed_scaling_factor", REAL, IS_1},
+    {"expert_weights_norm", "norm_topk_prob", BOOLEAN, IS_FALSE},
+    {"vocab_size", NULL, INTEGER, SILENT},
+    {"block_count", NULL, INTEGER, SILENT},
+    {"nextn_predict_layers", NULL, INTEGER, SILENT},
+    {"attention.head_count_kv", NULL, INTEGER, SILENT},
+    {"attention.key_length", NULL, INTEGER, SILENT},
+    {"attention.value_length", NULL, INTEGER, SILENT},
+    {"attention.key_length_mla", NULL, INTEGER, SILENT},
+    {"attention.value_length_mla", NULL, INTEGER, SILENT},
+    {"expert_gating_func", NULL, INTEGER, SILENT},
+    {"rope.scaling.type", NULL, INTEGER, SILENT},
+    {"rope.scaling.factor", NULL, REAL, SILENT},
+    {"rope.scaling.original_context_length", NULL, INTEGER, SILENT},
+    {"rope.scaling.yarn_log_multiplier", NULL, REAL, SILENT},
+    {"rope.scaling.yarn_beta_fast", NULL, REAL, SILENT},
+    {"rope.scaling.yarn_beta_slow", NULL, REAL, SILENT},
+    {"rope.scaling.yarn_ext_factor", NULL, REAL, SILENT},
+    {"rope.scaling.yarn_attn_factor", NULL, REAL, SILENT},
+    {"rope.scaling.attn_factor", NULL, REAL, SILENT},
+    {"rope.scaling.finetuned", NULL, BOOLEAN, SILENT},
+    {"tensor_data_layout", NULL, INTEGER, SILENT},
+};
+#define KEYS (sizeof keys / sizeof *keys)
+
+struct metadata {
+    const struct gguf *g;
+    json_t *root;
+    vb_error *err;
+};
+
+/* ---- single values ---- */
+
+static const struct gguf_value *find(const struct metadata *m, const char *key)
+{
+    char name[96];
+    snprintf(name, sizeof name, PREFIX "%s", key);
+    return gguf_find(m->g, name);
+}
+
+static int bad(const struct metadata *m, const char *key, const struct gguf_value *v, const char *wanted)
+{
+    char shown[32];
+    return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "%s is %s, wanted %s", gguf_name(m->g), key,
+                   gguf_show_type(v, shown), wanted);
+}
+
+/* A new reference to the value as JSON; missing and not `needed`: NULL, which is no error. */
+static int read_value(const struct metadata *m, const char *key, enum kind kind, int shift, int needed, json_t **out)
+{
+    const struct gguf_value *v = find(m, key);
+    int64_t integer;
+    double real;
+    int flag;
+    *out = NULL;
+    if (!v && !needed)
+        return VB_OK;
+    if (kind == INTEGER && gguf_integer(v, &integer))
+        *out = json_integer(integer);
+    else if (kind == REAL && gguf_real(v, shift, &real))
+        *out = json_real(real);
+    else if (kind == BOOLEAN && gguf_bool(v, &flag))
+        *out = json_boolean(flag);
+    else
+        return bad(m, key, v, kind == INTEGER ? "a whole number" : kind == REAL ? "a finite number" : "BOOL");
+    return *out ? VB_OK : vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
+}
+
+/* json_object_set_new, which takes the value also when it fails; value NULL: nothing to say. */
+static int say(const struct metadata *m, json_t *object, const char *key, json_t *value)
+{
+    if (value && !json_object_set_new(object, key, value))
+        return VB_OK;
+    return vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
+}
+
+static int read_integer(const struct metadata *m, const char *key, int64_t otherwise, int needed, int64_t *out)
+{
+    const struct gguf_value *v = find(m, key);
+    *out = otherwise;
+    if ((!v && !needed) || (gguf_integer(v, out) && *out >= 0 && *out <= DIM))
+        return VB_OK;
+    return bad(m, key, v, "a whole number from 0 to 16777216");
+}
+
+/* ---- what follows from one key ---- */
+
+static int say_key(const struct metadata *m, const struct key *k)
+{
+    json_t *value;
+    int rc = read_value(m, k->gguf, k->kind, 0, k->absent == NEEDED, &value);
+    if (rc || (!value && k->absent == SILENT))
+        return rc;
+    if (!value)
+        value = k->absent == IS_NULL ? json_null() : k->absent == IS_FALSE ? json_false() : json_integer(k->absent == IS_1);
+    return say(m, m->root, k->json, value);
+}
+
+/* A key that is not known may be one that changes what is computed. */
+static int refuse_unknown(const struct metadata *m)
+{
+    size_t n = sizeof PREFIX - 1;
+    for (size_t i = 0; i < gguf_keys(m->g); i++) {
+        struct gguf_text key = gguf_key(m->g, i)->key;
+        size_t k = 0;
+        if (key.size <= n || memcmp(key.s, PREFIX, n))
+            continue;
+        while (k < KEYS && (strlen(keys[k].gguf) != key.size - n || memcmp(keys[k].gguf, key.s + n, key.size - n)))
+            k++;
+        if (k == KEYS)
+            return vb_fail(m->err, VB_UNSUPPORTED, "%s: the key %.*s is not known, and may change what is computed",
+                           gguf_name(m->g), (int)key.size, key.s);
+    }
+    return VB_OK;
+}
+
+static int check_architecture(const struct metadata *m)
+{
+    struct gguf_text name;
+    if (!gguf_string(gguf_find(m->g, "general.architecture"), &name))
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: general.architecture is missing or no string", gguf_name(m->g));
+    if (name.size == 9 && !memcmp(name.s, "deepseek2", 9))
+        return VB_OK;
+    char shown[JSON_SHOWN];
+    json_t *text = json_stringn(name.s, name.size);
+    vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only deepseek2", gguf_name(m->g),
+            text ? json_show(text, shown) : "that is not UTF-8");
+    json_decref(text);
+    return VB_UNSUPPORTED;
+}
+
+/* ---- what follows from several ---- */
+
+static int say_layers(const struct metadata *m)
+{
+    int64_t blocks, mtp;
+    int rc = read_integer(m, "block_count", 0, 1, &blocks);
+    if (rc || (rc = read_integer(m, "nextn_predict_layers", 0, 0, &mtp)))
+        return rc;
+    if (mtp >= blocks)
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "block_count is %lld, of which nextn_predict_layers are %lld",
+                       gguf_name(m->g), (long long)blocks, (long long)mtp);
+    rc = say(m, m->root, "num_hidden_layers", json_integer(blocks - mtp));
+    return rc ? rc : say(m, m->root, "num_nextn_predict_layers", json_integer(mtp));
+}
+
+/* Converters that split kv_b_proj write the lengths of the absorbed form (one head of c + r) as key_length and value_length,
+ * and those of MLA beside them; older ones wrote MLA's alone. */
+static int say_heads(const struct metadata *m)
+{
+    int64_t heads, kv, rope, key, value;
+    int mla = find(m, "attention.key_length_mla") != NULL, rc;
+    if ((rc = read_integer(m, "attention.head_count", 0, 1, &heads)) ||
+        (rc = read_integer(m, "attention.head_count_kv", heads, 0, &kv)) ||
+        (rc = read_integer(m, "rope.dimension_count", 0, 1, &rope)) ||
+        (rc = read_integer(m, mla ? "attention.key_length_mla" : "attention.key_length", 0, 1, &key)) ||
+        (rc = read_integer(m, mla ? "attention.value_length_mla" : "attention.value_length", 0, 1, &value)))
+        return rc;
+    if (kv != 1 && kv != heads)
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "attention.head_count_kv is %lld, wanted 1 or head_count",
+                       gguf_name(m->g), (long long)kv);
+    rc = say(m, m->root, "qk_nope_head_dim", json_integer(key - rope));
+    return rc ? rc : say(m, m->root, "v_head_dim", json_integer(value));
+}
+
+static int has_router_bias(const struct gguf *g)
+{
+    static const char ending[] = ".exp_probs_b.bias";
+    for (size_t i = 0; i < gguf_tensors(g); i++) {
+        struct gguf_text name = gguf_tensor(g, i)->name;
+        if (name.size >= sizeof ending && !memcmp(name.s + name.size - (sizeof ending - 1), ending, sizeof ending - 1))
+            return 1;
+    }
+    return 0;
+}
+
+/* The gating function tells the two routers apart: DeepSeek-V3's sigmoid has a bias, groups score by their best two and
+ * noaux_tc is its method; DeepSeek-V2's softmax has neither. Where the key is missing, the bias tells. */
+static int say_router(const struct metadata *m)
+{
+    int64_t gating, groups, used;
+    int rc = read_integer(m, "expert_gating_func", 0, 0, &gating);
+    if (rc || (rc = read_integer(m, "expert_group_count", 1, 0, &groups)) ||
+        (rc = read_integer(m, "expert_group_used_count", 1, groups > 1, &used)))
+        return rc;
+    if (gating > 2)
+        return vb_fail(m->err, VB_UNSUPPORTED, "%s: " PREFIX "expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
+                       "(sigmoid)", gguf_name(m->g), (long long)gating);
+    int sigmoid = gating ? gating == 2 : has_router_bias(m->g);
+    json_t *architecture = json_pack("[s]", sigmoid ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
+    const char *method = sigmoid ? "noaux_tc" : groups > 1 ? "group_limited_greedy" : "greedy";
+    if ((rc = say(m, m->root, "architectures", architecture)) || (rc = say(m, m->root, "topk_method", json_string(method))))
+        return rc;
+    return gating ? say(m, m->root, "scoring_func", json_string(sigmoid ? "sigmoid" : "softmax")) : VB_OK;
+}
+
+static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum kind kind, int shift, const char *json)
+{
+    json_t *value;
+    int rc = read_value(m, key, kind, shift, 0, &value);
+    return rc || !value ? rc : say(m, rope, json, value);
+}
+
+/* A factor that llama.cpp puts upon YaRN's own: 1, or another model. */
+static int must_be_1(const struct metadata *m, const char *key)
+{
+    double x = 1;
+    const struct gguf_value *v = find(m, key);
+    if (!v || (gguf_real(v, 0, &x) && x == 1))
+        return VB_OK;
+    return vb_fail(m->err, VB_UNSUPPORTED, "%s: " PREFIX "%s %.9g is not supported, only 1", gguf_name(m->g), key, x);
+}
+
+/* The metadata has one multiplier, 0.1 mscale_all_dim (the converter's own 0.1; absent, 0). mscale is taken to be the same,
+ * as in all published models, so that cos and sin are multiplied by exactly 1. */
+static int say_yarn(const struct metadata *m, json_t *rope)
+{
+    int rc;
+    if ((rc = must_be_1(m, "rope.scaling.yarn_ext_factor")) || (rc = must_be_1(m, "rope.scaling.yarn_attn_factor")) ||
+        (rc = must_be_1(m, "rope.scaling.attn_factor")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.factor", REAL, 0, "factor")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.original_context_length", INTEGER, 0,
+                              "original_max_position_embeddings")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.yarn_beta_fast", REAL, 0, "beta_fast")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.yarn_beta_slow", REAL, 0, "beta_slow")) ||
+        (rc = say_rope_number(m, rope, "rope.scaling.yarn_log_multiplier", REAL, 1, "mscale_all_dim")))
+        return rc;
+    json_t *all = json_object_get(rope, "mscale_all_dim");
+    if (!all && (rc = say(m, rope, "mscale_all_dim", json_real(0))))
+        return rc;
+    return say(m, rope, "mscale", json_copy(json_object_get(rope, "mscale_all_dim")));
+}
+
+static int say_rope(const struct metadata *m)
+{
+    struct gguf_text type = {"", 0};
+    const struct gguf_value *v = find(m, "rope.scaling.type");
+    json_t *rope, *name;
+    int rc;
+    if (v && !gguf_string(v, &type))
+        return bad(m, "rope.scaling.type", v, "a string");
+    if (!v && find(m, "rope.scaling.factor"))
+        return bad(m, "rope.scaling.type", NULL, "a name beside factor");
+    if (!type.size || (type.size == 4 && !memcmp(type.s, "none", 4)))
+        return VB_OK;
+    if (!(name = json_stringn(type.s, type.size)))
+        return bad(m, "rope.scaling.type", v, "UTF-8");
+    if (!(rope = json_object())) {
+        json_decref(name);
+        return vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
+    }
+    rc = say(m, rope, "rope_type", name);
+    if (!rc && !strcmp(json_string_value(json_object_get(rope, "rope_type")), "yarn"))
+        rc = say_yarn(m, rope);
+    if (!rc)
+        return say(m, m->root, "rope_scaling", rope);
+    json_decref(rope);
+    return rc;
+}
+
+/* Files without vocab_size have a token for every row. */
+static int say_vocabulary(const struct metadata *m)
+{
+    const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
+    int64_t size;
+    int counted = tokens && tokens->is_array && tokens->count <= DIM;
+    int rc = read_integer(m, "vocab_size", counted ? (int64_t)tokens->count : 0, !counted, &size);
+    if (!rc)
+        rc = say(m, m->root, "vocab_size", json_integer(size));
+    return rc ? rc : say(m, m->root, "tie_word_embeddings", json_boolean(!gguf_find_tensor(m->g, "output.weight")));
+}
+
+/* The end of a text, of a turn, of a message: each ends what is generated. */
+static int say_end_tokens(const struct metadata *m)
+{
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    json_t *list = json_array();
+    int64_t id, seen[3];
+    int rc = VB_OK;
+    size_t n = 0, old;
+    for (size_t i = 0; !rc && i < 3; i++) {
+        const struct gguf_value *v = gguf_find(m->g, ends[i]);
+        if (!v)
+            continue;
+        if (!gguf_integer(v, &id))
+            rc = vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s is not a whole number", gguf_name(m->g), ends[i]);
+        for (old = 0; !rc && old < n && seen[old] != id; old++)
+            ;
+        if (!rc && old == n) {
+            seen[n++] = id;
+            if (json_array_append_new(list, json_integer(id)))
+                rc = vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
+        }
+    }
+    if (!rc)
+        return say(m, m->root, "eos_token_id", list);
+    json_decref(list);
+    return rc;
+}
+
+static int say_begin_token(const struct metadata *m)
+{
+    const struct gguf_value *v = gguf_find(m->g, "tokenizer.ggml.bos_token_id");
+    int64_t id = 0;
+    if (v && !gguf_integer(v, &id))
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: tokenizer.ggml.bos_token_id is not a whole number", gguf_name(m->g));
+    return say(m, m->root, "bos_token_id", v ? json_integer(id) : json_null());
+}
+
+static int say_all(const struct metadata *m)
+{
+    int rc = check_architecture(m);
+    if (!rc)
+        rc = refuse_unknown(m);
+    for (size_t i = 0; !rc && i < KEYS; i++)
+        if (keys[i].json)
+            rc = say_key(m, &keys[i]);
+    if (rc || (rc = say_layers(m)) || (rc = say_heads(m)) || (rc = say_router(m)) || (rc = say_rope(m)) ||
+        (rc = say_vocabulary(m)) || (rc = say_end_tokens(m)))
+        return rc;
+    return say_begin_token(m);
+}
+
+int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err)
+{
+    struct metadata m = {g, json_object(), err};
+    int rc = m.root ? say_all(&m) : vb_fail(err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(g));
+    if (!rc)
+        rc = config_from_json(out, m.root, NULL, 0, gguf_name(g), err);
+    if (!rc) {
+        out->gguf = 1;
+        out->no_groups = !find(&m, "expert_group_count");
+    }
+    json_decref(m.root);
+    return rc;
+}

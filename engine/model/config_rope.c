@@ -1,0 +1,178 @@
+/* engine/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
+#include "engine/model/config_reader.h"
+
+#include "ops/mistake.h"
+#include "simd/kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double yarn_m(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * kernel_log(factor) + 1.0;
+}
+
+/* A number inside rope_scaling; absent or null is the preset, which may be NONE. */
+static int yarn_number(const struct reader *r, const json_t *rope, const char *inside, const char *key, enum kind kind,
+                       double least, double most, double preset, double *out)
+{
+    const json_t *value = json_object_get(rope, key);
+    if ((!value || json_is_null(value)) && !isnan(preset)) {
+        *out = preset;
+        return VB_OK;
+    }
+    return config_number(r, inside, key, value, kind, least, most, out);
+}
+
+static int read_yarn(const struct reader *r, const json_t *rope, const char *inside)
+{
+    struct config *c = r->c;
+    const json_t *outer = json_object_get(r->root, "original_max_position_embeddings");
+    double original = 0;
+    int rc;
+    if ((rc = yarn_number(r, rope, inside, "factor", REAL, 1e-3, 1e9, NONE, &c->rope_factor)) ||
+        (rc = yarn_number(r, rope, inside, "beta_fast", REAL, 1e-3, 1e9, 32, &c->rope_beta_fast)) ||
+        (rc = yarn_number(r, rope, inside, "beta_slow", REAL, 1e-3, 1e9, 1, &c->rope_beta_slow)) ||
+        (rc = yarn_number(r, rope, inside, "mscale", REAL, 0, 1e6, 1, &c->rope_mscale)) ||
+        (rc = yarn_number(r, rope, inside, "mscale_all_dim", REAL, 0, 1e6, 0, &c->rope_mscale_all_dim)) ||
+        (rc = yarn_number(r, rope, inside, "original_max_position_embeddings", INTEGER, 1, DIM, c->max_position_embeddings,
+                          &original)))
+        return rc;
+    if (outer && !(json_is_integer(outer) && (double)json_integer_value(outer) == original))
+        return config_bad(r, NULL, "original_max_position_embeddings", outer, "what the rope parameters say");
+    c->rope_original_max_position_embeddings = (int)original;
+    c->rope_yarn = 1;
+
+    /* two keys of Hugging Face that replace parts of the formula: accepted where they change nothing */
+    const json_t *attention = json_object_get(rope, "attention_factor"), *truncate = json_object_get(rope, "truncate");
+    double computed = yarn_m(c->rope_factor, c->rope_mscale) / yarn_m(c->rope_factor, c->rope_mscale_all_dim);
+    char known[64];
+    snprintf(known, sizeof known, "m(mscale) / m(mscale_all_dim), here %.17g", computed);
+    if (attention && !json_is_null(attention) && !(json_is_number(attention) && json_number_value(attention) == computed))
+        return config_unsupported(r, inside, "attention_factor", attention, known);
+    if (truncate && !json_is_true(truncate))
+        return config_unsupported(r, inside, "truncate", truncate, "true");
+    return VB_OK;
+}
+
+/* An unknown key may be one that changes the angles: it is refused, not skipped. */
+static int check_rope_keys(const struct reader *r, json_t *rope, const char *inside)
+{
+    static const char *const rope_keys[] = {
+        "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim", "original_max_position_embeddings", "attention_factor", "truncate", NULL,
+    };
+    const char *key;
+    json_t *value;
+    char shown[JSON_SHOWN];
+    json_object_foreach(rope, key, value)
+    {
+        int i = 0;
+        while (rope_keys[i] && strcmp(rope_keys[i], key))
+            i++;
+        if (!rope_keys[i]) {
+            json_t *name = json_string(key);
+            vb_fail(r->err, VB_UNSUPPORTED, "%s: %s has a key that is not known: %s", r->name, inside, json_show(name, shown));
+            json_decref(name);
+            return VB_UNSUPPORTED;
+        }
+    }
+    return VB_OK;
+}
+
+static int check_rotary_factor(const struct reader *r, const json_t *object, const char *inside)
+{
+    const json_t *value = json_object_get(object, "partial_rotary_factor");
+    if (value && !json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 1.0))
+        return config_unsupported(r, inside, "partial_rotary_factor", value, "1");
+    return VB_OK;
+}
+
+json_t *config_rope_object(const struct reader *r)
+{
+    json_t *old = json_object_get(r->root, "rope_scaling");
+    return config_switched_on(old) ? old : json_object_get(r->root, "rope_parameters");
+}
+
+/* Absent, null, {} and type default are plain RoPE. */
+int config_read_rope(const struct reader *r)
+{
+    struct config *c = r->c;
+    json_t *old = json_object_get(r->root, "rope_scaling"), *new = json_object_get(r->root, "rope_parameters");
+    json_t *rope = config_rope_object(r);
+    const char *inside = rope == old ? "rope_scaling" : "rope_parameters";
+    int rc;
+
+    c->rope_factor = c->rope_beta_slow = c->rope_mscale = 1.0;
+    c->rope_beta_fast = 32.0;
+    c->rope_original_max_position_embeddings = c->max_position_embeddings;
+    if ((rc = check_rotary_factor(r, r->root, NULL)))
+        return rc;
+    if (!config_switched_on(rope))
+        return VB_OK;
+    if (!json_is_object(rope))
+        return config_bad(r, NULL, inside, rope, "an object");
+    if (config_switched_on(old) && config_switched_on(new) && !json_equal(old, new))
+        return config_bad(r, NULL, "rope_parameters", new, "what rope_scaling says");
+
+    const json_t *type = json_object_get(rope, "rope_type"), *short_name = json_object_get(rope, "type");
+    if (type && short_name && !json_equal(type, short_name))
+        return config_bad(r, inside, "type", short_name, "what rope_type says");
+    if (!type)
+        type = short_name;
+    if (!type && json_object_get(rope, "factor"))
+        return config_bad(r, inside, "rope_type", NULL, "a name beside factor");
+    if (type && !json_is_string(type))
+        return config_bad(r, inside, "rope_type", type, "a string");
+    if (type && strcmp(json_string_value(type), "default") && strcmp(json_string_value(type), "yarn"))
+        return config_unsupported(r, inside, "rope_type", type, "default, yarn");
+    const json_t *theta = json_object_get(rope, "rope_theta");
+    if (theta && json_number_value(theta) != c->rope_theta)
+        return config_bad(r, inside, "rope_theta", theta, "what rope_theta says outside");
+    if ((rc = check_rope_keys(r, rope, inside)) || (rc = check_rotary_factor(r, rope, inside)))
+        return rc;
+    return type && !strcmp(json_string_value(type), "yarn") ? read_yarn(r, rope, inside) : VB_OK;
+}
+
+/* Only DeepSeek's own form: e4m3 with one scale for each block. Absent keys have FineGrainedFP8Config's defaults. */
+int config_read_quantization(const struct reader *r)
+{
+    static const char inside[] = "quantization_config";
+    const json_t *q = json_object_get(r->root, inside);
+    if (!config_switched_on(q))
+        return VB_OK;
+    if (!json_is_object(q))
+        return config_bad(r, NULL, inside, q, "an object");
+    const json_t *block = json_object_get(q, "weight_block_size");
+    double rows = 128, cols = 128;
+    int rc;
+    if ((rc = config_must_be(r, inside, q, "quant_method", "fp8", 1)) ||
+        (rc = config_must_be(r, inside, q, "fmt", "e4m3", 0)) ||
+        (rc = config_must_be(r, inside, q, "activation_scheme", "dynamic", 0)))
+        return rc;
+    if (block) {
+        if (!json_is_array(block) || json_array_size(block) != 2)
+            return config_unsupported(r, inside, "weight_block_size", block, "a list of two numbers");
+        if ((rc = config_number(r, inside, "weight_block_size", json_array_get(block, 0), INTEGER, 1, DIM, &rows)) ||
+            (rc = config_number(r, inside, "weight_block_size", json_array_get(block, 1), INTEGER, 1, DIM, &cols)))
+            return rc;
+        if ((int)cols % DOT_CHUNK)
+            return config_unsupported(r, inside, "weight_block_size", block, "columns that are a multiple of 32");
+    }
+    r->c->fp8 = 1;
+    r->c->fp8_block_rows = (int)rows;
+    r->c->fp8_block_cols = (int)cols;
+    return VB_OK;
+}
+
+double config_attention_scale_f64(const struct config *c)
+{
+    double s = 1.0 / sqrt((double)(c->qk_nope_head_dim + (MISTAKE(scale_without_rope_dims) ? 0 : c->qk_rope_head_dim)));
+    double m = c->rope_yarn ? yarn_m(c->rope_factor, c->rope_mscale_all_dim) : 1.0;
+    return s * m * (MISTAKE(mscale_not_squared) ? 1.0 : m);
+}
+
+float config_attention_scale(const struct config *c)
+{
+    return (float)config_attention_scale_f64(c);
+}

@@ -1,0 +1,558 @@
+/* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
+ * has and which dtypes it may have is written here and nowhere else. */
+#include "engine/model/model_internal.h"
+#include "ops/mistake.h"
+#include "ops/round.h"
+#include "ops/weights.h"
+#include "simd/decode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *keep(struct model *m, struct model_block *block)
+{
+    block->next = m->blocks;
+    m->blocks = block;
+    return block + 1;
+}
+
+void *model_alloc(const struct binder *b, size_t count, size_t size)
+{
+    struct model_block *block = NULL;
+    size_t bytes;
+    if (!__builtin_mul_overflow(count, size, &bytes) && bytes <= SIZE_MAX - sizeof *block)
+        block = vb_alloc(b->m->allocator, 1, sizeof *block + bytes);
+    if (block)
+        return keep(b->m, block);
+    vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for %zu times %zu bytes", checkpoint_dir(b->m->checkpoint), count, size);
+    return NULL;
+}
+
+void *model_alloc_unset(const struct binder *b, size_t bytes)
+{
+    struct model_block *block = bytes <= SIZE_MAX - sizeof *block ? vb_alloc_unset(b->m->allocator, sizeof *block + bytes) : NULL;
+    return block ? keep(b->m, block) : NULL;
+}
+
+static const char *show_shape(char text[96], const int64_t *shape, int ndim)
+{
+    size_t n = (size_t)snprintf(text, 96, "[");
+    for (int d = 0; d < ndim; d++)
+        n += (size_t)snprintf(text + n, 96 - n, "%s%lld", d ? "," : "", (long long)shape[d]);
+    snprintf(text + n, 96 - n, "]");
+    return text;
+}
+
+/* Consumes PREFIX PART SUFFIX, which must have these extents (ndim of them). */
+static int take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim, size_t rows,
+                size_t cols)
+{
+    char name[TENSOR_MAX_NAME + 1], has[96], wants[96];
+    int64_t shape[2] = {(int64_t)rows, (int64_t)cols};
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, part, suffix);
+    const struct tensor *t = checkpoint_take(b->m->checkpoint, name);
+    if (!t)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(b->m->checkpoint), name);
+    if (t->ndim != ndim || memcmp(t->shape, shape, (size_t)ndim * sizeof *shape))
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, %s says %s", t->file, name,
+                       show_shape(has, t->shape, t->ndim), config_origin(b->c), show_shape(wants, shape, ndim));
+    *out = t;
+    return VB_OK;
+}
+
+static int is_stored(const struct binder *b, const char *part)
+{
+    char name[TENSOR_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s%s", b->prefix, part);
+    return checkpoint_find(b->m->checkpoint, name) != NULL;
+}
+
+/* The scales of an FP8 matrix: one for each block, those at the edges partial. */
+static int bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
+{
+    const struct tensor *t;
+    if (!b->c->fp8)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s.weight is F8_E4M3, config.json has no quantization_config", file,
+                       b->prefix, part);
+    w->block_rows = (size_t)b->c->fp8_block_rows;
+    w->block_cols = (size_t)b->c->fp8_block_cols;
+    w->scale_stride = (w->cols + w->block_cols - 1) / w->block_cols;
+    int rc = take(b, &t, part, ".weight_scale_inv", 2, (w->rows + w->block_rows - 1) / w->block_rows, w->scale_stride);
+    if (rc)
+        return rc;
+    if (t->dtype != DTYPE_F32)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", t->file, t->name, t->dtype_name);
+    w->scale = t->data;
+    if ((uintptr_t)t->data % sizeof(float)) {
+        float *copy = model_alloc(b, 1, t->bytes);
+        if (!copy)
+            return VB_NO_MEMORY;
+        w->scale = memcpy(copy, t->data, t->bytes);
+        b->m->widened_bytes += t->bytes;
+    }
+    return VB_OK;
+}
+
+_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q6_K == WEIGHT_Q6_K &&
+               (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+
+static int weight_type(const struct tensor *t, enum weight_type *type)
+{
+    *type = (enum weight_type)t->dtype;
+    return t->dtype != DTYPE_OTHER;
+}
+
+static int bind_matrix(struct binder *b, struct weight_view *w, const struct tensor **out, const char *part, size_t rows,
+                       size_t cols)
+{
+    const struct tensor *t;
+    enum weight_type type;
+    int rc = take(b, &t, part, ".weight", 2, rows, cols);
+    if (rc)
+        return rc;
+    *out = t;
+    if (!weight_type(t, &type))
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, t->name,
+                       t->dtype_name);
+    *w = (struct weight_view){.type = type, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
+    return type == WEIGHT_F8_E4M3 ? bind_scale(b, w, part, t->file) : VB_OK;
+}
+
+static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
+{
+    const struct tensor *t;
+    int rc = bind_matrix(b, w, &t, part, rows, cols);
+    return rc ? rc : model_plan_linear(b, w, t);
+}
+
+/* A vector, widened to f32. `part` is the whole rest of the name: the router's bias is not a ".weight". */
+static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
+{
+    const struct tensor *t = NULL;
+    enum weight_type type;
+    int rc = take(b, &t, part, "", 1, count, 0);
+    if (rc)
+        return rc;
+    if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16 or BF16", t->file, t->name, t->dtype_name);
+    if (!t->data) /* a list without weights */
+        return VB_OK;
+    struct weight_view w = {.type = type, .data = t->data, .rows = 1, .cols = count, .stride = count};
+    float *wide = model_alloc(b, count, sizeof *wide);
+    if (!wide)
+        return VB_NO_MEMORY;
+    decode_weights(wide, &w, 0, 0, count);
+    b->m->widened_bytes += count * sizeof *wide;
+    *out = wide;
+    return VB_OK;
+}
+
+/* kv_b_proj [H(n+v), c]: per head n rows of W_uk, then v rows of W_uv */
+static int bind_kv_b(struct binder *b, struct mla *a)
+{
+    const struct config *c = b->c;
+    size_t n = (size_t)c->qk_nope_head_dim, v = (size_t)c->v_head_dim, rows = (size_t)c->num_attention_heads * (n + v);
+    const struct tensor *t;
+    int rc = bind_matrix(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, (size_t)c->kv_lora_rank);
+    a->w_uv = a->w_uk;
+    a->w_uv.rows = rows - n;
+    a->uk_stride = a->uv_stride = n + v;
+    return rc ? rc : model_plan_kv_b(b, a, t);
+}
+
+/* W_uk by itself: as kv_b_proj has it, or transposed when it is quantised along n. No kernel wants it otherwise. */
+static int bind_keys(struct binder *b, struct mla *a)
+{
+    size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
+    const struct tensor *t = NULL;
+    a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
+    a->uk_stride = a->uk_transposed ? latent : n;
+    int rc = a->uk_transposed ? bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n)
+                              : bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent);
+    if (!rc && weight_is_quantised(a->w_uk.type) != a->uk_transposed)
+        rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
+                     a->uk_transposed ? "a quantised" : "no quantised");
+    if (rc)
+        return rc;
+    return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
+}
+
+/* Of a GGUF file where one of the two is quantised they are two tensors (checkpoint_gguf.c). */
+static int bind_heads(struct binder *b, struct mla *a)
+{
+    size_t v = (size_t)b->c->v_head_dim;
+    if (!is_stored(b, "self_attn.v_b_proj.weight"))
+        return bind_kv_b(b, a);
+    a->uv_stride = v;
+    int rc = bind_keys(b, a);
+    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", (size_t)b->c->num_attention_heads * v,
+                                 (size_t)b->c->kv_lora_rank);
+}
+
+static int bind_mla(struct binder *b, struct mla *a)
+{
+    const struct config *c = b->c;
+    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, q = (size_t)c->q_lora_rank;
+    size_t latent = (size_t)c->kv_lora_rank, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
+    int rc;
+    if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
+        return rc;
+    if (q && ((rc = bind_linear(b, &a->q_a_proj, "self_attn.q_a_proj", q, d)) ||
+              (rc = bind_vector(b, &a->q_a_layernorm, "self_attn.q_a_layernorm.weight", q)) ||
+              (rc = bind_linear(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q))))
+        return rc;
+    if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
+        (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
+        (rc = bind_heads(b, a)))
+        return rc;
+    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * (size_t)c->v_head_dim);
+}
+
+/* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
+static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t width)
+{
+    size_t d = (size_t)b->c->hidden_size;
+    char gate[64], up[64], down[64];
+    int rc;
+    snprintf(gate, sizeof gate, "%s.gate_proj", part);
+    snprintf(up, sizeof up, "%s.up_proj", part);
+    snprintf(down, sizeof down, "%s.down_proj", part);
+    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d)) || (rc = bind_linear(b, &m->up_proj, up, width, d)))
+        return rc;
+    return bind_linear(b, &m->down_proj, down, d, width);
+}
+
+/* A copy of the router's matrix: decoded when it is quantised, since what it reads never is; and rounded under convention
+ * gate=bf16, when the file has more digits. */
+static int copy_gate(struct binder *b, struct weight_view *w, const struct tensor *t)
+{
+    int rounded = b->c->conventions.value[GATE] && w->type != WEIGHT_BF16;
+    if (!w->data || (!rounded && !weight_is_quantised(w->type)))
+        return VB_OK;
+    float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
+    if (!copy)
+        return VB_NO_MEMORY;
+    for (size_t i = 0; i < w->rows; i++)
+        decode_weights(copy + i * w->cols, w, i, 0, w->cols);
+    if (rounded)
+        op_round_bf16(copy, copy, w->rows * w->cols);
+    checkpoint_set_copied(b->m->checkpoint, t);
+    b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
+    *w = (struct weight_view){.type = WEIGHT_F32, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
+    return VB_OK;
+}
+
+static int bind_moe(struct binder *b, struct moe *m)
+{
+    const struct config *c = b->c;
+    size_t E = (size_t)c->n_routed_experts, width = (size_t)c->moe_intermediate_size;
+    char part[40];
+    const struct tensor *t;
+    int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, (size_t)c->hidden_size);
+    if (!rc)
+        rc = MISTAKE(router_quantised) ? model_plan_linear(b, &m->gate, t) : copy_gate(b, &m->gate, t);
+    if (!rc && c->topk_method == TOPK_NOAUX_TC)
+        rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
+    if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
+        rc = VB_NO_MEMORY;
+    for (size_t e = 0; !rc && e < E; e++) {
+        snprintf(part, sizeof part, "mlp.experts.%zu", e);
+        rc = bind_mlp(b, &m->experts[e], part, width);
+    }
+    if (!rc && c->n_shared_experts)
+        rc = bind_mlp(b, &m->shared_experts, "mlp.shared_experts", width * (size_t)c->n_shared_experts);
+    return rc;
+}
+
+static void set_layer(struct binder *b, int index)
+{
+    snprintf(b->prefix, sizeof b->prefix, "model.layers.%d.", index);
+}
+
+static int bind_layer(struct binder *b, struct layer *l, int index)
+{
+    size_t d = (size_t)b->c->hidden_size;
+    int rc;
+    set_layer(b, index);
+    l->is_moe = config_layer_is_moe(b->c, index);
+    if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
+        (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
+        (rc = bind_mla(b, &l->self_attn)))
+        return rc;
+    return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", (size_t)b->c->intermediate_size);
+}
+
+static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
+{
+    size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    const struct tensor *t;
+    int rc;
+    if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
+        (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
+        (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
+        (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
+        return rc;
+    if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
+        return rc;
+    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d) : VB_OK;
+}
+
+/* What a module does not store is the main model's. */
+static void share_outside(struct model *m)
+{
+    for (int k = 0; k < m->num_mtp; k++) {
+        if (!m->mtp[k].embed_tokens.rows)
+            m->mtp[k].embed_tokens = m->embed_tokens;
+        if (!m->mtp[k].head.rows)
+            m->mtp[k].head = m->lm_head;
+    }
+}
+
+static int bind_outside(struct binder *b)
+{
+    struct model *m = b->m;
+    size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    const struct tensor *t;
+    int rc;
+    b->prefix[0] = 0;
+    if ((rc = bind_matrix(b, &m->embed_tokens, &t, "model.embed_tokens", V, d)) ||
+        (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
+        return rc;
+    if (MISTAKE(embedding_quantised) && (rc = model_plan_linear(b, &m->embed_tokens, t)))
+        return rc;
+    if (!b->c->tie_word_embeddings)
+        return bind_linear(b, &m->lm_head, "lm_head", V, d);
+    m->lm_head = m->embed_tokens;
+    return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
+}
+
+/* The MTP layers there are: those that config.json promises, without the last ones of which no tensor is stored. */
+static int count_mtp(struct binder *b)
+{
+    size_t first;
+    int count = b->c->num_nextn_predict_layers;
+    for (; count > 0; count--) {
+        set_layer(b, b->c->num_hidden_layers + count - 1);
+        if (checkpoint_with_prefix(b->m->checkpoint, b->prefix, &first))
+            break;
+    }
+    return count;
+}
+
+static int layer_of(const char *name)
+{
+    static const char prefix[] = "model.layers.";
+    long layer = strncmp(name, prefix, sizeof prefix - 1) ? -1 : strtol(name + sizeof prefix - 1, NULL, 10);
+    return layer < 0 || layer > INT32_MAX ? -1 : (int)layer;
+}
+
+static int ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
+}
+
+/* Why a tensor that nothing took may be there, or NULL. A layer beyond the last is explained only when it is an MTP
+ * layer: a config.json with too few layers must not pass. */
+static const char *explain(struct binder *b, const struct tensor *t)
+{
+    int layer = layer_of(t->name);
+    if (ends_with(t->name, ".rotary_emb.inv_freq"))
+        return "computed from config.json";
+    if (b->c->gguf && (ends_with(t->name, ".attn_k_b.weight") || ends_with(t->name, ".attn_v_b.weight")))
+        return "a part of attn_kv_b, which is stored too";
+    if (b->c->tie_word_embeddings && !strcmp(t->name, "lm_head.weight"))
+        return "tie_word_embeddings is true: embed_tokens is the head";
+    if (layer >= b->c->num_hidden_layers + b->m->num_mtp) {
+        set_layer(b, layer);
+        if (is_stored(b, "eh_proj.weight") && is_stored(b, "enorm.weight") && is_stored(b, "hnorm.weight"))
+            return "an MTP layer beyond num_nextn_predict_layers";
+    }
+    return NULL;
+}
+
+/* Every tensor was taken, or is explained, or is an error. */
+static int account(struct binder *b)
+{
+    struct checkpoint *c = b->m->checkpoint;
+    const struct tensor *left = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct tensor *t = checkpoint_at(c, i);
+        const char *why = t->taken ? NULL : explain(b, t);
+        if (why) {
+            checkpoint_ignore(c, t, why);
+        } else if (!t->taken) {
+            left = left ? left : t;
+            count++;
+        }
+    }
+    if (!left)
+        return VB_OK;
+    return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has no place in the model of %s (tensors left over: %zu)",
+                   left->file, left->name, config_origin(b->c), count);
+}
+
+static int bind_all(struct binder *b)
+{
+    struct model *m = b->m;
+    int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
+    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* each tensor, and a tied head */
+        rc = bind_outside(b);
+    m->num_mtp = count_mtp(b);
+    if (!rc && (!(m->layers = model_alloc(b, (size_t)layers, sizeof *m->layers)) ||
+                !(m->mtp = model_alloc(b, (size_t)m->num_mtp, sizeof *m->mtp))))
+        rc = VB_NO_MEMORY;
+    for (int i = 0; !rc && i < layers; i++)
+        rc = bind_layer(b, &m->layers[i], i);
+    for (int k = 0; !rc && k < m->num_mtp; k++)
+        rc = bind_mtp(b, &m->mtp[k], layers + k);
+    if (!rc && !(rc = account(b)) && !(rc = model_make_copies(b)))
+        share_outside(m);
+    return rc;
+}
+
+static int bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+                const vb_allocator *a, vb_error *err)
+{
+    struct model *m = vb_alloc(a, 1, sizeof *m);
+    if (!m) {
+        vb_fail(err, VB_NO_MEMORY, "%s: no memory to open it", checkpoint_dir(checkpoint));
+        checkpoint_close(checkpoint);
+        return VB_NO_MEMORY;
+    }
+    m->config = *config;
+    m->checkpoint = checkpoint;
+    if (a)
+        m->allocator_copy = *a;
+    m->allocator = &m->allocator_copy;
+    struct binder b = {.m = m, .c = &m->config, .o = o, .err = err};
+    int rc = bind_all(&b);
+    if (rc)
+        model_close(m);
+    else
+        *out = m;
+    return rc;
+}
+
+int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
+               vb_error *err)
+{
+    return bind(out, config, checkpoint, &(struct model_options){0}, a, err);
+}
+
+int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
+{
+    struct config config;
+    struct checkpoint *checkpoint;
+    int rc = config_read(&config, dir, a, err);
+    if (!rc && o->conventions)
+        config_follow(&config, o->conventions);
+    config.precision = o->precision;
+    if (!rc)
+        rc = checkpoint_open(&checkpoint, dir, a, err);
+    return rc ? rc : bind(out, &config, checkpoint, o, a, err);
+}
+
+int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    return model_open_under(out, dir, &(struct model_options){0}, a, err);
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    vb_allocator a = m->allocator_copy;
+    if (m->copied)
+        checkpoint_unlock(m->copied, m->copied_bytes);
+    vb_free(&a, m->copies);
+    while (m->blocks) {
+        struct model_block *block = m->blocks;
+        m->blocks = block->next;
+        vb_free(&a, block);
+    }
+    checkpoint_close(m->checkpoint);
+    vb_free(&a, m->numa);
+    vb_free(&a, m);
+}
+
+static int64_t numbers_of(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->ndim; d++)
+        n *= t->shape[d];
+    return n;
+}
+
+/* A weight of the model: taken, and not a scale of others. */
+static int is_weight(const struct tensor *t)
+{
+    return t->taken && !ends_with(t->name, "_scale_inv");
+}
+
+static int same_tensor(const struct tensor *a, const struct tensor *b)
+{
+    if (!a || !b)
+        return a == b;
+    return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
+}
+
+/* What is stored is compared, whatever a precision makes of it. */
+enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
+{
+    static const char *const suffixes[] = {"weight", "weight_scale_inv"};
+    const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
+    for (size_t i = 0; i < 2; i++) {
+        char name[64], main_name[64];
+        snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
+                 head ? "shared_head.head" : "embed_tokens", suffixes[i]);
+        snprintf(main_name, sizeof main_name, "%s.%s", main, suffixes[i]);
+        const struct tensor *own = checkpoint_find(m->checkpoint, name);
+        if (!i && !own)
+            return MTP_COPY_ABSENT;
+        if (!same_tensor(own, checkpoint_find(m->checkpoint, main_name)))
+            return MTP_COPY_DIFFERENT;
+    }
+    return MTP_COPY_EQUAL;
+}
+
+int64_t model_parameters(const struct model *m)
+{
+    int64_t total = 0, table = (int64_t)m->config.vocab_size * m->config.hidden_size;
+    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, i);
+        if (is_weight(t))
+            total += numbers_of(t);
+    }
+    for (int k = 0; k < m->num_mtp; k++)
+        for (int head = 0; head < 2; head++)
+            if (model_mtp_copy(m, k, head) == MTP_COPY_EQUAL)
+                total -= table;
+    return total;
+}
+
+int64_t model_active_parameters(const struct model *m)
+{
+    const struct config *c = &m->config;
+    int64_t always = c->hidden_size, experts = 0; /* one row of embed_tokens */
+    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, i);
+        if (!is_weight(t) || layer_of(t->name) >= c->num_hidden_layers)
+            continue;
+        if (strstr(t->name, ".mlp.experts."))
+            experts += numbers_of(t);
+        else if (c->tie_word_embeddings || strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the head */
+            always += numbers_of(t);
+    }
+    return always + experts / c->n_routed_experts * c->num_experts_per_tok;
+}
+
+int vb_is_end_token(const vb_model *model, int32_t token)
+{
+    for (int i = 0; i < model->config.num_eos; i++)
+        if (model->config.eos_token_ids[i] == token)
+            return 1;
+    return 0;
+}

@@ -1,0 +1,120 @@
+/* engine/model_check.c -- `inspect --check`: every weight is a number. */
+#include "engine/model/model.h"
+#include "simd/quantised.h"
+
+#include <string.h>
+
+#define PIECE (1u << 24) /* bytes between two calls of progress, about */
+#define NONE SIZE_MAX
+
+/* Items of which these bits are all set are no finite numbers: the exponent of F32, F16, BF16. E4M3 has no infinity, and
+ * its NaN is the code of all ones. */
+struct item {
+    size_t size;
+    uint32_t bits;
+    size_t scale, minimum; /* of a block: where its f16 scales stand. Six or eight bits times them stay finite in f32 */
+};
+
+static int item_of(const struct tensor *t, struct item *item)
+{
+    static const struct item items[DTYPE_OTHER] = {
+        [DTYPE_F32] = {4, 0x7f800000, NONE, NONE}, [DTYPE_F16] = {2, 0x7c00, NONE, NONE}, [DTYPE_BF16] = {2, 0x7f80, NONE, NONE},
+        [DTYPE_F8_E4M3] = {1, 0x7f, NONE, NONE}, [DTYPE_Q8_0] = {0, 0, 0, NONE}, [DTYPE_Q4_0] = {0, 0, 0, NONE},
+        [DTYPE_Q5_0] = {0, 0, 0, NONE}, [DTYPE_Q5_1] = {0, 0, 0, 2}, [DTYPE_Q4_K] = {0, 0, 0, 2}, [DTYPE_Q5_K] = {0, 0, 0, 2},
+        [DTYPE_Q6_K] = {0, 0, 208, NONE},
+    };
+    if (t->dtype == DTYPE_OTHER)
+        return 0;
+    *item = items[t->dtype];
+    if (dtype_is_quantised(t->dtype))
+        item->size = quantised_format((enum weight_type)t->dtype)->bytes;
+    return 1;
+}
+
+static int half_is_bad(const unsigned char *at) { return (at[1] & 0x7c) == 0x7c; }
+
+static size_t find_bad_block(const unsigned char *data, size_t count, const struct item *item)
+{
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char *block = data + i * item->size;
+        if (half_is_bad(block + item->scale) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
+            return i;
+    }
+    return count;
+}
+
+/* The first bad item among `count`, or `count`. One plain loop for each size, without an exit, so that it vectorises. */
+static size_t find_bad(const unsigned char *data, size_t count, const struct item *item)
+{
+    unsigned bad = 0;
+    uint32_t word, bits = item->bits;
+    uint16_t half;
+    size_t size = item->size;
+    if (item->scale != NONE)
+        return find_bad_block(data, count, item);
+    if (size == 1)
+        for (size_t i = 0; i < count; i++)
+            bad |= (data[i] & bits) == bits;
+    if (size == 2)
+        for (size_t i = 0; i < count; i++) {
+            memcpy(&half, data + 2 * i, sizeof half);
+            bad |= (half & bits) == bits;
+        }
+    if (size == 4)
+        for (size_t i = 0; i < count; i++) {
+            memcpy(&word, data + 4 * i, sizeof word);
+            bad |= (word & bits) == bits;
+        }
+    for (size_t i = 0; bad && i < count; i++) {
+        word = 0;
+        for (size_t b = 0; b < size; b++) /* safetensors are little-endian, and so are the machines we run on */
+            word |= (uint32_t)data[i * size + b] << 8 * b;
+        if ((word & bits) == bits)
+            return i;
+    }
+    return count;
+}
+
+static int not_finite(const struct tensor *t, size_t item, vb_error *err)
+{
+    size_t cols = t->ndim == 2 ? (size_t)t->shape[1] : 0;
+    const char *what = t->dtype == DTYPE_F8_E4M3 ? "not a number" : "not finite";
+    if (cols)
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %s", t->file, t->name, item / cols, item % cols, what);
+    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu] is %s", t->file, t->name, item, what);
+}
+
+static int block_not_finite(const struct tensor *t, size_t i, const struct item *item, vb_error *err)
+{
+    const struct quantised_format *f = quantised_format((enum weight_type)t->dtype);
+    const unsigned char *block = (const unsigned char *)t->data + i * item->size;
+    size_t row = (size_t)t->shape[t->ndim - 1] / f->numbers;
+    return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name, i % row, i / row,
+                   half_is_bad(block + item->scale) ? "scale d" : t->dtype == DTYPE_Q5_1 ? "minimum m" : "scale dmin");
+}
+
+int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+{
+    size_t total = 0, done = 0, count = checkpoint_count(m->checkpoint);
+    struct item item;
+    for (size_t i = 0; i < count; i++)
+        total += checkpoint_at(m->checkpoint, i)->taken ? checkpoint_at(m->checkpoint, i)->bytes : 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct tensor *t = checkpoint_at(m->checkpoint, i);
+        if (!t->taken || !t->data || !item_of(t, &item))
+            continue;
+        for (size_t at = 0, piece; at < t->bytes; at += piece) {
+            piece = PIECE / item.size * item.size;
+            piece = t->bytes - at < piece ? t->bytes - at : piece;
+            size_t bad = find_bad((const unsigned char *)t->data + at, piece / item.size, &item);
+            if (bad < piece / item.size && item.scale != NONE)
+                return block_not_finite(t, at / item.size + bad, &item, err);
+            if (bad < piece / item.size)
+                return not_finite(t, at / item.size + bad, err);
+            done += piece;
+            if (progress)
+                progress(context, done, total);
+        }
+    }
+    return VB_OK;
+}

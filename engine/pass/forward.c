@@ -1,0 +1,285 @@
+/* engine/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
+#include "engine/pass/forward.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
+#include "ops/mlp.h"
+#include "ops/rmsnorm.h"
+#include "ops/round.h"
+#include "ops/router.h"
+#include "ops/weights.h"
+#include "engine/pass/tap.h"
+
+static struct attention attention_of(const struct workspace *w, const struct mla *a)
+{
+    const struct config *c = &w->model->config;
+    struct attention attention = {.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
+                                  .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
+                                  .latent = (size_t)c->kv_lora_rank, .w_uk = a->w_uk, .w_uv = a->w_uv,
+                                  .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
+                                  .scale = w->scale};
+    if (MISTAKE(values_before_keys)) {
+        attention.w_uk = weight_rows(&a->w_uk, attention.value, a->w_uk.rows - attention.value);
+        attention.w_uv = a->w_uk;
+    }
+    return attention;
+}
+
+static struct router router_of(const struct config *c, const struct moe *moe)
+{
+    const unsigned char *convention = c->conventions.value;
+    return (struct router){.experts = (size_t)c->n_routed_experts, .chosen = (size_t)c->num_experts_per_tok,
+                           .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
+                           .sigmoid = c->scoring_func == SCORING_SIGMOID,
+                           .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
+                           .grouped = c->topk_method != TOPK_GREEDY,
+                           .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
+                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1 : (float)c->routed_scaling_factor,
+                           .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK],
+                           .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
+}
+
+/* What attention reads of these rows: queries after RoPE, and what has just been packed into the cache. */
+static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
+{
+    const struct config *c = &w->model->config;
+    size_t H = (size_t)c->num_attention_heads, r = (size_t)c->qk_rope_head_dim, latent = (size_t)c->kv_lora_rank;
+    size_t n = (size_t)c->qk_nope_head_dim;
+    tapper_tell_matrix(w->tapper, "self_attn.q_rope", 0, S, w->q + n, H, r, H * (n + r), n + r);
+    for (size_t s = 0; s < S; s++) {
+        const float *row = w->kv_a + s * (latent + r);
+        tapper_tell(w->tapper, "self_attn.kv_a_layernorm.output", s, 1, row, 0, latent, latent);
+        tapper_tell(w->tapper, "self_attn.k_rope", s, 1, row + latent, 0, r, r);
+    }
+}
+
+/* Queries after RoPE; rows of the cache: the latent normalised, its rope part rotated, packed. */
+static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
+{
+    const struct config *c = &w->model->config;
+    size_t H = (size_t)c->num_attention_heads, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
+    size_t latent = (size_t)c->kv_lora_rank;
+    op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
+    for (size_t s = 0; s < S; s++) {
+        const struct kvcache *cache = rows[s].cache;
+        const float *cos_sin = w->cos_sin + s * r;
+        float *kv_a = w->kv_a + s * (latent + r), *layer_rows = kvcache_layer(cache, layer);
+        op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
+        op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
+        w->cx.k->pack(kvcache_row(cache, layer, rows[s].slot), kv_a, latent + r);
+        w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s].length += MISTAKE(next_token_seen);
+    }
+}
+
+/* x -> self_attn(x); the rows' latents go to the cache first, so that rows of one pass see each other. */
+static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
+                           float *out, size_t S)
+{
+    const struct config *c = &w->model->config;
+    struct attention attention = attention_of(w, a);
+    size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
+    size_t rank = (size_t)c->q_lora_rank;
+    struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
+
+    op_linears(&w->cx, both, 2, x, S);
+    if (rank) {
+        tap(w, "self_attn.q_a_proj.output", w->q_a, rank);
+        op_rmsnorm(&w->cx, w->q_a, rank, w->q_a, rank, a->q_a_layernorm, S, rank, (float)c->latent_eps);
+        tap(w, "self_attn.q_a_layernorm.output", w->q_a, rank);
+        op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
+        tap(w, "self_attn.q_b_proj.output", w->q, q_width);
+    } else {
+        tap(w, "self_attn.q_proj.output", w->q, q_width);
+    }
+    tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, kv_a_width);
+    rotate_and_keep(w, a, layer, rows, S);
+    if (w->tapper)
+        tap_rope_and_cache_rows(w, S);
+    tap_operator(w, "self_attn.");
+    op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
+    tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
+    op_linear(&w->cx, out, w->heads, &a->o_proj, S);
+    tap(w, "self_attn.o_proj.output", out, (size_t)c->hidden_size);
+}
+
+static struct mlp_weights mlp_weights_of(const struct mlp *m)
+{
+    return (struct mlp_weights){&m->gate_proj, &m->up_proj, &m->down_proj};
+}
+
+static struct mlp_weights expert_weights(const void *moe, size_t e)
+{
+    return mlp_weights_of(&((const struct moe *)moe)->experts[e]);
+}
+
+static void feed_forward(struct workspace *w, const struct layer *l, const float *x, float *out, size_t S)
+{
+    const struct config *c = &w->model->config;
+    if (!l->is_moe) {
+        struct mlp_weights dense = mlp_weights_of(&l->mlp);
+        op_mlp(&w->cx, out, x, &dense, S);
+        return;
+    }
+    struct router router = router_of(c, &l->moe);
+    struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
+    struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
+                                  &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
+    if (router.bf16) {
+        op_round_bf16(out, x, S * (size_t)c->hidden_size); /* out is free until the experts are done */
+        op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
+        op_round_bf16(w->scores, w->scores, S * router.experts);
+    } else {
+        op_linear_exact(&w->cx, w->scores, x, &l->moe.gate, S);
+    }
+    tap(w, "mlp.gate.output", w->scores, router.experts);
+    tap_operator(w, "mlp.gate.");
+    op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
+    tap_operator(w, "mlp.");
+    op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
+}
+
+static void add_to_residual(const struct workspace *w, size_t n)
+{
+    w->cx.k->axpy(w->x, 1.0f, w->delta, n); /* one rounding, as of a sum */
+}
+
+/* Which layer broke first, should a token's logits turn out not to be finite. A sum with a term that is not finite, or
+ * that overflows, is not finite; adding |x| * 0 tells them apart from large numbers. */
+static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    for (size_t s = 0; s < S; s++) {
+        const float *x = w->x + s * d;
+        float zero[16] = {0}, all = 0.0f; /* side by side: one sum would wait for itself */
+        size_t i = 0;
+        for (; i + 16 <= d; i += 16)
+            for (size_t l = 0; l < 16; l++)
+                zero[l] += x[i + l] * 0.0f;
+        for (; i < d; i++)
+            all += x[i] * 0.0f;
+        for (size_t l = 0; l < 16; l++)
+            all += zero[l];
+        if (all != 0.0f && w->first_bad_layer[s] < 0) /* 0 * inf and 0 * NaN are NaN, which differs from 0 */
+            w->first_bad_layer[s] = (int32_t)layer;
+    }
+}
+
+/* One decoder layer: x += attention(norm(x)); x += feed_forward(norm(x)). */
+static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    float eps = (float)w->model->config.rms_norm_eps;
+    tap(w, "input_layernorm.input", w->x, d);
+    op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
+    tap(w, "input_layernorm.output", w->normed, d);
+    self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
+    add_to_residual(w, S * d);
+    tap(w, "post_attention_layernorm.input", w->x, d);
+    op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
+    tap(w, "post_attention_layernorm.output", w->normed, d);
+    feed_forward(w, l, w->normed, w->delta, S);
+    tap(w, "mlp.output", w->delta, d);
+    add_to_residual(w, S * d);
+    tap(w, "output", w->x, d);
+}
+
+/* depth: of MTP, or -1 */
+static void begin_pass(struct workspace *w, const struct row *rows, size_t S, int depth)
+{
+    if (w->tapper)
+        tapper_pass(w->tapper, rows, S, depth);
+    for (size_t s = 0; s < S; s++) {
+        w->ids[s] = rows[s].token;
+        op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
+    }
+}
+
+static void keep_features(struct workspace *w, int layer, size_t S)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    for (size_t i = 0; w->three && i < 3; i++)
+        for (size_t s = 0; w->three_before[i] == layer && s < S; s++)
+            memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
+}
+
+void forward_target(struct workspace *w, const struct row *rows, size_t S)
+{
+    const struct model *m = w->model;
+    size_t d = (size_t)m->config.hidden_size;
+    struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
+    begin_pass(w, rows, S, -1);
+    for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
+        w->first_bad_layer[s] = -1;
+    op_embed(w->x, d, &m->embed_tokens, w->ids, S);
+    tap(w, "model.embed_tokens.output", w->x, d);
+    for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
+        tap_layer(w, (int32_t)l);
+        keep_features(w, (int)l, S);
+        decoder_layer(w, &m->layers[l], l, rows, S);
+        note_first_bad_layer(w, l, S);
+    }
+    tap_layer(w, -1);
+    tap(w, "model.norm.input", w->x, d);
+    op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
+    tap(w, "model.norm.output", w->hidden, d);
+    if (w->features != w->hidden)
+        memcpy(w->features, w->x, S * d * sizeof *w->x);
+    op_end_pass(&w->cx, &pass);
+}
+
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
+{
+    const unsigned char *convention = w->model->config.conventions.value;
+    size_t d = (size_t)w->model->config.hidden_size;
+    int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
+    float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
+    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
+    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
+    float eps = (float)w->model->config.rms_norm_eps;
+    struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
+    begin_pass(w, rows, S, depth);
+    tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
+    op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    for (size_t s = 0; s < S && convention[FIRST_EMBEDDING]; s++)
+        if (rows[s].position == 0)
+            memset(w->x + s * d, 0, d * sizeof *w->x);
+    tap(w, "embed_tokens.output", w->x, d);
+    tap(w, "hnorm.input", h, d);
+    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, enorm, S, d, eps);
+    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, hnorm, S, d, eps);
+    tap_of(w, "enorm.output", embedding, d, 2 * d);
+    tap_of(w, "hnorm.output", hidden, d, 2 * d);
+    tap(w, "eh_proj.input", w->concat, 2 * d);
+    op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
+    tap(w, "eh_proj.output", w->x, d);
+    decoder_layer(w, &module->layer, 0, rows, S);
+    tap(w, "shared_head.norm.input", w->x, d);
+    op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
+    if (MISTAKE(shared_head_norm_dropped))
+        memcpy(g, w->x, S * d * sizeof *g);
+    tap(w, "shared_head.norm.output", g, d);
+    const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
+    if (next != handed)
+        memcpy(next, handed, S * d * sizeof *handed);
+    op_end_pass(&w->cx, &pass);
+}
+
+void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+{
+    op_linear(&w->cx, logits, hidden, head, S);
+}
+
+void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count)
+{
+    size_t V = (size_t)w->model->config.vocab_size;
+    if (w->tapper)
+        tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count, logits, 0,
+                    V, V);
+}

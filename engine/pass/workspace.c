@@ -1,0 +1,122 @@
+/* engine/workspace.c -- the memory of a pass, sized once for the largest pass. */
+#include "engine/pass/forward.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "ops/attention.h"
+#include "ops/crew.h"
+#include "ops/linear.h"
+#include "ops/mistake.h"
+#include "ops/mlp.h"
+#include "ops/router.h"
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* The most scratch that one operator of a pass of S rows asks for. */
+static size_t scratch_bytes(const struct workspace *w, size_t S)
+{
+    const struct config *c = &w->model->config;
+    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, q = (size_t)c->q_lora_rank;
+    size_t heads = H * (size_t)c->v_head_dim;
+    size_t widest = larger(larger(2 * d, heads), q);
+    struct attention attention = {.heads = H, .nope = (size_t)c->qk_nope_head_dim, .rope = (size_t)c->qk_rope_head_dim,
+                                  .value = (size_t)c->v_head_dim, .latent = (size_t)c->kv_lora_rank};
+    size_t bytes = larger(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
+    bytes = larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size));
+    if (c->n_routed_experts) {
+        size_t i = (size_t)c->moe_intermediate_size, shared = i * (size_t)c->n_shared_experts;
+        struct router router = {.experts = (size_t)c->n_routed_experts, .groups = (size_t)c->n_group};
+        bytes = larger(bytes, op_moe_scratch(S, d, i, shared, router.experts, (size_t)c->num_experts_per_tok));
+        bytes = larger(bytes, op_router_scratch(&router));
+    }
+    return bytes;
+}
+
+/* One block of the workspace; NULL when memory ran out, now or before. */
+static void *take(struct workspace *w, size_t count, size_t size)
+{
+    assert(w->block_count < sizeof w->blocks / sizeof *w->blocks);
+    void *p = vb_alloc(w->model->allocator, count ? count : 1, size);
+    w->blocks[w->block_count++] = p;
+    w->bytes += count * size;
+    return p;
+}
+
+int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
+                   size_t max_logit_rows, size_t context, vb_error *err)
+{
+    const struct config *c = &m->config;
+    size_t d = (size_t)c->hidden_size, S = max_rows, H = (size_t)c->num_attention_heads;
+    size_t n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim, chosen = (size_t)c->num_experts_per_tok;
+    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
+                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
+
+    const unsigned char *convention = c->conventions.value;
+    struct config effective = *c;
+    if (convention[YARN] && context <= (size_t)c->rope_original_max_position_embeddings)
+        effective.rope_yarn = 0;
+
+    *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1, .max_logit_rows = max_logit_rows,
+                            .scale = config_attention_scale(&effective)};
+    w->cx.k = k;
+    w->cx.threads = w->cx.most_threads = threads;
+    w->cx.bf16 = c->precision == PRECISION_BF16;
+    (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
+                                                         effective.rope_yarn ? &yarn : NULL);
+    w->cx.scratch_size = scratch_bytes(w, S) + 4096;
+
+    w->x = take(w, S * d, sizeof(float));
+    w->normed = take(w, S * d, sizeof(float));
+    w->delta = take(w, S * d, sizeof(float));
+    w->q_a = take(w, S * (size_t)c->q_lora_rank, sizeof(float));
+    w->q = take(w, S * H * (n + r), sizeof(float));
+    w->kv_a = take(w, S * ((size_t)c->kv_lora_rank + r), sizeof(float));
+    w->heads = take(w, S * H * (size_t)c->v_head_dim, sizeof(float));
+    w->cos_sin = take(w, S * r, sizeof(float));
+    w->concat = take(w, S * 2 * d, sizeof(float));
+    w->scores = take(w, S * (size_t)c->n_routed_experts, sizeof(float));
+    w->weights = take(w, S * chosen, sizeof(float));
+    w->experts = take(w, S * chosen, sizeof(int32_t));
+    w->ids = take(w, S, sizeof(int32_t));
+    w->seen = take(w, S, sizeof(struct timeline));
+    w->hidden = take(w, S * d, sizeof(float));
+    w->features = convention[MAIN_HIDDEN] || MISTAKE(hidden_before_final_norm) ? take(w, S * d, sizeof(float)) : w->hidden;
+    w->logits = take(w, max_logit_rows * (size_t)c->vocab_size, sizeof(float));
+    w->first_bad_layer = take(w, S, sizeof(int32_t));
+    w->cx.scratch = take(w, w->cx.scratch_size, 1);
+    for (size_t i = 0; i < w->block_count; i++)
+        if (!w->blocks[i]) {
+            workspace_close(w);
+            return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", S, context);
+        }
+    return VB_OK;
+}
+
+int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err)
+{
+    w->three = take(w, w->max_rows * 3 * (size_t)w->model->config.hidden_size, sizeof(float));
+    memcpy(w->three_before, before, sizeof w->three_before);
+    return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
+}
+
+int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err)
+{
+    w->cx.placement = placement;
+    if (w->cx.threads < 2)
+        return VB_OK;
+    void *memory = take(w, 1, crew_bytes(w->cx.threads));
+    if (!memory)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for %d threads", w->cx.threads);
+    w->cx.crew = crew_open(memory, w->cx.threads, placement, exact);
+    return VB_OK;
+}
+
+void workspace_close(struct workspace *w)
+{
+    crew_close(w->cx.crew);
+    w->cx.crew = NULL;
+    for (size_t i = 0; i < w->block_count; i++)
+        vb_free(w->model->allocator, w->blocks[i]);
+    w->block_count = 0;
+}

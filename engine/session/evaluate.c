@@ -1,0 +1,119 @@
+/* engine/evaluate.c -- every row's logits, of the target and of MTP modules that read the text itself. */
+#include <string.h>
+
+#include "simd/fpenv.h"
+#include "engine/draft/mtp.h"
+#include "engine/model/numa.h"
+#include "engine/session/session.h"
+
+struct evaluation {
+    struct vb_session *session;
+    vb_row_callback row;
+    void *context;
+    int depths;
+    struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
+    struct row *rows;                    /* of a module's pass [chunk] */
+    float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
+};
+
+static int evaluation_open(struct evaluation *e, vb_error *err)
+{
+    const struct vb_session *s = e->session;
+    const struct config *c = &s->model->config;
+    size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
+    if (e->depths < 0 || e->depths > VB_MAX_DRAFT || (e->depths && !s->model->num_mtp))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths, s->model->num_mtp ? VB_MAX_DRAFT : 0);
+    if (e->depths && s->cached)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
+    for (int k = 0; k < e->depths; k++) {
+        int code = kvcache_open(&e->caches[k], 1, s->context, width, s->model->allocator, err);
+        e->caches[k].sequence = s->options.sequence;
+        e->caches[k].first_row = s->model->config.conventions.value[FIRST_ROW] ? -1 : 0;
+        if (code)
+            return code;
+    }
+    e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
+    e->h = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->h);
+    e->g = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->g);
+    return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
+}
+
+static void evaluation_close(struct evaluation *e)
+{
+    const vb_allocator *a = e->session->model->allocator;
+    for (int k = 0; k < VB_MAX_DRAFT; k++)
+        kvcache_close(&e->caches[k], a);
+    vb_free(a, e->rows);
+    vb_free(a, e->h);
+    vb_free(a, e->g);
+}
+
+/* Logits of rows index.. of the last pass, as many at a time as there is room for. */
+static int tell(struct evaluation *e, int depth, const struct weight_view *head, size_t index, const float *hidden, size_t S,
+                vb_error *err)
+{
+    struct workspace *w = e->session->work;
+    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size;
+    for (size_t i = 0; i < S; i += w->max_logit_rows) {
+        size_t rows = S - i < w->max_logit_rows ? S - i : w->max_logit_rows;
+        forward_head(w, head, w->logits, hidden + i * d, rows);
+        forward_tap_logits(w, w->logits, i, rows);
+        for (size_t j = 0; j < rows; j++)
+            if (e->row(e->context, depth, index + i + j, w->logits + j * V, hidden + (i + j) * d))
+                return vb_fail(err, VB_STOPPED, "stopped by the caller");
+    }
+    return VB_OK;
+}
+
+/* Rows index.. of every depth: depth k's hidden rows are what depth k-1 handed on for the same rows. */
+static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
+{
+    struct vb_session *s = e->session;
+    int code = VB_OK;
+    memcpy(e->h, s->work->features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
+    for (int k = 0; k < e->depths && !code; k++) {
+        const struct mtp_module *module = &s->model->mtp[k % s->model->num_mtp];
+        while (S && index + S - 1 + (size_t)k + 1 >= s->count)
+            S--;
+        if (S && index == 0)
+            mtp_first_row(s->work, module, k, &e->caches[k], s->tokens[k]);
+        for (size_t j = 0; j < S; j++)
+            e->rows[j] = mtp_row(s->model, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
+        if (S) {
+            forward_mtp(s->work, module, k, e->rows, e->h, e->g, e->h, S);
+            code = tell(e, k, &module->head, index, e->g, S, err);
+        }
+    }
+    return code;
+}
+
+int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, vb_error *err)
+{
+    struct evaluation e = {.session = s, .row = row, .context = context, .depths = depths};
+    struct fpenv env = fpenv_enter();
+    struct numa_visit visit = numa_enter(s->model);
+    int code = evaluation_open(&e, err), last = 0;
+    size_t failed;
+    if (s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
+        s->prompt = s->cached;
+    /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
+    while (s->cached < s->count && !code && !last) {
+        struct plan p;
+        size_t index = s->cached;
+        session_plan(s, &p, s->chunk, 0, &failed);
+        p.padding = 0; /* its rows are no rows of the text */
+        size_t S = session_rows(s, &p, s->rows);
+        forward_target(s->work, s->rows, S);
+        trace_pass(s->tracer, -1, s->rows, S);
+        code = tell(&e, -1, &s->model->lm_head, index, s->work->hidden, S, err);
+        if (!code)
+            code = modules(&e, index, S, err);
+        session_commit(s, &p, NULL, 0, session_features(s, s->work, 0));
+        trace_round_ends(s->tracer);
+        last = p.chooses;
+    }
+    evaluation_close(&e);
+    numa_leave(&visit);
+    fpenv_leave(env);
+    return code;
+}

@@ -1,0 +1,82 @@
+/* engine/session_identity.c -- a model in some sixty lines. */
+#include "engine/session/identity.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct lines {
+    char *text;
+    size_t used;
+};
+
+static void add(struct lines *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct lines *l, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(l->text + l->used, SESSION_TEXT_ROOM - l->used, format, args);
+    va_end(args);
+    l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
+}
+
+char *session_identity(const struct model *m, size_t context)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    const struct config *c = &m->config;
+    struct lines l = {vb_alloc(m->allocator, SESSION_TEXT_ROOM, 1), 0};
+    char value[32], conventions[512];
+    const char *key;
+    int from_default, long_enough = context > (size_t)c->rope_original_max_position_embeddings;
+    if (!l.text)
+        return NULL;
+    add(&l, "architecture=%s\n", c->architecture);
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        if (strcmp(key, "max_position_embeddings")) /* a limit, which changes no bit */
+            add(&l, "%s=%s\n", key, value);
+    add(&l, "rope pairs=%s\n", c->rope_interleave ? "adjacent" : "halves");
+    if (c->rope_yarn)
+        add(&l, "YaRN=%.17g %.17g %.17g %.17g %.17g %d\n", c->rope_factor, c->rope_beta_fast, c->rope_beta_slow,
+            c->rope_mscale, c->rope_mscale_all_dim, c->rope_original_max_position_embeddings);
+    add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
+    add(&l, "MTP modules=%d\n", m->num_mtp);
+    add(&l, "precision=%s\n", precisions[c->precision]);
+    conventions_list_target(&c->conventions, conventions, sizeof conventions);
+    add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
+    add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
+    add(&l, "weights=%016" PRIx64 "\n", checkpoint_fingerprint(m->checkpoint));
+    return l.text;
+}
+
+/* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what it does now
+ * was done then. */
+static int is_news(const struct config *c, const char *name)
+{
+    const char *key;
+    char value[32];
+    int from_default;
+    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
+        if (!strcmp(key, name))
+            return from_default;
+    return 0;
+}
+
+int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err)
+{
+    for (const char *mine = ours, *next; *mine; mine = next) {
+        size_t key = strcspn(mine, "="), value = strcspn(mine + key, "\n") - 1, size;
+        char name[64];
+        next = mine + key + 1 + value + 1;
+        snprintf(name, sizeof name, "%.*s", (int)key, mine);
+        const char *theirs = session_line(saved, name, &size);
+        if (theirs && size == value && !memcmp(theirs, mine + key + 1, value))
+            continue;
+        if (!theirs && is_news(&m->config, name))
+            continue;
+        if (!theirs)
+            theirs = "not said", size = strlen(theirs);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with another model or other options: %s is %.*s there and %.*s here",
+                       path, name, (int)(size < 100 ? size : 100), theirs, (int)(value < 100 ? value : 100), mine + key + 1);
+    }
+    return VB_OK;
+}

@@ -1,0 +1,264 @@
+/* engine/session_load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
+#include <string.h>
+
+#include "ops/mistake.h"
+#include "simd/fpenv.h"
+#include "engine/model/numa.h"
+#include "engine/session/prefill.h"
+#include "engine/session/identity.h"
+#include "engine/session/session.h"
+
+struct loading {
+    struct session_reader in;
+    char *about, *model; /* the sections of lines */
+    const vb_file_options *options;
+    vb_error *err;
+};
+
+static const vb_file_options defaults;
+
+/* Header and lines; what is behind them is to be read next. */
+static int open_file(struct loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
+{
+    *l = (struct loading){.options = o ? o : &defaults, .err = err};
+    int code = session_reader_open(&l->in, path, a, err);
+    if (code)
+        return code;
+    code = session_read_lines(&l->in, SECTION_ABOUT, &l->about, err);
+    return code ? code : session_read_lines(&l->in, SECTION_MODEL, &l->model, err);
+}
+
+static void close_file(struct loading *l)
+{
+    session_reader_close(&l->in);
+    vb_free(l->in.allocator, l->about);
+    vb_free(l->in.allocator, l->model);
+}
+
+static int line_is(const struct loading *l, const char *key, const char *wanted)
+{
+    size_t size;
+    const char *value = session_line(l->about, key, &size);
+    return value && size == strlen(wanted) && !memcmp(value, wanted, size);
+}
+
+static int wrong(const struct loading *l, const char *what) { return session_bad(&l->in, l->err, what); }
+
+static int stopped(const struct loading *l)
+{
+    const vb_file_options *o = l->options;
+    return o->progress && o->progress(o->progress_context, l->in.done, l->in.head.bytes)
+               ? vb_fail(l->err, VB_STOPPED, "stopped by the caller") : VB_OK;
+}
+
+/* ---- does it fit? ---- */
+
+static int check_model(const struct loading *l, const struct model *m, const vb_session_options *o)
+{
+    size_t context = o && o->context > 0 ? (size_t)o->context : (size_t)m->config.max_position_embeddings;
+    char *ours = session_identity(m, context);
+    if (!ours)
+        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for reading it", l->in.path);
+    int code = session_identity_compare(l->model, ours, m, l->in.path, l->err);
+    vb_free(m->allocator, ours);
+    if (!code && l->in.head.tokens > context)
+        code = vb_fail(l->err, VB_BAD_ARGUMENT, "%s holds %llu tokens, the context %zu", l->in.path,
+                       (unsigned long long)l->in.head.tokens, context);
+    if (!code && (l->in.head.layers != (uint32_t)m->config.num_hidden_layers ||
+                  l->in.head.width != (uint32_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim)))
+        code = wrong(l, "wrong: its cache is not one of its model");
+    return code;
+}
+
+/* Rows of the prompt that are due belong to who began it, oneDNN or the contract's kernels. When none is, it does not matter. */
+static int check_prefill(const struct loading *l, const struct vb_session *s)
+{
+    const struct session_head *h = &l->in.head;
+    int onednn = line_is(l, "prefill", "onednn");
+    if (h->rows >= h->prompt || onednn == !!s->work->onednn)
+        return onednn && h->rows < h->prompt && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn")
+                                                                       : VB_OK;
+    return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
+                   l->in.path, onednn ? "onednn" : "contract", onednn ? "contract" : "onednn");
+}
+
+/* ---- sections ---- */
+
+static int read_tokens(struct loading *l, struct vb_session *s)
+{
+    size_t count = (size_t)l->in.head.tokens;
+    int code = VB_OK;
+    session_read_section(&l->in, SECTION_TOKENS);
+    session_read(&l->in, s->tokens, count * sizeof *s->tokens);
+    for (size_t i = 0; i < count && !code; i++)
+        if (s->tokens[i] < 0 || s->tokens[i] >= s->model->config.vocab_size)
+            code = wrong(l, "wrong: one of its tokens is outside the vocabulary");
+    for (size_t i = 0; i < count && !code; i++)
+        sampler_saw_prompt(s->sampler, s->tokens[i]);
+    return session_section_end(&l->in, code, l->err);
+}
+
+static int read_output(struct loading *l, struct vb_session *s)
+{
+    uint64_t pairs = l->in.head.section[SECTION_OUTPUT].size / 8, left = l->in.head.tokens;
+    int32_t before = -1;
+    int code = VB_OK;
+    session_read_section(&l->in, SECTION_OUTPUT);
+    for (uint64_t i = 0; i < pairs && !code; i++) {
+        int32_t pair[2];
+        session_read(&l->in, pair, sizeof pair);
+        if (pair[0] <= before || pair[0] >= s->model->config.vocab_size || pair[1] < 1 || (uint64_t)pair[1] > left)
+            code = wrong(l, "wrong: what it counts as output cannot be");
+        for (int32_t n = MISTAKE(loaded_output_forgotten) ? pair[1] : 0; n < pair[1] && !code; n++)
+            sampler_saw_output(s->sampler, pair[0]);
+        left -= code ? 0 : (uint64_t)pair[1];
+        before = pair[0];
+    }
+    return session_section_end(&l->in, code, l->err);
+}
+
+static int read_cache(struct loading *l, struct vb_session *s)
+{
+    size_t rows = (size_t)l->in.head.rows;
+    int code = VB_OK;
+    session_read_section(&l->in, SECTION_CACHE);
+    for (size_t i = 0; i < rows; i++)
+        kvcache_append(&s->cache);
+    for (size_t layer = 0; layer < s->cache.pool->layers && !code; layer++) {
+        if (session_read_rows(&l->in, &s->cache, layer, rows, l->in.head.width))
+            break; /* session_section_end says why */
+        code = stopped(l);
+    }
+    return code == VB_STOPPED ? code : session_section_end(&l->in, code, l->err);
+}
+
+/* ---- the drafter ---- */
+
+/* A drafter that finds nothing of its own observes the tokens, with zeros for the hidden rows that nobody kept. */
+static void observe_with_zeros(struct vb_session *s)
+{
+    size_t rows = s->chunk, d = (size_t)s->model->config.hidden_size * (s->type->takes == TAKES_THREE ? 3 : 1);
+    float *zeros = (float *)(uintptr_t)session_features(s, s->work, 0); /* of the workspace, which is nobody's between two passes */
+    memset(zeros, 0, rows * d * sizeof *zeros);
+    s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
+    for (size_t pos = 1, n; pos <= s->cached; pos += n) {
+        n = s->cached + 1 - pos < rows ? s->cached + 1 - pos : rows;
+        s->type->observe(s->drafter, s->work, pos, s->tokens + pos, zeros, n);
+    }
+}
+
+static int read_drafter(struct loading *l, struct vb_session *s)
+{
+    char conventions[512];
+    int code = VB_OK, loaded = DRAFTER_OTHER;
+    session_read_section(&l->in, SECTION_DRAFTER);
+    conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
+    if (s->type && s->type->load && s->cached && l->in.left && line_is(l, "draft", s->type->name) &&
+        line_is(l, "draft conventions", conventions))
+        loaded = s->type->load(s->drafter, s->work, s->cached + 1, s->tokens, &l->in);
+    if (loaded == DRAFTER_WRONG)
+        code = wrong(l, "wrong: its drafter's state cannot be");
+    code = session_section_end(&l->in, code, l->err);
+    if (!code && loaded == DRAFTER_OTHER && s->type && s->cached)
+        observe_with_zeros(s);
+    s->observed = s->cached ? s->cached + 1 : 0;
+    return code ? code : stopped(l);
+}
+
+static int fill(struct loading *l, struct vb_session *s)
+{
+    const struct session_head *h = &l->in.head;
+    int code = check_prefill(l, s);
+    if (!code)
+        code = read_tokens(l, s);
+    if (!code)
+        code = read_output(l, s);
+    if (!code)
+        code = read_cache(l, s);
+    if (code)
+        return code;
+    s->count = (size_t)h->tokens;
+    s->cached = (size_t)h->rows;
+    s->given = (size_t)h->given;
+    /* Prompts of another prefill are nobody's to compute again: after a cut the contract's kernels do it. */
+    s->prompt = line_is(l, "prefill", "onednn") == !!s->work->onednn ? (size_t)h->prompt : 0;
+    return read_drafter(l, s);
+}
+
+int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
+                    const vb_file_options *file_options, vb_error *err)
+{
+    struct loading l;
+    vb_session *s = NULL;
+    struct fpenv env = fpenv_enter();
+    struct numa_visit visit = numa_enter(model);
+    *out = NULL;
+    int code = open_file(&l, path, file_options, model->allocator, err);
+    if (!code)
+        code = check_model(&l, model, options);
+    if (!code)
+        code = vb_session_open(&s, model, options, err);
+    if (!code)
+        code = fill(&l, s);
+    close_file(&l);
+    if (code)
+        vb_session_close(s);
+    else
+        *out = s;
+    numa_leave(&visit);
+    fpenv_leave(env);
+    return code;
+}
+
+/* ---- what it says of itself ---- */
+
+static void copy_line(char *to, size_t room, const char *text, const char *key)
+{
+    size_t size;
+    const char *value = session_line(text, key, &size);
+    size = !value ? 0 : size < room ? size : room - 1;
+    if (value)
+        memcpy(to, value, size);
+    to[size] = '\0';
+}
+
+static int check_rest(struct loading *l)
+{
+    int code = VB_OK;
+    for (int section = SECTION_TOKENS; section < SECTIONS && !code; section++) {
+        char bytes[1 << 16];
+        session_read_section(&l->in, (enum session_section)section);
+        while (!code && l->in.left) {
+            if (session_read(&l->in, bytes, l->in.left < sizeof bytes ? (size_t)l->in.left : sizeof bytes))
+                break;
+            code = stopped(l);
+        }
+        code = code ? code : session_section_end(&l->in, VB_OK, l->err);
+    }
+    return code;
+}
+
+int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err)
+{
+    struct loading l;
+    int code = open_file(&l, path, options, NULL, err);
+    if (!code && check)
+        code = check_rest(&l);
+    if (!code) {
+        const struct session_head *h = &l.in.head;
+        *out = (vb_session_info){.version = h->version, .bytes = (size_t)h->bytes, .tokens = (size_t)h->tokens,
+                                 .computed = (size_t)h->rows, .context = (size_t)h->context,
+                                 .with_hidden = line_is(&l, "hidden rows", "yes"),
+                                 .drafter_bytes = (size_t)h->section[SECTION_DRAFTER].size};
+        copy_line(out->checkpoint, sizeof out->checkpoint, l.about, "checkpoint");
+        copy_line(out->prefill, sizeof out->prefill, l.about, "prefill");
+        copy_line(out->draft, sizeof out->draft, l.about, "draft");
+        copy_line(out->draft_conventions, sizeof out->draft_conventions, l.about, "draft conventions");
+        copy_line(out->architecture, sizeof out->architecture, l.model, "architecture");
+        copy_line(out->precision, sizeof out->precision, l.model, "precision");
+        copy_line(out->conventions, sizeof out->conventions, l.model, "conventions");
+        copy_line(out->weights, sizeof out->weights, l.model, "weights");
+    }
+    close_file(&l);
+    return code;
+}

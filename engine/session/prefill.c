@@ -1,0 +1,140 @@
+/* engine/prefill.c -- which rows of a prompt are oneDNN's, and whether it can. */
+#include "engine/session/prefill.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "ops/onednn.h"
+#include "simd/quantised.h"
+
+/* ---- can it? ---- */
+
+struct check {
+    enum weight_type type; /* of every matrix */
+    int layer;             /* as the checkpoint counts */
+    const char *dir;
+    vb_error *err;
+};
+
+static int check_matrix(const struct check *k, const struct weight_view *w, const char *name)
+{
+    static const char *const types[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3"};
+    const char *type = weight_is_quantised(w->type) ? quantised_format(w->type)->name : types[w->type];
+    if (!w->rows || (w->type == k->type && (w->type == WEIGHT_BF16 || w->type == WEIGHT_F32)))
+        return VB_OK;
+    return vb_fail(k->err, VB_UNSUPPORTED, "%s: %s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, or all F32",
+                   k->dir, name, k->layer, type);
+}
+
+static int check_mlp(const struct check *k, const struct mlp *m)
+{
+    int code = check_matrix(k, &m->gate_proj, "gate_proj");
+    code = code ? code : check_matrix(k, &m->up_proj, "up_proj");
+    return code ? code : check_matrix(k, &m->down_proj, "down_proj");
+}
+
+static int check_layer(const struct check *k, const struct layer *l, const struct config *c)
+{
+    const struct mla *a = &l->self_attn;
+    const struct weight_view *w[] = {&a->q_proj, &a->q_a_proj, &a->q_b_proj, &a->kv_a_proj_with_mqa, &a->w_uk, &a->w_uv, &a->o_proj};
+    static const char *const names[] = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "kv_b_proj", "o_proj"};
+    int code = VB_OK;
+    for (size_t i = 0; i < sizeof w / sizeof *w && !code; i++)
+        code = check_matrix(k, w[i], names[i]);
+    if (code || !l->is_moe)
+        return code ? code : check_mlp(k, &l->mlp);
+    for (int e = 0; e < c->n_routed_experts && !code; e++)
+        code = check_mlp(k, &l->moe.experts[e]);
+    return code ? code : check_mlp(k, &l->moe.shared_experts);
+}
+
+static enum weight_type type_of(const struct model *m) { return m->layers[0].self_attn.o_proj.type; }
+
+static int check_weights(const struct vb_session *s, vb_error *err)
+{
+    const struct model *m = s->model;
+    struct check k = {type_of(m), 0, checkpoint_dir(m->checkpoint), err};
+    int code = VB_OK, modules = s->type && s->type->needs == NEEDS_MTP ? m->num_mtp : 0;
+    for (; k.layer < m->config.num_hidden_layers && !code; k.layer++)
+        code = check_layer(&k, &m->layers[k.layer], &m->config);
+    for (int i = 0; i < modules && !code; i++, k.layer++) {
+        code = check_matrix(&k, &m->mtp[i].eh_proj, "eh_proj");
+        code = code ? code : check_layer(&k, &m->mtp[i].layer, &m->config);
+    }
+    return code;
+}
+
+static int check_type(const struct vb_session *s, vb_error *err)
+{
+    int bf16 = type_of(s->model) == WEIGHT_BF16;
+    const char *why = onednn_lacks(s->work->onednn[0], bf16 ? ONEDNN_BF16 : ONEDNN_F32);
+    return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
+}
+
+int prefill_open(struct vb_session *s, vb_error *err)
+{
+    const char *name = s->options.prefill ? s->options.prefill : "contract", *why;
+    if (!strcmp(name, "contract"))
+        return VB_OK;
+    if (strcmp(name, "onednn"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, onednn", name);
+    if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
+    int code = check_weights(s, err), threads = s->work->cx.most_threads;
+    if (code)
+        return code;
+    s->work->onednn = vb_alloc(s->model->allocator, (size_t)threads, sizeof *s->work->onednn);
+    if (!s->work->onednn)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for oneDNN on %d threads", threads);
+    for (int i = 0; i < threads; i++)
+        if ((why = onednn_open(&s->work->onednn[i], 1)))
+            return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
+    return check_type(s, err);
+}
+
+void prefill_close(struct vb_session *s)
+{
+    for (int i = 0; s->work->onednn && i < s->work->cx.most_threads; i++)
+        onednn_close(s->work->onednn[i]);
+    vb_free(s->model->allocator, s->work->onednn);
+    s->work->onednn = NULL;
+}
+
+/* ---- which rows ---- */
+
+size_t prefill_rewind(const struct vb_session *s, size_t row)
+{
+    return s->work->onednn && row < s->prompt ? row - row % PREFILL_CHUNK : row;
+}
+
+size_t prefill_rows(const struct vb_session *s)
+{
+    if (!s->work->onednn || s->cached >= s->prompt)
+        return 0;
+    assert(s->cached % PREFILL_CHUNK == 0 && s->prompt <= s->count);
+    return s->prompt - s->cached < PREFILL_CHUNK ? s->prompt - s->cached : PREFILL_CHUNK;
+}
+
+/* ---- a pass ---- */
+
+void prefill_begin(struct workspace *w)
+{
+    w->cx.onednn = w->onednn;
+    w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
+}
+
+void prefill_end(struct workspace *w)
+{
+    w->cx.onednn = NULL;
+    w->cx.bf16 = w->model->config.precision == PRECISION_BF16;
+}
+
+int prefill_failed(struct workspace *w, vb_error *err)
+{
+    const char *why = NULL;
+    for (int i = 0; w->onednn && i < w->cx.most_threads; i++) {
+        const char *failure = onednn_failure(w->onednn[i]);
+        why = why ? why : failure;
+    }
+    return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why) : VB_OK;
+}

@@ -1,0 +1,504 @@
+/* engine/session.c -- opening, appending, cutting; one session's part of a pass. */
+#include "engine/session/session.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <string.h>
+
+#include "ops/crew.h"
+#include "ops/mistake.h"
+#include "simd/fpenv.h"
+#include "engine/draft/eagle_net.h"
+#include "engine/model/numa.h"
+#include "engine/session/prefill.h"
+#include "engine/pass/tap.h"
+
+static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
+
+int session_drafts_lead(const struct vb_session *s)
+{
+    const vb_sampling *o = &s->options.sampling;
+    return o->acceptance && (!strcmp(o->acceptance, "relaxed") || (!strcmp(o->acceptance, "rejection") && o->temperature != 0.0f));
+}
+
+/* Trees: what does not go with them is named. */
+static int choose_tree(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    int most = s->max_draft * o->draft_topk;
+    if (o->draft_topk < 0 || o->draft_topk > VB_MAX_TOPK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->draft_topk, VB_MAX_TOPK);
+    if (o->draft_topk <= 1)
+        return o->draft_nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                        "want a draft topk of 2 or more", o->draft_nodes) : VB_OK;
+    if (o->draft_topk > s->model->config.vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->draft_topk, s->model->config.vocab_size);
+    if (o->draft_nodes && (o->draft_nodes < s->max_draft || o->draft_nodes > VB_MAX_NODES))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->draft_nodes,
+                       s->max_draft, VB_MAX_NODES);
+    if (!s->type->propose_tree)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; trees are of mtp-eagle, eagle and eagle3",
+                       o->draft_topk, s->type->name);
+    if (o->draft_auto)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->draft_topk);
+    if (o->padded)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->draft_topk);
+    if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->draft_topk, o->sampling.acceptance);
+    s->max_drafts = o->draft_nodes ? o->draft_nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+    s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
+    s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
+    return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
+}
+
+static int choose_drafter(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    const struct drafter_type *type;
+    int code = drafter_find(&type, o->draft, err);
+    if (!(o->draft_p_min >= 0.0f && o->draft_p_min <= 1.0f))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->draft_p_min);
+    if (o->draft_tokens > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
+    if (code || !type)
+        return code;
+    code = drafter_check(type, s->model, o, err);
+    if (code)
+        return code;
+    s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
+    s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
+    s->max_draft = s->type ? s->max_draft : 0;
+    s->max_drafts = s->max_draft;
+    if (s->type && (o->draft_topk || o->draft_nodes))
+        code = choose_tree(s, err);
+    if (code)
+        return code;
+    if (s->type && o->draft_auto && session_drafts_lead(s))
+        return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
+                       "it is said", o->sampling.acceptance);
+    if (s->type && o->draft_auto) {
+        int first = drafter_default_tokens(type, s->model);
+        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_drafts = s->max_draft;
+        draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
+    }
+    return VB_OK;
+}
+
+int session_kernels(const struct kernels **k, const char *isa, vb_error *err)
+{
+    int known;
+    *k = kernels_select(isa, &known);
+    if (!known)
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon", isa);
+    if (!*k && !kernels_select("best", NULL))
+        return vb_fail(err, VB_UNSUPPORTED, "this CPU lacks fused multiply-add (FMA), which every computation needs");
+    return *k ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa);
+}
+
+int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err)
+{
+    int32_t most = m->config.max_position_embeddings;
+    if (o->context < 0 || o->context > most)
+        return vb_fail(err, VB_BAD_ARGUMENT, "context is %d, wanted 1 to max_position_embeddings, which is %d", o->context,
+                       most);
+    if (o->prefill_chunk < 0 || o->threads < 0 || o->threads > 4096)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d and threads %d, wanted 1 or more (at most 4096 threads)",
+                       o->prefill_chunk, o->threads);
+    *context = (size_t)(o->context ? o->context : most);
+    return VB_OK;
+}
+
+/* The drafts of a round stand behind the timeline until the round decides. */
+static int32_t draw_draft(void *context, const float *logits, int number)
+{
+    struct vb_session *s = context;
+    size_t index = s->count + (size_t)number - 1;
+    int32_t token = acceptance_draw(s->acceptance, logits, s->tokens, s->count, number);
+    if (index < s->context) /* else it is one that a convention discards */
+        s->tokens[index] = token;
+    return token;
+}
+
+int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
+                           size_t context, vb_error *err)
+{
+    const struct kernels *k;
+    int code = session_kernels(&k, o->isa, err);
+    if (!code)
+        code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
+    if (!code)
+        code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
+    return code;
+}
+
+/* Rows of a round, and of a pass. */
+static size_t round_rows(const struct vb_session *s) { return 1 + (size_t)(s->max_drafts > VB_MAX_DRAFT ? s->max_drafts : VB_MAX_DRAFT); }
+static size_t most_rows(const struct vb_session *s) { return s->chunk > round_rows(s) ? s->chunk : round_rows(s); }
+
+/* What a session has that is in no batch. */
+static int open_own_parts(struct vb_session *s, vb_error *err)
+{
+    const struct config *c = &s->model->config;
+    const vb_allocator *a = s->model->allocator;
+    size_t two = 2 * (VB_MAX_DRAFT + 1);
+    int code = session_open_workspace(s->work, s->model, &s->options, most_rows(s), round_rows(s) > two ? round_rows(s) : two, s->context, err);
+    if (!code)
+        code = prefill_open(s, err);
+    if (!code)
+        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round_rows(s),
+                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), a, err);
+    if (!code && s->options.tap) {
+        s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
+        s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;
+        if (!s->work->tapper)
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for taps of %zu rows", most_rows(s));
+    }
+    s->rows = vb_alloc(a, most_rows(s), sizeof *s->rows);
+    return code || s->rows ? code : vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", most_rows(s));
+}
+
+static int open_drafter(struct vb_session *s, vb_error *err)
+{
+    struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
+                                .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
+                                .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
+                                .poison = s->options.poison_cut_rows, .padded = s->options.padded,
+                                .sequence = s->options.sequence, .tracer = s->tracer,
+                                .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
+    return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
+}
+
+/* What a pass must keep for the drafter, and room for its trees. */
+static int keep_features(struct vb_session *s, vb_error *err)
+{
+    int before[3], layers = s->model->config.num_hidden_layers;
+    if (1 + (size_t)s->max_drafts > s->work->max_rows || 1 + (size_t)s->max_drafts > s->work->max_logit_rows)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
+    if (!s->type || s->type->takes != TAKES_THREE || s->work->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
+        return VB_OK;
+    return workspace_keep_three(s->work, before, err);
+}
+
+static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
+{
+    size_t V = (size_t)s->model->config.vocab_size;
+    const vb_allocator *a = s->model->allocator;
+    int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err) : open_own_parts(s, err);
+    s->cache.poison = s->options.poison_cut_rows;
+    s->cache.sequence = s->options.sequence;
+    if (!code && s->options.trace) {
+        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, most_rows(s), a);
+        if (!s->tracer)
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", most_rows(s));
+    }
+    s->cache.tracer = s->tracer;
+    if (!code)
+        code = sampler_open(&s->sampler, &s->options.sampling, V, a, err);
+    if (!code)
+        code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
+    if (!code)
+        code = keep_features(s, err);
+    if (!code)
+        code = open_drafter(s, err);
+    s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
+    if (!code && !s->tokens)
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", s->context);
+    return code;
+}
+
+int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err)
+{
+    vb_session *s = vb_alloc(model->allocator, 1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a session");
+    s->model = model;
+    s->work = shared ? shared->work : &s->own;
+    s->cache.pool = &s->cache.own; /* nothing yet */
+    if (options)
+        s->options = *options;
+    int code = session_limits(model, &s->options, &s->context, err);
+    s->chunk = s->options.prefill_chunk ? (size_t)s->options.prefill_chunk : 512;
+    s->chunk = s->chunk < s->context ? s->chunk : s->context;
+    if (!code)
+        code = choose_drafter(s, err);
+    if (!code)
+        code = open_parts(s, shared, err);
+    if (code)
+        vb_session_close(s);
+    else
+        *out = s;
+    return code;
+}
+
+int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    int code = session_open(out, model, options, NULL, err);
+    fpenv_leave(env);
+    return code;
+}
+
+void vb_session_close(vb_session *s)
+{
+    if (!s)
+        return;
+    const vb_allocator *a = s->model->allocator;
+    if (s->drafter)
+        s->type->close(s->drafter);
+    acceptance_close(s->acceptance, a);
+    sampler_close(s->sampler, a);
+    tracer_close(s->tracer, a);
+    kvcache_close(&s->cache, a);
+    if (s->work == &s->own) {
+        tapper_close(s->work->tapper, a);
+        prefill_close(s);
+        workspace_close(s->work);
+    }
+    vb_free(a, s->tree);
+    vb_free(a, s->tree_slots);
+    vb_free(a, s->tokens);
+    vb_free(a, s->rows);
+    vb_free(a, s);
+}
+
+int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
+{
+    if (count > s->context - s->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens after %zu do not fit into a context of %zu", count, s->count,
+                       s->context);
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= s->model->config.vocab_size)
+            return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, tokens[i],
+                           s->model->config.vocab_size);
+    if (count)
+        memcpy(s->tokens + s->count, tokens, count * sizeof *tokens);
+    for (size_t i = 0; i < count; i++)
+        sampler_saw_prompt(s->sampler, tokens[i]);
+    if (s->prompt == s->count) /* nothing was generated yet */
+        s->prompt += count;
+    s->count += count;
+    s->given = count ? s->count : s->given;
+    return VB_OK;
+}
+
+/* The rows that the next round needs again: the last token's, and those whose hidden rows the drafter has let go. */
+int vb_truncate(vb_session *s, size_t count, vb_error *err)
+{
+    if (count > s->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "cannot cut to %zu tokens, there are %zu", count, s->count);
+    size_t rewind = s->type ? s->type->rewind(s->drafter) : 0;
+    size_t rows = count > 1 + rewind ? count - 1 - rewind : 0;
+    if (s->cached >= count) {
+        rows = prefill_rewind(s, rows);
+        s->cached = rows;
+        kvcache_truncate(&s->cache, rows);
+        s->observed = rows ? rows + 1 : 0;
+        s->given = count; /* the drafter still holds what was cut, until it observes again */
+    }
+    s->given = s->given < count ? s->given : count;
+    s->prompt = s->prompt < count ? s->prompt : count;
+    s->count = count;
+    sampler_restart(s->sampler); /* what is left counts as the prompt */
+    for (size_t i = 0; i < count; i++)
+        sampler_saw_prompt(s->sampler, s->tokens[i]);
+    return VB_OK;
+}
+
+const int32_t *vb_tokens(const vb_session *s, size_t *count)
+{
+    *count = s->count;
+    return s->tokens;
+}
+
+/* Rows that a pass can take next: what is left of the tokens given, or the last one. */
+static size_t rows_left(const struct vb_session *s) { return (s->cached < s->given ? s->given : s->count) - s->cached; }
+
+size_t session_most_rows(const struct vb_session *s, size_t chunk)
+{
+    size_t left = rows_left(s), prefill = prefill_rows(s);
+    chunk = s->chunk < chunk ? s->chunk : chunk;
+    if (prefill)
+        return prefill;
+    if (s->cached >= s->given)
+        return 1 + (size_t)s->max_drafts;
+    return left < chunk ? left : chunk;
+}
+
+void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed)
+{
+    size_t left = rows_left(s), prefill = prefill_rows(s);
+    assert(left > 0);
+    chunk = s->chunk < chunk ? s->chunk : chunk;
+    *p = (struct plan){.committed = prefill ? prefill : left < chunk ? left : chunk, .by_onednn = prefill > 0};
+    p->is_prompt = s->cached < s->given;
+    p->chooses = s->cached + p->committed == s->count;
+    if (!s->type || p->is_prompt)
+        return;
+    p->padding = s->options.padded ? s->max_draft : 0; /* and no drafts yet */
+    size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
+    most = most < room ? most : room;
+    most = most ? most - 1 : 0;
+    size_t longest = s->options.draft_auto ? (size_t)s->length.K : (size_t)s->max_draft;
+    p->asked = most >= longest;
+    if (most > longest)
+        most = longest;
+    acceptance_round(s->acceptance);
+    if (most)
+        p->drafts = session_propose(s, p->draft, (int)most, failed);
+    p->tree = p->drafts ? s->tree : NULL; /* which is of an earlier round where nothing was asked for */
+    p->padding -= p->padding ? p->drafts : 0;
+}
+
+int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed)
+{
+    if (!s->tree)
+        return s->type->propose(s->drafter, s->work, draft, most, failed);
+    s->type->propose_tree(s->drafter, s->work, s->tree, most, failed);
+    assert(s->tree->count <= s->max_drafts);
+    for (int i = 0; i < s->tree->count; i++)
+        assert(s->tree->parent[i] < i && s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));
+    memcpy(draft, s->tree->token, (size_t)s->tree->count * sizeof *draft);
+    return s->tree->count;
+}
+
+/* A node sees the committed tokens and its ancestors, which stand in the cache behind those in the order of the nodes. */
+static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct row *rows)
+{
+    for (int i = 0; i < t->count; i++) {
+        int32_t *slots = s->tree_slots + (size_t)i * tree_width(s);
+        size_t index = s->count + (size_t)t->depth[i] - 1;
+        memcpy(slots, s->cache.slots, s->count * sizeof *slots);
+        for (int a = i; a >= 0; a = t->parent[a])
+            slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
+        rows[i].index = (int32_t)index;
+        rows[i].position = (int32_t)(MISTAKE(node_position_by_row) ? s->count + (size_t)i : index);
+        rows[i].parent = t->parent[i] + 1;
+        rows[i].slots = MISTAKE(node_sees_its_siblings) ? NULL : slots;
+    }
+}
+
+size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows)
+{
+    size_t n = p->committed + (size_t)p->drafts, all = n + (size_t)p->padding;
+    for (size_t i = 0; i < all; i++) {
+        size_t index = s->cached + i;
+        rows[p->first_row + i] = (struct row){
+            .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index, .hidden_of = -1, .hidden_depth = -1,
+            .draft = i < p->committed ? 0 : i < n ? (int32_t)(i - p->committed) + 1 : -1,
+            .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
+            .slot = kvcache_append(&s->cache)};
+    }
+    for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
+        rows[p->first_row + p->committed + i].parent = (int32_t)i;
+    if (p->tree)
+        place_nodes(s, p->tree, rows + p->first_row + p->committed);
+    return all;
+}
+
+void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
+{
+    size_t first = s->cached;
+    if (p->tree && n && !MISTAKE(path_rows_left_behind))
+        kvcache_take_path(&s->cache, s->count, p->path, n - 1);
+    if (n) /* with none, chosen may be NULL */
+        memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
+    s->count += n;
+    /* A part of a prompt leaves all its rows; else the last token chosen has no row yet. */
+    s->cached = p->chooses ? (n ? s->count - 1 : first + p->committed - 1) : first + p->committed;
+    s->cached = prefill_rewind(s, s->cached);
+    kvcache_truncate(&s->cache, s->cached);
+    if (!s->type)
+        return;
+    if (p->by_onednn)
+        prefill_begin(s->work);
+    if (s->observed == 0)
+        s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
+    if (s->cached > first)
+        s->type->observe(s->drafter, s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
+    if (p->by_onednn)
+        prefill_end(s->work);
+    s->observed = s->cached + 1;
+    if (p->is_prompt && n && s->type->after_prompt)
+        s->type->after_prompt(s->drafter, s->work);
+}
+
+void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
+    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
+            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
+}
+
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size;
+    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
+}
+
+void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+{
+    int stood = 0;
+    if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
+        return;
+    while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
+        stood++;
+    draft_length_saw(&s->length, stood, seconds);
+}
+
+void vb_session_threads(const vb_session *s, vb_thread_use *use)
+{
+    const struct op_ctx *cx = &s->work->cx;
+    const struct crew *c = cx->crew;
+    *use = (vb_thread_use){.most = cx->most_threads, .mean = 1.0};
+    if (c)
+        *use = (vb_thread_use){c->threads, c->passes ? (double)c->pass_threads / (double)c->passes : 0.0, c->passes, c->left_out, c->waited};
+}
+
+size_t vb_draft_memory(const vb_session *s) { return s->type && s->type->bytes ? s->type->bytes(s->drafter) : 0; }
+
+void session_leave(struct vb_session *s)
+{
+    kvcache_truncate(&s->cache, 0);
+    if (s->drafter)
+        s->type->close(s->drafter);
+    s->drafter = NULL;
+    s->cached = s->observed = 0;
+    s->given = s->given < s->count ? s->count - 1 : s->given; /* the round that the last token begins is still to come, with its drafts */
+}
+
+int session_return(struct vb_session *s, vb_error *err) { return open_drafter(s, err); }
+
+/* The drafter, which is new, comes to know tokens[0..rows]: as the other one does, or by being told. */
+static int share_drafter(struct vb_session *s, const struct vb_session *other, size_t rows)
+{
+    const struct drafter_type *type = s->type;
+    size_t step = most_rows(s);
+    const char *head = s->options.draft_head, *of_other = other->options.draft_head;
+    int same_head = type->needs != NEEDS_HEAD || !strcmp(head, of_other);
+    if (type->begin_as && other->type == type && same_head && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
+        type->begin_as(s->drafter, other->drafter, rows);
+        return 1;
+    }
+    for (size_t i = 0; type->tokens_alone && i <= rows; i += step)
+        type->observe(s->drafter, s->work, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
+    return type->tokens_alone;
+}
+
+size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same)
+{
+    size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
+    rows = rows < other->cached ? rows : other->cached;
+    rows = rows < s->given ? rows : s->given;
+    if (!rows || (s->type && !share_drafter(s, other, rows)))
+        return 0;
+    kvcache_begin_as(&s->cache, &other->cache, rows);
+    s->cached = rows;
+    s->observed = rows + 1;
+    return rows;
+}

@@ -1,0 +1,279 @@
+/* engine/template_parse.c -- tags to nodes. Expressions are in template_expression.c. */
+#include <string.h>
+
+#include "engine/template/template_internal.h"
+
+/* ---- what expressions need too ------------------------------------------------------------------------------------- */
+
+struct node *parse_node(struct parser *p, enum node_kind kind, int *rc)
+{
+    struct node *n = arena_get(p->lexer.arena, 1, sizeof *n);
+    if (!n)
+        *rc = template_fail(p->lexer.err, VB_NO_MEMORY, p->lexer.name, p->token.line, "no memory for the template");
+    else
+        n->kind = kind, n->line = p->token.line, *rc = VB_OK;
+    return n;
+}
+
+int parse_advance(struct parser *p)
+{
+    p->token = p->after;
+    return lex_next(&p->lexer, &p->after);
+}
+
+int parse_at(const struct parser *p, enum token_kind kind, const char *word)
+{
+    return p->token.kind == kind && (!word || text_is(p->token.text, word));
+}
+
+int parse_skip(struct parser *p, enum token_kind kind, const char *word, int *rc)
+{
+    if (!parse_at(p, kind, word))
+        return 0;
+    *rc = parse_advance(p);
+    return 1;
+}
+
+int parse_wanted(struct parser *p, const char *what)
+{
+    const struct token *t = &p->token;
+    static const char *const kinds[] = {"the template's end", "text", "{{", "}}", "{%", "%}"};
+    struct text_shown shown = text_show(t->text);
+    return template_fail(p->lexer.err, VB_BAD_CHECKPOINT, p->lexer.name, t->line, "wanted %s, found %s", what,
+                         t->kind == T_STRING ? "a string" : t->kind <= T_TAG_END ? kinds[t->kind] : shown.s);
+}
+
+int parse_expect(struct parser *p, enum token_kind kind, const char *word)
+{
+    int rc = VB_OK;
+    if (parse_skip(p, kind, word, &rc))
+        return rc;
+    return parse_wanted(p, word ? word : kind == T_NAME ? "a name" : kind == T_TAG_END ? "%}" : kind == T_PRINT_END ? "}}" : "=");
+}
+
+int parse_refuse(struct parser *p, const char *what, struct text name)
+{
+    return template_fail(p->lexer.err, VB_UNSUPPORTED, p->lexer.name, p->token.line, "%s %s is not implemented", what,
+                         text_show(name).s);
+}
+
+int parse_deeper(struct parser *p)
+{
+    if (p->depth++ < MAX_NESTING)
+        return VB_OK;
+    return template_fail(p->lexer.err, VB_UNSUPPORTED, p->lexer.name, p->token.line, "more than %d tags and brackets inside each other",
+                         MAX_NESTING);
+}
+
+/* ---- tags ---------------------------------------------------------------------------------------------------------- */
+
+static int parse_body(struct parser *p, const char *const *ends, struct node **out);
+
+/* Behind {% NAME, up to the tag that ends the body; that tag's name is the current token. */
+static int parse_inner(struct parser *p, const char *const *ends, struct node **out)
+{
+    int rc = parse_expect(p, T_TAG_END, NULL);
+    return rc ? rc : parse_body(p, ends, out);
+}
+
+/* {% endNAME %} */
+static int parse_end(struct parser *p, const char *name)
+{
+    int rc = parse_expect(p, T_NAME, name);
+    return rc ? rc : parse_expect(p, T_TAG_END, NULL);
+}
+
+/* a: condition, b: body, c: else, which for an elif is another N_IF alone. A loop, since chains are long. */
+static int parse_if(struct parser *p, struct node *n)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    for (int rc;;) {
+        if ((rc = parse_advance(p)) || (rc = parse_condition(p, &n->a)) || (rc = parse_inner(p, ends, &n->b)))
+            return rc;
+        if (!parse_at(p, T_NAME, "elif"))
+            break;
+        if (!(n->c = parse_node(p, N_IF, &rc)))
+            return rc;
+        n = n->c;
+    }
+    int rc = VB_OK;
+    if (parse_skip(p, T_NAME, "else", &rc) && !rc)
+        rc = parse_inner(p, ends + 2, &n->c);
+    return rc ? rc : parse_end(p, "endif");
+}
+
+/* a: targets, b: what is gone through, c: body, d: else; the condition is d of the first target */
+static int parse_for(struct parser *p, struct node *n)
+{
+    static const char *const ends[] = {"else", "endfor", NULL};
+    int rc = parse_advance(p);
+    if (rc || (rc = parse_targets(p, &n->a)) || (rc = parse_expect(p, T_NAME, "in")) || (rc = parse_condition(p, &n->b)))
+        return rc;
+    if (parse_skip(p, T_NAME, "if", &rc) && (rc || (rc = parse_expression(p, &n->a->d))))
+        return rc;
+    if (rc || parse_at(p, T_NAME, "recursive"))
+        return rc ? rc : parse_refuse(p, "for ...", p->token.text);
+    p->loops++;
+    rc = parse_inner(p, ends, &n->c);
+    p->loops--;
+    if (!rc && parse_skip(p, T_NAME, "else", &rc) && !rc)
+        rc = parse_inner(p, ends + 1, &n->d);
+    return rc ? rc : parse_end(p, "endfor");
+}
+
+/* name, and keyword: its attribute (of a namespace) if any; a: the value */
+static int parse_set(struct parser *p, struct node *n)
+{
+    int rc = parse_advance(p);
+    n->name = p->token.text;
+    if (rc || (rc = parse_expect(p, T_NAME, NULL)))
+        return rc;
+    if (parse_skip(p, T_OPERATOR, ".", &rc)) {
+        n->keyword = p->token.text;
+        if (rc || (rc = parse_expect(p, T_NAME, NULL)))
+            return rc;
+    }
+    if (parse_at(p, T_TAG_END, NULL) || parse_at(p, T_OPERATOR, ",") || parse_at(p, T_OPERATOR, "|"))
+        return parse_refuse(p, "set", TEXT("of a block or of several names"));
+    if ((rc = parse_expect(p, T_OPERATOR, "=")) || (rc = parse_expression(p, &n->a)))
+        return rc;
+    return parse_expect(p, T_TAG_END, NULL);
+}
+
+static int parse_parameter(struct parser *p, struct node **out)
+{
+    int rc;
+    struct node *n = parse_node(p, E_NAME, &rc);
+    if (!n)
+        return rc;
+    n->name = p->token.text;
+    *out = n;
+    if ((rc = parse_expect(p, T_NAME, NULL)))
+        return rc;
+    if (parse_skip(p, T_OPERATOR, "=", &rc) && !rc)
+        rc = parse_expression(p, &n->a);
+    return rc;
+}
+
+/* name; a: parameters, E_NAME with their default as a; c: body */
+static int parse_macro(struct parser *p, struct node *n)
+{
+    static const char *const ends[] = {"endmacro", NULL};
+    struct node **tail = &n->a;
+    int rc = parse_advance(p), loops = p->loops;
+    n->name = p->token.text;
+    if (rc || (rc = parse_expect(p, T_NAME, NULL)) || (rc = parse_expect(p, T_OPERATOR, "(")))
+        return rc;
+    for (int k = 0; !parse_at(p, T_OPERATOR, ")"); k++) {
+        if (k == MAX_ARGUMENTS)
+            return parse_refuse(p, "a macro of more than 16 parameters,", n->name);
+        if ((k && (rc = parse_expect(p, T_OPERATOR, ","))) || (rc = parse_parameter(p, tail)))
+            return rc;
+        tail = &(*tail)->next;
+    }
+    if ((rc = parse_expect(p, T_OPERATOR, ")")))
+        return rc;
+    p->loops = 0; /* a break inside is none of a loop outside */
+    rc = parse_inner(p, ends, &n->c);
+    p->loops = loops;
+    return rc ? rc : parse_end(p, "endmacro");
+}
+
+/* transformers' tag around what an assistant said: no meaning for the text. c: body */
+static int parse_generation(struct parser *p, struct node *n)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    int rc = parse_advance(p);
+    if (!rc)
+        rc = parse_inner(p, ends, &n->c);
+    return rc ? rc : parse_end(p, "endgeneration");
+}
+
+static int parse_jump(struct parser *p, struct node *n)
+{
+    struct text name = p->token.text;
+    int rc = parse_advance(p);
+    (void)n;
+    if (!rc && !p->loops)
+        rc = template_fail(p->lexer.err, VB_BAD_CHECKPOINT, p->lexer.name, p->token.line, "%s outside a loop", text_show(name).s);
+    return rc ? rc : parse_expect(p, T_TAG_END, NULL);
+}
+
+static int parse_tag(struct parser *p, struct node **out)
+{
+    static const struct {
+        const char *name;
+        enum node_kind kind;
+        int (*parse)(struct parser *p, struct node *n);
+    } tags[] = {{"if", N_IF, parse_if}, {"for", N_FOR, parse_for}, {"set", N_SET, parse_set}, {"macro", N_MACRO, parse_macro},
+                {"generation", N_GROUP, parse_generation}, {"break", N_BREAK, parse_jump}, {"continue", N_CONTINUE, parse_jump}};
+    int rc;
+    if (p->token.kind != T_NAME)
+        return parse_wanted(p, "a tag's name");
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+        if (text_is(p->token.text, tags[i].name)) {
+            *out = parse_node(p, tags[i].kind, &rc);
+            return *out ? tags[i].parse(p, *out) : rc;
+        }
+    static const char *const never_first[] = {"elif", "else", "endif", "endfor", "endmacro", "endset", "endgeneration"};
+    for (size_t i = 0; i < sizeof never_first / sizeof *never_first; i++)
+        if (text_is(p->token.text, never_first[i]))
+            return parse_wanted(p, "a tag that fits");
+    return parse_refuse(p, "the tag", p->token.text);
+}
+
+static int parse_print(struct parser *p, struct node **out)
+{
+    int rc;
+    if (!(*out = parse_node(p, N_PRINT, &rc)))
+        return rc;
+    return (rc = parse_expression(p, &(*out)->a)) ? rc : parse_expect(p, T_PRINT_END, NULL);
+}
+
+static int at_end(const struct parser *p, const char *const *ends)
+{
+    for (; ends && *ends; ends++)
+        if (parse_at(p, T_NAME, *ends))
+            return 1;
+    return 0;
+}
+
+/* ends NULL: up to the template's end */
+static int parse_body(struct parser *p, const char *const *ends, struct node **out)
+{
+    struct node **tail = out;
+    int rc = parse_deeper(p);
+    while (!rc) {
+        enum token_kind kind = p->token.kind;
+        if (kind == T_END && !ends)
+            break;
+        if (kind == T_TEXT && p->token.text.n) {
+            struct node *n = parse_node(p, N_TEXT, &rc);
+            if (n)
+                n->value = value_string(p->token.text), *tail = n;
+        } else if (kind == T_END) {
+            rc = parse_wanted(p, ends[0] ? ends[0] : "more"); /* the one tag that would do */
+        }
+        if (rc || (rc = parse_advance(p)))
+            break;
+        if (kind == T_TAG && at_end(p, ends))
+            break;
+        if (kind == T_TAG)
+            rc = parse_tag(p, tail);
+        else if (kind == T_PRINT)
+            rc = parse_print(p, tail);
+        if (*tail)
+            tail = &(*tail)->next;
+    }
+    p->depth--;
+    return rc;
+}
+
+int parse_template(struct template *t, const char *source, size_t size, vb_error *err)
+{
+    struct parser p = {.lexer = {.arena = &t->arena, .name = t->name, .err = err}};
+    int rc = lex_begin(&p.lexer, source, size);
+    if (!rc && !(rc = parse_advance(&p)) && !(rc = parse_advance(&p)))
+        rc = parse_body(&p, NULL, &t->body);
+    return rc;
+}

@@ -1,0 +1,69 @@
+/* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
+ * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
+#include "engine/text/tokenizer_internal.h"
+
+#include <string.h>
+
+/* A token's bytes, fit for a message. */
+static struct shown shown_piece(const struct tokenizer *t, int32_t id)
+{
+    char text[64], repaired[3 * (sizeof text + 4) + 12];
+    struct utf8_stream stream = {0};
+    size_t size, n;
+    const char *piece = tokenizer_piece(t, id, &size);
+    if (!piece)
+        return token_show("no token");
+    snprintf(text, sizeof text, "\"%.*s%s\"", (int)(size < 48 ? size : 48), piece, size > 48 ? "..." : "");
+    n = utf8_stream_push(&stream, text, strlen(text), repaired);
+    n += utf8_stream_finish(&stream, repaired + n);
+    repaired[n] = '\0';
+    return token_show(repaired);
+}
+
+int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err)
+{
+    int32_t end = a->size > b->size ? a->size : b->size;
+    for (int32_t id = 0; id < end; id++) {
+        size_t size_a = 0, size_b = 0;
+        const char *of_a = tokenizer_piece(a, id, &size_a), *of_b = tokenizer_piece(b, id, &size_b);
+        if (!of_a != !of_b || size_a != size_b || (of_a && memcmp(of_a, of_b, size_a)))
+            return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: token %d is %s in one and %s in the other", id,
+                           shown_piece(a, id).text, shown_piece(b, id).text);
+    }
+    if (a->bos != b->bos || a->eos != b->eos)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: BOS and EOS are %d and %d in one and %d and %d in the other",
+                       a->bos, a->eos, b->bos, b->eos);
+    return VB_OK;
+}
+
+static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
+{
+    if (a->size != b->size)
+        return 0;
+    for (int32_t id = 0; id < a->size; id++) {
+        size_t n = 0, m = 0;
+        const char *x = tokenizer_piece(a, id, &n), *y = tokenizer_piece(b, id, &m);
+        if (!x != !y || n != m || (x && memcmp(x, y, n)) || tokenizer_is_special(a, id) != tokenizer_is_special(b, id))
+            return 0;
+    }
+    return 1;
+}
+
+int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b)
+{
+    return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && a->merge_mask == b->merge_mask &&
+           !memcmp(a->merges, b->merges, (a->merge_mask + 1) * sizeof *a->merges) && a->added.n_tokens == b->added.n_tokens &&
+           a->ignore_merges == b->ignore_merges && a->add_bos == b->add_bos;
+}
+
+int tokenizer_count_stripping(const struct tokenizer *t)
+{
+    int count = 0;
+    for (size_t i = 0; i < t->added.n_tokens; i++) {
+        const struct added_token *token = &t->added.tokens[i];
+        count += token->lstrip || token->rstrip || token->single_word;
+    }
+    return count;
+}
+
+int tokenizer_cuts_slices(const struct tokenizer *t) { return t->slices; }

@@ -1,0 +1,164 @@
+/* tests/test_draft_length.c -- draft_auto: on invented costs and acceptances it settles on the length that is fastest, follows
+ * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
+#include "tests/support/engine_support.h"
+
+/* ---- an invented machine ------------------------------------------------------------------------------------------ */
+
+struct machine {
+    double stands;                /* a k-th draft, when those before it do */
+    double first, row, draft;     /* seconds: of a pass of one row, of each row more, of each draft */
+    double noise;                 /* a round takes up to so much longer; one in fifty ten times as long */
+};
+
+static double cost(const struct machine *m, int K) { return m->first + m->row * K + m->draft * K; }
+
+static double tokens(const struct machine *m, int K)
+{
+    double all = 1, product = 1;
+    for (int k = 0; k < K; k++)
+        all += product *= m->stands;
+    return all;
+}
+
+static int fastest(const struct machine *m, int most)
+{
+    int best = 0;
+    for (int K = 1; K <= most; K++)
+        if (tokens(m, K) / cost(m, K) > tokens(m, best) / cost(m, best))
+            best = K;
+    return best;
+}
+
+static double uniform(uint64_t *random) { return (double)(next_random(random) >> 11) * 0x1p-53; }
+
+/* Tokens a second of `rounds` rounds; how long they would take without noise. */
+static double drive(struct draft_length *l, const struct machine *m, int rounds, uint64_t *random)
+{
+    double seconds = 0, all = 0;
+    for (int i = 0; i < rounds; i++) {
+        int K = l->K, stood = 0;
+        assert_in_range(K, 0, l->most);
+        while (stood < K && uniform(random) < m->stands)
+            stood++;
+        seconds += cost(m, K);
+        all += 1 + stood;
+        double slow = uniform(random) < 0.02 ? 10 : 1 + m->noise * uniform(random);
+        draft_length_saw(l, stood, cost(m, K) * (m->noise > 0 ? slow : 1));
+    }
+    return all / seconds;
+}
+
+static const struct machine machines[] = {
+    {0.9, 1, 0.02, 0.01, 0}, {0.9, 1, 0.3, 0.2, 0}, {0.6, 1, 0.1, 0.05, 0}, {0.3, 1, 0.5, 0.2, 0}, {0.0, 1, 0.1, 0.1, 0},
+    {1.0, 1, 0.0, 0.0, 0}, {0.8, 1, 0.05, 0.3, 0}, {0.5, 1, 0.9, 0.1, 0}, {0.75, 1, 0.2, 0.1, 0.3}, {0.95, 1, 0.1, 0.02, 0.3},
+    {0.2, 1, 0.4, 0.3, 0.3},
+};
+
+TEST(the_length_that_is_fastest_is_found)
+{
+    for (size_t i = 0; i < COUNT(machines); i++)
+        for (int first = 1; first <= 15; first += 7)
+            for (uint64_t seed = 0; seed < 5; seed++) {
+                const struct machine *m = &machines[i];
+                struct draft_length l;
+                uint64_t random = seed;
+                draft_length_begin(&l, first, 15);
+                drive(&l, m, 200, &random);
+                int K = fastest(m, 15);
+                double best = tokens(m, K) / cost(m, K), found = drive(&l, m, 3000, &random);
+                if (found < 0.94 * best) /* two rounds in eighteen look at a neighbour */
+                    fail_msg("machine %zu, beginning with %d: %f tokens a second, %f with K = %d", i, first, found, best, K);
+            }
+}
+
+TEST(a_short_run_is_not_much_slower_than_the_best_or_than_none)
+{
+    for (size_t i = 0; i < COUNT(machines); i++) {
+        const struct machine *m = &machines[i];
+        double sum = 0;
+        for (uint64_t seed = 0; seed < 50; seed++) {
+            struct draft_length l;
+            uint64_t random = 100 + seed;
+            draft_length_begin(&l, 3, 15);
+            sum += drive(&l, m, 60, &random) / 50;
+        }
+        int K = fastest(m, 15);
+        double best = tokens(m, K) / cost(m, K);
+        if (sum < 0.7 * best)
+            fail_msg("machine %zu: %f tokens a second in 60 rounds, %f with K = %d from the beginning", i, sum, best, K);
+    }
+}
+
+TEST(it_follows_when_text_or_machine_change)
+{
+    const struct machine good = {0.9, 1, 0.1, 0.05, 0.1}, bad = {0.05, 1, 0.4, 0.2, 0.1}, slow = {0.9, 1, 0.9, 0.3, 0.1};
+    const struct machine *turns[] = {&good, &bad, &good, &slow, &good};
+    struct draft_length l;
+    uint64_t random = 7;
+    draft_length_begin(&l, 2, 10);
+    for (size_t i = 0; i < COUNT(turns); i++) {
+        drive(&l, turns[i], 400, &random);
+        int K = fastest(turns[i], 10);
+        double best = tokens(turns[i], K) / cost(turns[i], K), found = drive(&l, turns[i], 1000, &random);
+        if (found < 0.9 * best)
+            fail_msg("turn %zu: %f tokens a second, %f with K = %d", i, found, best, K);
+    }
+}
+
+TEST(what_was_not_measured_lies_on_a_line_through_its_neighbours)
+{
+    struct draft_length l;
+    draft_length_begin(&l, 4, 8);
+    draft_length_saw(&l, 2, 99); /* the first one warms up */
+    draft_length_saw(&l, 2, 3);
+    assert_true(draft_length_seconds(&l, 2) == 3 && draft_length_seconds(&l, 8) == 3);
+    draft_length_saw(&l, 2, 3);
+    assert_int_equal(l.K, 0);
+    draft_length_saw(&l, 0, 99);
+    draft_length_saw(&l, 0, 1);
+    assert_true(draft_length_seconds(&l, 0) == 1 && draft_length_seconds(&l, 4) == 3);
+    assert_true(draft_length_seconds(&l, 1) == 1.5 && draft_length_seconds(&l, 6) == 4);
+    assert_true(draft_length_tokens(&l, 0) == 1 && draft_length_tokens(&l, 2) == 3 && draft_length_tokens(&l, 4) == 3);
+}
+
+/* ---- in sessions -------------------------------------------------------------------------------------------------- */
+
+TEST(lengths_chosen_as_the_run_goes_change_no_bit)
+{
+    static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram", "draft-model"};
+    static struct record plain, r;
+    int32_t prompt[20];
+    vb_model *m = open_tiny("v3-mtp3");
+    random_tokens(m, 3, prompt, COUNT(prompt));
+    for (int temperature = 0; temperature < 2; temperature++) {
+        vb_sampling sampling = {.temperature = (float)temperature, .seed = 2};
+        run_plain(m, &sampling, prompt, COUNT(prompt), 220, &plain);
+        for (size_t i = 0; i < COUNT(methods); i++)
+            for (int most = 0; most <= VB_MAX_DRAFT; most += 3) {
+                vb_session_options o = {.context = 240, .threads = 1, .draft = methods[i], .draft_tokens = most, .draft_auto = 1,
+                                        .draft_model = m, .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
+                vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+                assert_int_equal(s->max_draft, most ? most : i ? VB_MAX_DRAFT : 3);
+                generate(s, 100, &r);
+                check_same_prefix(methods[i], &plain, &r, 100);
+                OK(vb_truncate(s, 60, &err));
+                generate(s, 180, &r);
+                assert_memory_equal(r.token, plain.token + 40, 180 * sizeof *r.token);
+                assert_int_equal(r.result.draft_failures, 0);
+                vb_session_close(s);
+            }
+    }
+    vb_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_length_that_is_fastest_is_found),
+        cmocka_unit_test(a_short_run_is_not_much_slower_than_the_best_or_than_none),
+        cmocka_unit_test(it_follows_when_text_or_machine_change),
+        cmocka_unit_test(what_was_not_measured_lies_on_a_line_through_its_neighbours),
+        cmocka_unit_test(lengths_chosen_as_the_run_goes_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

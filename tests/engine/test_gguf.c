@@ -1,0 +1,378 @@
+/* tests/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter wrote it, and
+ * the ids of its tokenizer.json. Runs in the repository's root. */
+#include "tests/support/engine_support.h"
+
+#include "engine/files/gguf.h"
+#include "engine/text/tokenizer.h"
+#include "tests/support/gguf.h"
+
+static const char *const models[] = {"glm", "moonlight", "v2", "v2-lite", "v3", "v3-mtp3"};
+
+static vb_model *open_file(const char *dir, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return open_model(path);
+}
+
+/* Twelve tokens after a prompt, with drafts where there are modules. */
+static void run_both(const char *what, const vb_model *a, const vb_model *b)
+{
+    static struct record x, y;
+    int32_t prompt[40];
+    random_tokens(a, 7, prompt, COUNT(prompt));
+    vb_session_options o = {.threads = 1, .draft = vb_mtp_modules(a) ? "mtp-eagle" : "none", .draft_tokens = 2,
+                            .context = COUNT(prompt) + 12};
+    run(a, &o, prompt, COUNT(prompt), 12, &x);
+    run(b, &o, prompt, COUNT(prompt), 12, &y);
+    check_same(what, &x, &y);
+}
+
+TEST(a_file_gives_the_bits_of_its_directory)
+{
+    static const struct gguf_choice choices[] = {
+        {0}, {.all_f32 = 1}, {.unsplit = 1}, {.flat = 1, .alignment = 8}, {.mixed = 1},
+        {.all_f32 = 1, .unsplit = 1, .no_gating = 1, .alignment = 256},
+    };
+    char dir[64], what[64];
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        vb_model *m = open_tiny(models[i]);
+        for (size_t k = 0; k < COUNT(choices); k++) {
+            write_model(dir, "m.gguf", m, &choices[k]);
+            vb_model *g = open_file(dir, "m.gguf");
+            snprintf(what, sizeof what, "%s, choice %zu", models[i], k);
+            assert_int_equal(vb_mtp_modules(g), vb_mtp_modules(m));
+            run_both(what, m, g);
+            vb_model_close(g);
+        }
+        vb_model_close(m);
+    }
+    remove_dir(dir);
+}
+
+TEST(nothing_but_kv_b_is_copied)
+{
+    char dir[64];
+    vb_model *m = open_tiny("v3-mtp3");
+    make_dir(dir);
+    write_model(dir, "split.gguf", m, &(struct gguf_choice){0});
+    write_model(dir, "whole.gguf", m, &(struct gguf_choice){.unsplit = 1});
+    vb_model *split = open_file(dir, "split.gguf"), *whole = open_file(dir, "whole.gguf");
+    const struct config *c = &m->config;
+    size_t one = (size_t)(c->num_attention_heads * (c->qk_nope_head_dim + c->v_head_dim) * c->kv_lora_rank) * 2;
+    assert_int_equal(checkpoint_copied(split->checkpoint), one * (size_t)(c->num_hidden_layers + m->num_mtp));
+    assert_int_equal(checkpoint_copied(whole->checkpoint), 0);
+    vb_model_close(whole);
+    vb_model_close(split);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
+/* Both are stored: the whole one is taken. */
+TEST(parts_beside_the_whole_are_explained)
+{
+    char dir[64];
+    vb_model *m = open_tiny("v2-lite");
+    struct gguf_choice split = {0}, whole = {.unsplit = 1};
+    struct gguf_writer w = {0};
+    make_dir(dir);
+    put_config(&w, m, &split);
+    put_model(&w, m, &split);
+    for (int i = 0; i < m->config.num_hidden_layers; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "blk.%d.", i);
+        put_matrix(&w, prefix, "attn_kv_b", &m->layers[i].self_attn.w_uk, whole.all_f32);
+    }
+    gguf_write(&w, dir, "m.gguf");
+    vb_model *g = open_file(dir, "m.gguf");
+    const struct tensor *t = checkpoint_find(g->checkpoint, "blk.0.attn_k_b.weight");
+    assert_non_null(t);
+    assert_string_equal(t->ignored, "a part of attn_kv_b, which is stored too");
+    assert_int_equal(checkpoint_copied(g->checkpoint), 0);
+    run_both("both", m, g);
+    vb_model_close(g);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
+/* ---- the config ---- */
+
+static void check_real(const char *model, const char *what, double a, double b)
+{
+    if (memcmp(&a, &b, sizeof a))
+        fail_msg("%s: %s is %.17g in the file, %.17g in config.json", model, what, b, a);
+}
+
+TEST(every_constant_is_the_one_of_config_json)
+{
+    char dir[64];
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        vb_model *m = open_tiny(models[i]);
+        write_model(dir, "m.gguf", m, &(struct gguf_choice){0});
+        vb_model *g = open_file(dir, "m.gguf");
+        const struct config *a = &m->config, *b = &g->config;
+        const char *key;
+        char x[32], y[32];
+        int preset;
+        for (size_t k = 0; config_row(a, k, &key, x, &preset); k++) {
+            assert_true(config_row(b, k, &key, y, &preset));
+            if (strcmp(x, y))
+                fail_msg("%s: %s is %s in the file, %s in config.json", models[i], key, y, x);
+        }
+        check_real(models[i], "rms_norm_eps", a->rms_norm_eps, b->rms_norm_eps);
+        check_real(models[i], "rope_theta", a->rope_theta, b->rope_theta);
+        check_real(models[i], "routed_scaling_factor", a->routed_scaling_factor, b->routed_scaling_factor);
+        check_real(models[i], "factor", a->rope_factor, b->rope_factor);
+        check_real(models[i], "beta_fast", a->rope_beta_fast, b->rope_beta_fast);
+        check_real(models[i], "beta_slow", a->rope_beta_slow, b->rope_beta_slow);
+        check_real(models[i], "mscale", a->rope_mscale, b->rope_mscale);
+        check_real(models[i], "mscale_all_dim", a->rope_mscale_all_dim, b->rope_mscale_all_dim);
+        check_real(models[i], "the scale", config_attention_scale_f64(a), config_attention_scale_f64(b));
+        assert_int_equal(a->rope_yarn, b->rope_yarn);
+        assert_int_equal(a->rope_original_max_position_embeddings, b->rope_original_max_position_embeddings);
+        assert_int_equal(a->num_eos, b->num_eos);
+        assert_memory_equal(a->eos_token_ids, b->eos_token_ids, (size_t)a->num_eos * sizeof *a->eos_token_ids);
+        assert_true(b->gguf && !b->no_groups);
+        vb_model_close(g);
+        vb_model_close(m);
+    }
+    remove_dir(dir);
+}
+
+/* What published config.json files have, as float32 and back. */
+TEST(a_float_is_the_decimal_that_it_was)
+{
+    static const double decimals[] = {0.0,  1e-6, 1e-5, 0.707, 1.0,   2.5,    2.446, 2.827, 1.8,      16.0,  40.0, 64.0,
+                                      10000, 50000, 1e6, 0.1,  0.333, 1e-20,  1e30,  -0.25, 3.1415927, 1e-45, 8388608, 123456.7};
+    for (size_t i = 0; i < COUNT(decimals); i++) {
+        float f = (float)decimals[i], tenth = (float)(0.1 * decimals[i]);
+        struct gguf_value v = {.type = GGUF_F32, .count = 1, .data = (const unsigned char *)&f};
+        double x = -1;
+        assert_true(gguf_real(&v, 0, &x));
+        check_real("as it is", "a number", decimals[i], x);
+        v.data = (const unsigned char *)&tenth;
+        if (decimals[i] == 0 || (decimals[i] > 1e-10 && decimals[i] < 1e10)) { /* subnormals have lost digits */
+            assert_true(gguf_real(&v, 1, &x));
+            check_real("ten times a tenth", "a number", decimals[i], x);
+        }
+    }
+}
+
+TEST(without_group_keys_there_are_no_groups_and_it_is_known)
+{
+    char dir[64];
+    make_dir(dir);
+    vb_model *m = open_tiny("v3");
+    assert_true(m->config.n_group > 1);
+    write_model(dir, "m.gguf", m, &(struct gguf_choice){.no_groups = 1});
+    vb_model *g = open_file(dir, "m.gguf");
+    assert_true(g->config.no_groups);
+    assert_int_equal(g->config.n_group, 1);
+    assert_int_equal(g->config.topk_group, 1);
+    assert_int_equal(g->config.topk_method, TOPK_NOAUX_TC);
+    vb_model_close(g);
+    vb_model_close(m);
+    m = open_tiny("v2");
+    write_model(dir, "m.gguf", m, &(struct gguf_choice){.no_groups = 1});
+    g = open_file(dir, "m.gguf");
+    assert_true(g->config.no_groups);
+    assert_int_equal(g->config.topk_method, TOPK_GREEDY);
+    vb_model_close(g);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
+/* ---- sets of files ---- */
+
+static void put_split(struct gguf_writer *w, int number, int count, int tensors)
+{
+    key_number(w, "split.no", U16, (uint64_t)number);
+    key_number(w, "split.count", U16, (uint64_t)count);
+    key_number(w, "split.tensors.count", I32, (uint64_t)tensors);
+}
+
+static void refused(const char *dir, const char *name, const char *part)
+{
+    char path[128];
+    vb_model *g;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    REFUSED(vb_model_open(&g, path, NULL, &err), VB_BAD_CHECKPOINT, part);
+}
+
+TEST(a_set_of_files_is_one_model)
+{
+    char dir[64], path[128], name[128];
+    struct gguf_choice o = {0};
+    struct gguf_writer w = {0};
+    vb_model *m = open_tiny("v2-lite"), *g;
+    int layers = m->config.num_hidden_layers, total = 0;
+    make_dir(dir);
+    for (int round = 0; round < 2; round++) { /* the first counts the tensors */
+        int tensors = 0;
+        for (int part = 0; part <= layers; part++) { /* keys alone, then a layer each, the last with what is outside */
+            if (!part)
+                put_config(&w, m, &o);
+            put_split(&w, part, layers + 1, total);
+            if (part)
+                put_layer(&w, &m->config, &m->layers[part - 1], part - 1, &o);
+            if (part == layers) {
+                put_matrix(&w, "", "token_embd", &m->embed_tokens, 0);
+                put_matrix(&w, "", "output", &m->lm_head, 0);
+                put_vector(&w, "", "output_norm.weight", m->norm, (size_t)m->config.hidden_size);
+            }
+            tensors += (int)w.n_tensors;
+            snprintf(name, sizeof name, "m-%05d-of-%05d.gguf", part + 1, layers + 1);
+            gguf_write(&w, dir, name);
+        }
+        total = tensors;
+    }
+    g = open_file(dir, "m-00001-of-00004.gguf");
+    run_both("a set", m, g);
+    vb_model_close(g);
+
+    refused(dir, "m-00002-of-00004.gguf", "m-00002-of-00004.gguf: it is file 2 of a set of 4, wanted the first");
+    put_split(&w, 1, 4, total);
+    put_layer(&w, &m->config, &m->layers[1], 1, &o);
+    gguf_write(&w, dir, "m-00002-of-00004.gguf");
+    refused(dir, "m-00001-of-00004.gguf", "m-00003-of-00004.gguf: blk.1.attn_k");
+    put_split(&w, 2, 4, total);
+    gguf_write(&w, dir, "m-00002-of-00004.gguf");
+    refused(dir, "m-00001-of-00004.gguf", "m-00002-of-00004.gguf: it is file 3 of a set of 4, wanted what its name says");
+    put_split(&w, 1, 5, total);
+    gguf_write(&w, dir, "m-00002-of-00004.gguf");
+    refused(dir, "m-00001-of-00004.gguf", "m-00002-of-00004.gguf: it is of a set of 5 files, m-00001-of-00004.gguf of one of 4");
+    put_split(&w, 1, 4, total);
+    gguf_write(&w, dir, "m-00002-of-00004.gguf");
+    refused(dir, "m-00001-of-00004.gguf", "split.tensors.count says");
+    snprintf(path, sizeof path, "%s/m-00002-of-00004.gguf", dir);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/m-00001-of-00004.gguf", dir);
+    REFUSED(vb_model_open(&g, path, NULL, &err), VB_IO, "m-00002-of-00004.gguf: No such file");
+    snprintf(name, sizeof name, "%s/other.gguf", dir);
+    assert_int_equal(rename(path, name), 0);
+    refused(dir, "other.gguf", "other.gguf: it is the first of 4 files, and its name does not end in -00001-of-00004.gguf");
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
+/* ---- the tokenizer ---- */
+
+static struct tokenizer *open_tokenizer(const char *tokenizer, const char *pre, size_t size)
+{
+    struct gguf_writer w = {0};
+    struct tokenizer *t = NULL;
+    struct gguf *g;
+    size_t n;
+    key_u32(&w, "tokenizer.ggml.bos_token_id", 0);
+    key_u32(&w, "tokenizer.ggml.eos_token_id", 1);
+    put_tokenizer(&w, tokenizer, pre, size);
+    char *bytes = gguf_bytes(&w, &n);
+    OK(gguf_parse(&g, bytes, n, "t.gguf", NULL, &err));
+    OK(tokenizer_parse_gguf(&t, g, NULL, &err));
+    gguf_close(g);
+    free(bytes);
+    return t;
+}
+
+static void check_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special)
+{
+    int32_t *x, *y;
+    size_t n, m;
+    OK(tokenizer_encode(a, text, strlen(text), parse_special, &x, &n, &err));
+    OK(tokenizer_encode(b, text, strlen(text), parse_special, &y, &m, &err));
+    if (n != m || memcmp(x, y, n * sizeof *x))
+        fail_msg("other ids for \"%s\"", text);
+    vb_free(NULL, x);
+    vb_free(NULL, y);
+}
+
+TEST(a_tokenizer_gives_the_ids_of_its_tokenizer_json)
+{
+    static const char *const texts[] = {
+        "", "Once upon a time there was a miller", "  two  spaces\t\tand\n\nlines \r\n", "12345 1 22 333 4444",
+        "it's o'clock, isn't it?!", "<|begin_of_sentence|>Hansel<|end_of_sentence|> ", "\u00e9t\u00e9 \u4e2d\u6587\u3042 \u1e9e\u01c5",
+        "a.b(c)[d]{e}; #!$%&'*+,-./", "\U0001F600\u200d\ufe0f", "[PAD1023]",
+    };
+    struct tokenizer *json = NULL, *gguf = open_tokenizer("golden/tale", "deepseek-v3", 1100);
+    size_t n, m;
+    OK(tokenizer_open(&json, "golden/tale", NULL, &err));
+    for (size_t i = 0; i < COUNT(texts); i++)
+        for (int special = 0; special < 2; special++)
+            check_ids(json, gguf, texts[i], special);
+    for (int32_t id = 0; id < 1100; id++) {
+        const char *a = tokenizer_piece(json, id, &n), *b = tokenizer_piece(gguf, id, &m);
+        assert_true(!a == !b);
+        if (a && (n != m || memcmp(a, b, n)))
+            fail_msg("token %d is another", id);
+        assert_int_equal(tokenizer_is_special(json, id), tokenizer_is_special(gguf, id));
+    }
+    assert_int_equal(tokenizer_bos(gguf), tokenizer_bos(json));
+    assert_int_equal(tokenizer_eos(gguf), tokenizer_eos(json));
+    assert_int_equal(tokenizer_add_bos(gguf), tokenizer_add_bos(json));
+    tokenizer_close(gguf);
+    tokenizer_close(json);
+}
+
+/* The names differ in how many digits make a word: the trained vocabulary has tokens of several. */
+TEST(each_name_cuts_words_in_its_way)
+{
+    static const struct {
+        const char *name, *text;
+        size_t tokens;
+    } cases[] = {
+        {"deepseek-v3", "19", 1}, {"deepseek-llm", "19", 2}, {"gpt-2", "19", 1}, {"glm4", "19", 1},
+        {"deepseek-v3", ".h", 1}, {"deepseek-llm", ".h", 2}, {"gpt-2", ".h", 2}, {"glm4", ".h", 1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct tokenizer *t = open_tokenizer("golden/tokenizer", cases[i].name, 900);
+        int32_t *ids;
+        size_t n;
+        OK(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 1, &ids, &n, &err));
+        if (n != cases[i].tokens)
+            fail_msg("%s: \"%s\" makes %zu tokens, wanted %zu", cases[i].name, cases[i].text, n, cases[i].tokens);
+        vb_free(NULL, ids);
+        tokenizer_close(t);
+    }
+}
+
+TEST(a_model_with_a_tokenizer_is_one_file)
+{
+    char dir[64], path[128];
+    struct tokenizer *t = NULL;
+    vb_model *m = open_tiny("v2-lite");
+    make_dir(dir);
+    write_model(dir, "m.gguf", m, &(struct gguf_choice){0});
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    REFUSED(tokenizer_open(&t, path, NULL, &err), VB_IO, "m.gguf: it has no tokenizer");
+    vb_model_close(m);
+    if (have_tale()) {
+        m = open_model("golden/tale");
+        write_model(dir, "m.gguf", m, &(struct gguf_choice){.tokenizer = "golden/tale"});
+        OK(tokenizer_open(&t, path, NULL, &err));
+        vb_model *g = open_model(path);
+        run_both("golden/tale", m, g);
+        vb_model_close(g);
+        vb_model_close(m);
+        tokenizer_close(t);
+    }
+    remove_dir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_gives_the_bits_of_its_directory),
+        cmocka_unit_test(nothing_but_kv_b_is_copied),
+        cmocka_unit_test(parts_beside_the_whole_are_explained),
+        cmocka_unit_test(every_constant_is_the_one_of_config_json),
+        cmocka_unit_test(a_float_is_the_decimal_that_it_was),
+        cmocka_unit_test(without_group_keys_there_are_no_groups_and_it_is_known),
+        cmocka_unit_test(a_set_of_files_is_one_model),
+        cmocka_unit_test(a_tokenizer_gives_the_ids_of_its_tokenizer_json),
+        cmocka_unit_test(each_name_cuts_words_in_its_way),
+        cmocka_unit_test(a_model_with_a_tokenizer_is_one_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

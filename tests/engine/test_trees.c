@@ -1,0 +1,600 @@
+/* tests/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output as it is; a node's row is
+ * that of the same drafts as a chain; what a drafter is told is what plain decoding tells it. Runs in the repository's root. */
+#include "tests/support/engine_support.h"
+
+#include "engine/draft/mtp.h"
+
+/* ---- an adversary: trees by chance, which know what plain decoding says ----------------------------------------------- */
+
+#define PROMPT 19
+#define TOKENS 70
+#define MOST_OBSERVED 128
+
+struct adversary {
+    const vb_session *session;
+    const int32_t *right;       /* the timeline of plain decoding, by index */
+    size_t right_count, V;
+    int shape;                  /* 0: any; 1: one chain; 2: all follow the last token; 3: right ones last, behind wrong ones */
+    uint64_t state;
+    /* counted by hand */
+    size_t drafted, accepted, rounds, drafted_by_depth[VB_MAX_DRAFT], accepted_by_depth[VB_MAX_DRAFT];
+    /* what it was told */
+    size_t known;
+    int32_t tokens[MOST_OBSERVED];
+    uint64_t hidden[MOST_OBSERVED];
+};
+
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+{
+    struct adversary *a = (struct adversary *)d;
+    size_t width = (size_t)vb_hidden_size(a->session->model);
+    (void)w;
+    assert_true(n > 0 && pos <= a->known && pos + n <= MOST_OBSERVED);
+    for (size_t j = 0; j < n; j++) {
+        a->tokens[pos + j] = tokens[j];
+        if (pos + j > 0)
+            a->hidden[pos + j - 1] = vb_fingerprint(VB_FINGERPRINT_START, hidden + j * width, width);
+    }
+    a->known = pos + n;
+}
+
+static int propose_nothing(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    (void)d, (void)w, (void)draft, (void)max, (void)failed;
+    return 0;
+}
+
+/* How far the tree is right: the first child with the right token, then the first of its children, ... */
+static void count_by_hand(struct adversary *a, const struct draft_tree *t)
+{
+    size_t count = a->session->count;
+    int at = -1;
+    for (int i = 0; i < t->count; i++)
+        a->drafted_by_depth[t->depth[i] - 1]++;
+    for (size_t depth = 0;; depth++) {
+        int next = -1;
+        for (int i = t->count - 1; i >= 0; i--)
+            if (t->parent[i] == at && t->token[i] == a->right[count + depth])
+                next = i;
+        if (next < 0)
+            break;
+        at = next;
+        a->accepted++;
+        a->accepted_by_depth[depth]++;
+    }
+    a->drafted += (size_t)t->count;
+    a->rounds++;
+}
+
+static void propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *t, int depth, size_t *failed)
+{
+    struct adversary *a = (struct adversary *)d;
+    size_t count = a->session->count;
+    int n = (int)random_below(&a->state, (size_t)a->session->max_drafts + 1), right = -1;
+    (void)w, (void)failed;
+    assert_true(depth >= 1 && depth <= a->session->max_draft && count + (size_t)depth < a->right_count + 1);
+    assert_int_equal(a->known, count);
+    t->count = 0;
+    for (int i = 0; i < n; i++) {
+        int parent = a->shape == 1 ? t->count - 1 : a->shape == 2 ? -1 : (int)random_below(&a->state, (size_t)t->count + 1) - 1;
+        if (a->shape == 3 && random_below(&a->state, 3))
+            parent = right; /* many children of what is right so far */
+        int level = parent < 0 ? 1 : t->depth[parent] + 1;
+        if (level > depth)
+            continue;
+        int32_t token = a->right[count + (size_t)level - 1];
+        int is_right = random_below(&a->state, 4) > (a->shape == 3 ? 2 : 0);
+        t->token[t->count] = is_right ? token : (token + 1 + (int32_t)random_below(&a->state, 3)) % (int32_t)a->V;
+        t->parent[t->count] = parent;
+        t->depth[t->count] = level;
+        if (is_right && (right < 0 ? parent < 0 : parent == right))
+            right = t->count;
+        t->count++;
+    }
+    count_by_hand(a, t);
+}
+
+static const struct drafter_type adversary_type = {.name = "adversary", .observe = observe, .propose = propose_nothing,
+                                                   .propose_tree = propose_tree, .rewind = no_rewind, .close = close_nothing};
+
+/* ---- a plain run and its twins ----------------------------------------------------------------------------------------- */
+
+struct twin {
+    vb_model *model;
+    vb_sampling sampling;
+    int32_t timeline[PROMPT + TOKENS + VB_MAX_DRAFT];
+    struct record plain;
+    struct adversary silent; /* which proposes nothing: what a drafter is told then */
+};
+
+static void twin_open(struct twin *t, const char *name, const vb_sampling *sampling)
+{
+    t->model = open_tiny(name);
+    t->sampling = sampling ? *sampling : (vb_sampling){0};
+    random_tokens(t->model, 177, t->timeline, PROMPT);
+    run_plain(t->model, &t->sampling, t->timeline, PROMPT, TOKENS, &t->plain);
+    memcpy(t->timeline + PROMPT, t->plain.token, TOKENS * sizeof *t->timeline);
+    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .sampling = t->sampling};
+    static struct record r;
+    vb_session *s = open_session(t->model, &o, t->timeline, PROMPT);
+    t->silent = (struct adversary){.session = s};
+    give_drafter(s, &adversary_type, &t->silent, 1);
+    generate(s, TOKENS, &r);
+    vb_session_close(s);
+    check_same("a drafter that says nothing", &t->plain, &r);
+}
+
+/* The session is opened for trees of mtp-eagle, and then is the adversary's. */
+struct borrowed {
+    vb_session *s;
+    const struct drafter_type *type;
+    struct drafter *drafter;
+};
+
+static struct borrowed lend(struct twin *t, struct adversary *a, vb_session_options o)
+{
+    o.context = PROMPT + TOKENS;
+    o.draft = "mtp-eagle";
+    o.sampling = t->sampling;
+    o.poison_cut_rows = 1;
+    struct borrowed b = {.s = open_session(t->model, &o, t->timeline, PROMPT)};
+    b.type = b.s->type;
+    b.drafter = b.s->drafter;
+    b.s->type = &adversary_type;
+    b.s->drafter = (struct drafter *)a;
+    a->session = b.s;
+    a->right = t->timeline;
+    a->right_count = PROMPT + TOKENS;
+    a->V = (size_t)vb_vocab_size(t->model);
+    return b;
+}
+
+static void give_back(struct borrowed *b)
+{
+    b->s->type = b->type;
+    b->s->drafter = b->drafter;
+    vb_session_close(b->s);
+}
+
+static void check_counts(const char *what, const vb_result *r, const struct adversary *a)
+{
+    if (r->drafted != a->drafted || r->accepted != a->accepted)
+        fail_msg("%s: drafted %zu, accepted %zu; by hand %zu and %zu", what, r->drafted, r->accepted, a->drafted, a->accepted);
+    for (int k = 0; k < VB_MAX_DRAFT; k++)
+        if (r->drafted_by_depth[k] != a->drafted_by_depth[k] || r->accepted_by_depth[k] != a->accepted_by_depth[k])
+            fail_msg("%s: depth %d: drafted %zu, accepted %zu; by hand %zu and %zu", what, k + 1, r->drafted_by_depth[k],
+                     r->accepted_by_depth[k], a->drafted_by_depth[k], a->accepted_by_depth[k]);
+}
+
+static void check_told(const char *what, const struct adversary *a, const struct adversary *silent)
+{
+    if (a->known != silent->known)
+        fail_msg("%s: told %zu tokens, plain decoding tells %zu", what, a->known, silent->known);
+    for (size_t i = 0; i < a->known; i++)
+        if (a->tokens[i] != silent->tokens[i] || (i + 1 < a->known && a->hidden[i] != silent->hidden[i]))
+            fail_msg("%s: told another token or hidden row of index %zu than plain decoding tells", what, i);
+}
+
+TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
+{
+    static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+    static struct twin t;
+    static struct record r;
+    size_t drafted = 0, accepted = 0, deep = 0;
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (int temperature = 0; temperature < 2; temperature++) {
+            vb_sampling sampling = {.temperature = (float)temperature, .seed = 7, .top_k = 40, .repetition_penalty = 1.2f, .frequency_penalty = 0.1f};
+            twin_open(&t, names[i], &sampling);
+            for (uint64_t trial = 0; trial < 12; trial++) {
+                char what[128];
+                uint64_t random = trial + 100 * i;
+                struct adversary a = {.shape = (int)(trial % 4), .state = trial};
+                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .draft_tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
+                                        .draft_topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
+                o.draft_nodes = o.draft_tokens + (int)random_below(&random, (size_t)(VB_MAX_NODES - o.draft_tokens + 1));
+                struct borrowed b = lend(&t, &a, o);
+                generate(b.s, TOKENS, &r);
+                snprintf(what, sizeof what, "%s, temperature %d, trial %d, %d deep, %d nodes", names[i], temperature, (int)trial, o.draft_tokens,
+                         o.draft_nodes);
+                check_same(what, &t.plain, &r);
+                check_counts(what, &r.result, &a);
+                check_told(what, &a, &t.silent);
+                drafted += a.drafted;
+                accepted += a.accepted;
+                deep += a.accepted_by_depth[3];
+                give_back(&b);
+            }
+            vb_model_close(t.model);
+        }
+    assert_true(accepted > drafted / 50 && deep > 100);
+}
+
+TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
+{
+    static struct twin t;
+    static struct record r;
+    vb_sampling always_0 = {.bias_tokens = &(int32_t){0}, .bias_values = &(float){1e6f}, .bias_count = 1}; /* which a plan without drafts holds */
+    twin_open(&t, "v3", &always_0);
+    for (size_t n = 1; n < 20; n++) {
+        struct adversary a = {.shape = 1, .state = n};
+        struct borrowed b = lend(&t, &a, (vb_session_options){.threads = 1, .draft_tokens = 3, .draft_topk = 2});
+        generate(b.s, n, &r);
+        check_counts("the same token again and again", &r.result, &a);
+        give_back(&b);
+    }
+    vb_model_close(t.model);
+}
+
+/* Events number the drafts that stood; taps and traces tell parents, positions and slots that fit together. */
+struct rows_seen {
+    vb_tap_row row[VB_MAX_NODES + 1];
+    size_t count;
+    int path[VB_MAX_DRAFT + 1], path_count; /* numbers of the accepted drafts */
+    size_t accepted;
+};
+
+static void see_rows(void *context, const vb_tap *tap)
+{
+    struct rows_seen *seen = context;
+    if (tap->depth >= 0 || strcmp(tap->name, "model.norm.output") || tap->row[0].index + 1 < PROMPT)
+        return;
+    seen->count = tap->rows;
+    memcpy(seen->row, tap->row, tap->rows * sizeof *tap->row);
+    seen->path_count = 0;
+    for (size_t i = 0; i < tap->rows; i++) {
+        const vb_tap_row *row = &tap->row[i];
+        if (row->draft == 0)
+            continue;
+        assert_int_equal(row->draft, i); /* one committed row in front */
+        assert_in_range(row->parent, 0, i - 1);
+        assert_int_equal(row->index, tap->row[row->parent].index + 1);
+        assert_int_equal(row->position, row->index);
+        for (size_t j = 0; j < i; j++)
+            assert_int_not_equal(row->slot, tap->row[j].slot);
+    }
+}
+
+static int see_event(void *context, const vb_event *e)
+{
+    struct rows_seen *seen = context;
+    if (!e->draft_depth) {
+        assert_int_equal(e->draft, 0);
+        return 0;
+    }
+    const vb_tap_row *row = &seen->row[e->draft];
+    assert_true((size_t)e->draft < seen->count);
+    assert_int_equal(row->draft, e->draft);
+    assert_int_equal(row->token, e->token);
+    assert_int_equal(row->index, e->index);
+    assert_int_equal(row->parent, seen->path_count ? seen->path[seen->path_count - 1] : 0);
+    seen->path[seen->path_count++] = e->draft;
+    assert_int_equal(seen->path_count, e->draft_depth);
+    seen->accepted++;
+    return 0;
+}
+
+TEST(taps_and_events_number_the_nodes)
+{
+    static struct twin t;
+    static struct rows_seen seen;
+    twin_open(&t, "v3", NULL);
+    for (uint64_t trial = 0; trial < 12; trial++) {
+        struct adversary a = {.shape = (int)(trial % 4), .state = 1000 + trial};
+        vb_session_options o = {.threads = 1, .draft_tokens = 6, .draft_topk = 2, .draft_nodes = 40, .tap = see_rows, .tap_context = &seen};
+        vb_generate_options g = {.max_tokens = TOKENS, .ignore_eos = 1, .callback = see_event, .context = &seen};
+        vb_result result;
+        struct borrowed b = lend(&t, &a, o);
+        OK(vb_generate(b.s, &g, &result, &err));
+        give_back(&b);
+    }
+    assert_true(seen.accepted > 200);
+    vb_model_close(t.model);
+}
+
+/* ---- real drafters ------------------------------------------------------------------------------------------------------ */
+
+struct method {
+    const char *model, *draft, *head;
+};
+static const struct method methods[] = {
+    {"golden/tiny/v3", "mtp-eagle", NULL}, {"golden/tiny/v3-mtp3", "mtp-eagle", NULL}, {"golden/tiny/glm", "mtp-eagle", NULL},
+    {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3"}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3"}, {"golden/tale", "mtp-eagle", NULL},
+};
+
+static size_t methods_here(void) { return COUNT(methods) - !have_tale(); }
+
+static vb_session_options options_of(const struct method *m, int K, int topk, int nodes)
+{
+    return (vb_session_options){.context = 200, .threads = 1, .draft = m->draft, .draft_head = m->head, .draft_tokens = K, .draft_topk = topk,
+                                .draft_nodes = nodes, .poison_cut_rows = 1};
+}
+
+TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
+{
+    static const int shapes[][3] = {{1, 2, 0}, {1, 16, 0}, {2, 2, 0}, {2, 16, 64}, {3, 3, 0}, {3, 4, 10}, {5, 8, 31}, {7, 2, 7}, {8, 8, 63}, {15, 2, 0}, {15, 16, 64}};
+    static struct record plain, r;
+    for (size_t i = 0; i < methods_here(); i++) {
+        vb_model *m = open_model(methods[i].model);
+        int32_t prompt[30];
+        size_t n = i == 5 ? 60 : 90, accepted = 0;
+        random_tokens(m, 8, prompt, COUNT(prompt));
+        for (int temperature = 0; temperature < 2; temperature++) {
+            vb_sampling sampling = {.temperature = (float)temperature, .seed = 11};
+            run_plain(m, &sampling, prompt, COUNT(prompt), n, &plain);
+            for (size_t k = 0; k < COUNT(shapes); k++) {
+                char what[128];
+                vb_session_options o = options_of(&methods[i], shapes[k][0], shapes[k][1], shapes[k][2]);
+                o.sampling = sampling;
+                o.threads = 1 + (int)(k % 2);
+                o.exact_threads = 1;
+                o.prefill_chunk = (int)(k % 3 * 7);
+                o.context = (int32_t)(COUNT(prompt) + n + k % 2);
+                run(m, &o, prompt, COUNT(prompt), n, &r);
+                snprintf(what, sizeof what, "%s of %s, K %d, topk %d, nodes %d, temperature %d", o.draft, methods[i].model, o.draft_tokens,
+                         o.draft_topk, o.draft_nodes, temperature);
+                check_same(what, &plain, &r);
+                assert_int_equal(r.result.draft_failures, 0);
+                accepted += r.result.accepted;
+            }
+        }
+        assert_true(accepted > 10);
+        vb_model_close(m);
+    }
+}
+
+/* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no tree. */
+static double confidence_by_chain(struct drafter *d, struct workspace *w, const struct draft_tree *t, int node)
+{
+    struct mtp_state *s = &d->state;
+    int32_t path[VB_MAX_DRAFT], best[VB_MAX_TOPK], first;
+    double p[VB_MAX_TOPK], confidence = 1.0;
+    size_t failed = 0, d_of = mtp_width(s), V = mtp_vocab_size(s), before = mtp_row_count(s, 0);
+    int depth = t->depth[node];
+    for (int a = node; a >= 0; a = t->parent[a])
+        path[t->depth[a] - 1] = t->token[a];
+    assert_int_equal(mtp_round(s, w, &first, 1, &failed), 1);
+    size_t N = mtp_row_count(s, 0), last = N - 1 - (before < N ? before : N - 1);
+    for (int level = 0; level < depth; level++) {
+        if (level) {
+            memcpy(s->h, s->next + last * d_of, d_of * sizeof *s->h);
+            mtp_rows(s, w, 0, 1, 0, FROM_ITSELF, path);
+            mtp_logits(s, w, 0, s->logits, s->g, 0, 1);
+            last = 0;
+        }
+        int n = drafter_best(&s->options, s->logits, V, s->options.topk, best, p, &failed), found = 0;
+        for (int i = 0; i < n; i++)
+            if (mtp_token(s, best[i]) == path[level])
+                confidence *= p[i], found = 1;
+        if (!found)
+            fail_msg("node %d: token %d is none of the best at depth %d", node, path[level], level + 1);
+    }
+    mtp_cut(s, 0, N);
+    mtp_round_ends(s);
+    return confidence;
+}
+
+TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
+{
+    static struct record r;
+    for (size_t i = 0; i < methods_here(); i++) {
+        vb_model *m = open_model(methods[i].model);
+        int32_t prompt[24];
+        random_tokens(m, 3, prompt, COUNT(prompt));
+        vb_session_options o = options_of(&methods[i], 6, 4, 40);
+        vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+        for (int round = 0; round < 4; round++) {
+            struct draft_tree t;
+            size_t failed = 0;
+            generate(s, 5, &r);
+            s->type->propose_tree(s->drafter, s->work, &t, 6, &failed);
+            assert_int_equal(t.count, 40);
+            for (int node = 0; node < t.count; node++) {
+                double c = confidence_by_chain(s->drafter, s->work, &t, node);
+                if (c != t.confidence[node])
+                    fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.draft, methods[i].model, round, node,
+                             t.depth[node], t.confidence[node], c);
+            }
+        }
+        vb_session_close(s);
+        vb_model_close(m);
+    }
+}
+
+TEST(topk_1_drafts_the_chain)
+{
+    static struct record r;
+    for (size_t i = 0; i < methods_here(); i++) {
+        vb_model *m = open_model(methods[i].model);
+        int32_t prompt[24];
+        random_tokens(m, 5, prompt, COUNT(prompt));
+        vb_session_options o = options_of(&methods[i], 9, 2, 9);
+        vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+        s->drafter->state.tree.builder.topk = 1;
+        for (int round = 0; round < 5; round++) {
+            struct draft_tree t;
+            int32_t drafts[VB_MAX_DRAFT];
+            size_t failed = 0;
+            generate(s, 4, &r);
+            s->type->propose_tree(s->drafter, s->work, &t, 9, &failed);
+            int n = s->type->propose(s->drafter, s->work, drafts, 9, &failed);
+            assert_int_equal(t.count, n);
+            assert_memory_equal(t.token, drafts, (size_t)n * sizeof *drafts);
+            for (int k = 0; k < n; k++)
+                assert_true(t.parent[k] == k - 1 && t.depth[k] == k + 1);
+        }
+        vb_session_close(s);
+        vb_model_close(m);
+    }
+}
+
+/* A session that has been through rounds and cuts proposes what a new one does. */
+TEST(no_history_shows_in_a_tree)
+{
+    static struct record r;
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        const struct method *method = &methods[seed % 5];
+        vb_model *m = open_model(method->model);
+        vb_session_options o = options_of(method, 1 + (int)(seed % 6), 2 + (int)(seed % 4), 0);
+        int32_t tokens[40], next[2], drafts[2][VB_MAX_NODES], parents[2][VB_MAX_NODES], n[2];
+        double confidences[2][VB_MAX_NODES];
+        uint64_t random = seed;
+        size_t count;
+        random_tokens(m, seed, tokens, COUNT(tokens));
+        vb_session *s = open_session(m, &o, tokens, 1 + random_below(&random, 30));
+        for (int step = 0; step < 4; step++) {
+            generate(s, 1 + random_below(&random, 12), &r);
+            vb_tokens(s, &count);
+            if (step % 2)
+                OK(vb_truncate(s, 1 + random_below(&random, count), &err));
+            else
+                OK(vb_append(s, tokens, random_below(&random, 20), &err));
+        }
+        OK(vb_draft_tree(s, &next[0], drafts[0], parents[0], confidences[0], &n[0], &err));
+        const int32_t *timeline = vb_tokens(s, &count);
+        o.sampling = (vb_sampling){.bias_tokens = &next[0], .bias_values = &(float){1e6f}, .bias_count = 1};
+        vb_session *fresh = open_session(m, &o, timeline, count - 1);
+        OK(vb_draft_tree(fresh, &next[1], drafts[1], parents[1], confidences[1], &n[1], &err));
+        assert_int_equal(next[0], next[1]);
+        assert_int_equal(n[0], n[1]);
+        assert_true(n[0] > 0);
+        assert_memory_equal(drafts[0], drafts[1], (size_t)n[0] * sizeof **drafts);
+        assert_memory_equal(parents[0], parents[1], (size_t)n[0] * sizeof **parents);
+        assert_memory_equal(confidences[0], confidences[1], (size_t)n[0] * sizeof **confidences);
+        vb_session_close(fresh);
+        vb_session_close(s);
+        vb_model_close(m);
+    }
+}
+
+TEST(trees_and_chains_share_passes)
+{
+    static struct record plain[5], r[5];
+    static const struct method shared[] = {
+        {"", "mtp-eagle", NULL}, {"", "eagle", "golden/eagle/eagle1-v3"}, {"", "mtp-vanilla", NULL}, {"", "mtp-eagle", NULL}, {"", "none", NULL}};
+    static const int shapes[][3] = {{5, 4, 64}, {3, 2, 0}, {2, 0, 0}, {15, 3, 40}, {0, 0, 0}};
+    vb_model *m = open_tiny("v3");
+    vb_session *s[5], *small;
+    vb_generate_options g[5];
+    vb_result results[5];
+    int32_t prompt[50];
+    random_tokens(m, 6, prompt, COUNT(prompt));
+    for (size_t i = 0; i < 5; i++) {
+        vb_session_options o = options_of(&shared[i], shapes[i][0], shapes[i][1], shapes[i][2]);
+        o.prefill_chunk = 9;
+        run_plain(m, NULL, prompt, 10 + 10 * i, 50, &plain[i]);
+        s[i] = open_session(m, &o, prompt, 10 + 10 * i);
+        g[i] = recording(&r[i], s[i], 50);
+    }
+    small = open_session(m, &(vb_session_options){.context = 200, .threads = 1, .prefill_chunk = 9}, prompt, 10);
+    REFUSED(vb_generate_batch((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "drafts trees of 64, for which the first has no room");
+    vb_session_close(small);
+    OK(vb_generate_batch(s, 5, g, results, &err));
+    for (size_t i = 0; i < 5; i++) {
+        r[i].result = results[i];
+        check_same(shared[i].draft, &plain[i], &r[i]);
+        vb_session_close(s[i]);
+    }
+    vb_model_close(m);
+}
+
+/* Requests of a batch, which begin alike and have too small a cache for all: rows are shared, given back, computed again. */
+struct request {
+    int32_t prompt[60];
+    size_t count, ended;
+    struct record plain;
+};
+
+static void check_request(void *context, const vb_request_end *e)
+{
+    struct request *q = context;
+    if (e->code)
+        fail_msg("a request with trees: %s", e->error->message);
+    assert_int_equal(e->count, q->count + q->plain.n);
+    for (size_t i = 0; i < q->plain.n; i++)
+        assert_int_equal(e->tokens[q->count + i], q->plain.token[i]);
+    assert_true(e->result->drafted > 0);
+    q->ended++;
+}
+
+TEST(batches_draft_trees)
+{
+    static struct request q[6];
+    vb_model *m = open_tiny("v3");
+    for (size_t v = 0; v < 3; v++) {
+        const struct method *method = &methods[(size_t[]){0, 3, 4}[v]];
+        vb_batch_options o = {.session = options_of(method, 4, 3, 0), .max_sequences = 4, .cache_tokens = 262};
+        vb_batch_state state;
+        vb_batch *b;
+        o.session.context = 190;
+        o.session.prefill_chunk = 16;
+        OK(vb_batch_open(&b, m, &o, &err));
+        for (size_t i = 0; i < COUNT(q); i++) {
+            q[i].count = 20 + 7 * i;
+            q[i].ended = 0;
+            random_tokens(m, 60, q[i].prompt, q[i].count);
+            q[i].prompt[q[i].count - 1] = (int32_t)i + 5;
+            run_plain(m, NULL, q[i].prompt, q[i].count, 110, &q[i].plain);
+            OK(vb_batch_add(b, &(vb_request){.tokens = q[i].prompt, .count = q[i].count, .options = {.max_tokens = 110, .ignore_eos = 1},
+                                             .done = check_request, .context = &q[i]}, NULL, &err));
+        }
+        OK(vb_batch_run(b, &err));
+        vb_batch_look(b, &state);
+        print_message("%s: %zu tokens shared, %zu sequences set aside, %zu passes\n", method->draft, state.shared_tokens, state.preemptions, state.passes);
+        assert_true(state.shared_tokens > 0 && state.preemptions > 0);
+        for (size_t i = 0; i < COUNT(q); i++)
+            assert_int_equal(q[i].ended, 1);
+        vb_batch_close(b);
+    }
+    vb_model_close(m);
+}
+
+TEST(what_does_not_go_with_trees_is_refused_by_name)
+{
+    static const struct {
+        vb_session_options o;
+        const char *says;
+    } cases[] = {
+        {{.draft = "mtp-eagle", .draft_topk = 17}, "draft topk is 17, wanted 1 to 16"},
+        {{.draft = "mtp-eagle", .draft_topk = -1}, "draft topk is -1"},
+        {{.draft = "mtp-eagle", .draft_nodes = 8}, "draft nodes is 8, but drafts are a chain"},
+        {{.draft = "mtp-eagle", .draft_topk = 1, .draft_nodes = 8}, "draft nodes is 8, but drafts are a chain"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_nodes = 65}, "draft nodes is 65, wanted 4"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_nodes = 3}, "draft nodes is 3, wanted 4"},
+        {{.draft = "mtp-vanilla", .draft_topk = 2}, "mtp-vanilla drafts chains"},
+        {{.draft = "ngram", .draft_topk = 2}, "ngram drafts chains"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_auto = 1}, "auto is of chains"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .padded = 1}, "padded passes are of chains"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .sampling = {.acceptance = "rejection"}}, "acceptance rejection is of chains"},
+        {{.draft = "mtp-eagle", .draft_topk = 2, .sampling = {.acceptance = "relaxed"}}, "acceptance relaxed is of chains"},
+    };
+    vb_model *m = open_tiny("v3");
+    vb_session *s;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        vb_session_options o = cases[i].o;
+        o.context = 30;
+        o.draft_tokens = 4;
+        REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, cases[i].says);
+    }
+    int32_t next, drafts[VB_MAX_NODES], n;
+    s = open_session(m, &(vb_session_options){.context = 30, .draft = "mtp-eagle", .draft_topk = 2}, (int32_t[]){5, 6}, 2);
+    REFUSED(vb_draft(s, &next, drafts, &n, &err), VB_BAD_ARGUMENT, "vb_draft_tree");
+    vb_session_close(s);
+    vb_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_tree_right_or_wrong_changes_nothing_and_is_counted),
+        cmocka_unit_test(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree),
+        cmocka_unit_test(taps_and_events_number_the_nodes),
+        cmocka_unit_test(trees_of_every_shape_give_the_bits_of_plain_decoding),
+        cmocka_unit_test(a_nodes_row_is_that_of_the_same_drafts_as_a_chain),
+        cmocka_unit_test(topk_1_drafts_the_chain),
+        cmocka_unit_test(no_history_shows_in_a_tree),
+        cmocka_unit_test(trees_and_chains_share_passes),
+        cmocka_unit_test(batches_draft_trees),
+        cmocka_unit_test(what_does_not_go_with_trees_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

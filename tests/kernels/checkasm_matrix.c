@@ -1,0 +1,200 @@
+/* tests/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of weights. */
+#include "tests/kernels/checkasm.h"
+
+#include <stdio.h>
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* A random view of rows x cols: odd addresses, rows apart, F8 scales of a tensor in whose middle the view lies. The last
+ * weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
+static struct weight_view random_view(enum weight_type type, size_t rows, size_t cols, enum kind kind)
+{
+    size_t size = type_size(type);
+    struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + (below(2) ? below(40) : 0)};
+    size_t numbers = rows ? (rows - 1) * w.stride + cols : 0;
+    char *data = ending_at_a_page(SLOT_W, numbers * size, below(2) ? below(8) : 0);
+    random_numbers(data, type, kind, numbers);
+    w.data = data;
+    if (type == WEIGHT_F8_E4M3) {
+        static const size_t sizes[] = {1, 3, 32, 128};
+        w.block_rows = sizes[below(4)];
+        w.block_cols = 32 << below(3);
+        w.scale_row = below(300);
+        w.scale_col = below(10) * 32;
+        size_t last_row = (larger(rows, 1) - 1 + w.scale_row) / w.block_rows;
+        size_t last_col = (larger(cols, 1) - 1 + w.scale_col) / w.block_cols;
+        w.scale_stride = last_col + 1 + below(3);
+        size_t scales = last_row * w.scale_stride + last_col + 1;
+        float *scale = ending_at_a_page(SLOT_SCALE, scales * sizeof *scale, 0);
+        random_numbers(scale, WEIGHT_F32, kind == ZEROS || kind == WIDE ? UNIFORM : kind, scales);
+        for (size_t i = 0; kind == VANISH && i < scales; i++)
+            scale[i] = -scale[i];
+        w.scale = scale;
+    }
+    return w;
+}
+
+/* The same of f32, each row packed like an x and padded with +0. */
+static struct weight_view random_packed_view(size_t rows, size_t cols, enum kind kind)
+{
+    size_t length = packed_length(cols), stride = length + (below(2) ? below(40) : 0);
+    size_t numbers = rows ? (rows - 1) * stride + length : 0;
+    float *data = ending_at_a_page(SLOT_W, numbers * sizeof *data, 0), natural[8192];
+    for (size_t i = 0; i < rows; i++) {
+        random_numbers(natural, WEIGHT_F32, kind, cols);
+        kernels_scalar.pack(data + i * stride, natural, cols);
+    }
+    return (struct weight_view){.type = WEIGHT_F32, .data = data, .rows = rows, .cols = cols, .stride = stride, .packed = 1};
+}
+
+/* T vectors of n numbers, ld apart, the last ending at a page; what lies between them is NaN. */
+static float *random_vectors(enum kind kind, size_t n, size_t ld, size_t T, size_t apart)
+{
+    float *x = ending_at_a_page(SLOT_X, ((T - 1) * ld + n) * sizeof *x, 0);
+    for (size_t t = 0; t < T; t++)
+        random_factors(x + t * ld, kind, n, apart);
+    return x;
+}
+
+/* Numbers that packing puts beyond K become NaN. */
+static void spoil_padding(float *x, size_t K)
+{
+    size_t chunk = K / DOT_CHUNK * DOT_CHUNK;
+    for (size_t l = 0; K % DOT_CHUNK && l < 16; l++) {
+        if (chunk + 2 * l + 1 >= K)
+            memset(x + chunk + l, 0xff, sizeof *x);
+        if (chunk + 2 * l >= K)
+            memset(x + chunk + 16 + l, 0xff, sizeof *x);
+    }
+}
+
+static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T, enum kind kind)
+{
+    enum kernel kernel = (enum kernel)(MATMUL + type);
+    if (!wanted(kernel))
+        return;
+    struct weight_view w = type == WEIGHT_F32 && below(3) == 0 ? random_packed_view(rows, K, kind) : random_view(type, rows, K, kind);
+    size_t n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
+    size_t ldx = packed_length(K) + below(2) * below(50), ldy = rows + below(5), size = (T - 1) * ldy + rows;
+    float *x = random_vectors(kind, packed_length(K), ldx, T, 16);
+    for (size_t t = 0; t < T; t++)
+        spoil_padding(x + t * ldx, K);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    char what[160];
+    snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s%s", K, n0, n1, rows, T, w.stride,
+             ldy, kind_names[kind], w.packed ? " packed" : "");
+    fill_canary(want, size);
+    kernels_scalar.matmul[type](want, ldy, &w, n0, n1, x, ldx, T);
+    for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+        fill_canary(got, size);
+        about_to_run(kernel, k, what);
+        k->matmul[type](got, ldy, &w, n0, n1, x, ldx, T);
+        same_bits(kernel, k, what, got, want, size);
+    }
+}
+
+static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
+{
+    enum kernel kernel = (enum kernel)(FMA_ROWS + type);
+    if (!wanted(kernel))
+        return;
+    struct weight_view w = random_view(type, rows, cols, kind);
+    size_t c0 = below(2) ? below((cols + 31) / 32) * 32 : 0, c1 = below(2) ? c0 + 1 + below(cols - c0) : cols;
+    size_t ldx = rows + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
+    float *x = random_vectors(kind, rows, ldx, T, 1);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    char what[160];
+    snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s", rows, c0, c1, cols, T,
+             w.stride, ldy, kind_names[kind]);
+    fill_canary(want, size);
+    kernels_scalar.fma_rows[type](want, ldy, &w, c0, c1, x, ldx, T);
+    for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+        fill_canary(got, size);
+        about_to_run(kernel, k, what);
+        k->fma_rows[type](got, ldy, &w, c0, c1, x, ldx, T);
+        same_bits(kernel, k, what, got, want, size);
+    }
+}
+
+void check_matrix_kernels(void)
+{
+    /* K, rows, T: ends of blocks, of panels of rows, of groups of tokens */
+    static const struct { size_t K, rows, T; } large[] = {
+        {1023, 5, 3},  {1024, 9, 6},   {1025, 4, 9},   {2047, 3, 5},   {2048, 8, 4},    {2049, 2, 17}, {3104, 7, 7},
+        {7168, 4, 2},  {7999, 3, 1},   {64, 150, 17},  {96, 133, 13},  {33, 131, 29},   {32, 7, 130},  {40, 34, 255},
+        {1056, 17, 14}, {1100, 21, 13}, {512, 128, 12}, {2080, 37, 19}, {1024, 129, 64}, {256, 1, 512}, {1, 300, 260},
+    };
+    for (int type = 0; type < WEIGHT_TYPES; type++) {
+        enum weight_type t = (enum weight_type)type;
+        for (size_t K = 0; K <= 300; K++)
+            for (size_t i = 0; i < (quick ? 1 : 4); i++) { /* lengths that differ by one meet the other kinds */
+                enum kind kind = (enum kind)((2 * i + K) % KINDS);
+                check_matmul(t, K, 1 + below(9), 1 + below(9), kind);
+                check_fma_rows(t, K % 70, 1 + K, 1 + below(9), kind);
+                check_fma_rows(t, K, 1 + below(70), 1 + below(9), kind);
+            }
+        for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+            size_t rows = quick && large[i].rows * large[i].T > 2000 ? 4 : large[i].rows;
+            check_matmul(t, large[i].K, rows, large[i].T, (enum kind)below(KINDS));
+            check_fma_rows(t, large[i].rows, large[i].K, quick ? 7 : large[i].T % 60, (enum kind)below(KINDS));
+        }
+        for (size_t rows = 1; rows <= 9; rows++)
+            for (size_t T = 1; T <= 14; T++)
+                check_matmul(t, 32 * (1 + below(3)), rows, T, (enum kind)((rows + T) % KINDS));
+        for (int i = 0; i < (quick ? 3 : 40); i++) {
+            check_matmul(t, below(8000), 1 + below(9), 1 + below(9), (enum kind)below(KINDS));
+            check_fma_rows(t, below(400), 1 + below(700), 1 + below(17), (enum kind)below(KINDS));
+        }
+    }
+}
+
+/* Every F16, BF16 and E4M3 code, NaN and infinities too, through whole chunks of both kernels and through tails. For
+ * matmul each row is zero but for one code, so that the row's sum is that weight. */
+static void check_codes(enum weight_type type, size_t K, float scale)
+{
+    size_t size = type_size(type), codes = type == WEIGHT_F8_E4M3 ? 256 : 65536, T = 1;
+    char *data = ending_at_a_page(SLOT_W, codes * K * size, 0);
+    float *x = ending_at_a_page(SLOT_X, packed_length(K) * sizeof *x, 0);
+    float *want = ending_at_a_page(SLOT_WANT, codes * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, codes * sizeof *got, 0);
+    struct weight_view w = {.type = type, .data = data, .rows = codes, .cols = K, .stride = K};
+    w.scale = &scale;
+    w.block_rows = w.block_cols = 1 << 20;
+    memset(data, 0, codes * K * size);
+    for (uint32_t code = 0; code < codes; code++)
+        memcpy(data + (code * K + code % K) * size, &code, size);
+    for (size_t k = 0; k < packed_length(K); k++)
+        x[k] = 1.0f;
+    char what[120];
+    snprintf(what, sizeof what, "every code at K=%zu, scale %g", K, scale);
+    if (wanted((enum kernel)(MATMUL + type))) {
+        kernels_scalar.matmul[type](want, codes, &w, 0, codes, x, packed_length(K), T);
+        for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+            k->matmul[type](got, codes, &w, 0, codes, x, packed_length(K), T);
+            same_bits((enum kernel)(MATMUL + type), k, what, got, want, codes);
+        }
+    }
+    for (uint32_t code = 0; code < codes; code++)
+        memcpy(data + code * size, &code, size);
+    w.rows = 1;
+    w.cols = w.stride = codes;
+    if (wanted((enum kernel)(FMA_ROWS + type))) {
+        size_t end = codes - 32 + K; /* leaves a tail unless K is 32 */
+        kernels_scalar.fma_rows[type](want, codes, &w, 0, end, x, 1, T);
+        for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+            k->fma_rows[type](got, codes, &w, 0, end, x, 1, T);
+            same_bits((enum kernel)(FMA_ROWS + type), k, what, got, want, end);
+        }
+    }
+}
+
+void check_every_code(void)
+{
+    for (size_t K = 1; K <= 32; K += 31) {
+        check_codes(WEIGHT_F16, K, 1.0f);
+        check_codes(WEIGHT_BF16, K, 1.0f);
+        check_codes(WEIGHT_F8_E4M3, K, 1.0f);
+        check_codes(WEIGHT_F8_E4M3, K, 0.0123f);
+        check_codes(WEIGHT_F8_E4M3, K, 0x1.5p-130f);
+        check_codes(WEIGHT_F8_E4M3, K, 0x1.5p120f);
+    }
+}

@@ -1,0 +1,237 @@
+/* tests/checkasm_quantised_truth.c -- what the scalar table makes of quantised weights, against the formats' definitions: the
+ * blocks are read weight by weight as ggml's dequantize_row functions state them, in double, by code of its own.
+ *
+ * Sums of integers are checked exactly (with scales of 1 they are the result), whole dots within the bound that rule 2's
+ * roundings have. A term is rounded twice, as sw * sx and in its fma, and every later fma and addition of blocks once more: with
+ * n of them, u = 2^-24 and terms a_i,
+ *
+ *     |dot - truth| <= (n + 1) u / (1 - (n + 1) u) * sum |a_i| + what underflows,
+ *
+ * where sw * sx loses at most 2^-150, times a sum of integers, and every fma 2^-150 more. sw = d * sc is exact: 11 bits times at
+ * most 8, of 2^-24 at least. */
+#include "tests/kernels/checkasm_quantised.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* --- the definitions --- */
+
+struct weight {
+    int q;             /* signed */
+    double scale, min; /* weight = scale * q - min */
+};
+
+static double half(const unsigned char *at)
+{
+    unsigned bits = at[0] | (unsigned)at[1] << 8, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
+                       : exponent     ? ldexp(1024 + (int)fraction, (int)exponent - 25)
+                                      : ldexp((int)fraction, -24);
+    return bits >> 15 ? -magnitude : magnitude;
+}
+
+static int nibble(const unsigned char *bytes, unsigned i, unsigned upper) { return bytes[i] >> 4 * upper & 15; }
+
+/* Q4_0, Q5_0, Q5_1: weight i of 32; `five` bytes of a fifth bit each come first */
+static int small_code(const unsigned char *bytes, unsigned i, int five)
+{
+    int q = nibble(bytes + (five ? 4 : 0), i % 16, i / 16);
+    return five ? q + (bytes[i / 8] >> i % 8 & 1) * 16 : q;
+}
+
+/* get_scale_min_k4 */
+static void k4_scales(int *scale, int *min, const unsigned char *q, unsigned j)
+{
+    *scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | (q[j - 4] >> 6) << 4;
+    *min = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | (q[j] >> 6) << 4;
+}
+
+/* weight i of a block */
+static struct weight weight_of(enum weight_type type, const unsigned char *b, unsigned i)
+{
+    struct weight w = {.scale = half(b)};
+    int scale, min;
+    switch (type) {
+    case WEIGHT_Q8_0: w.q = b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256; break;
+    case WEIGHT_Q4_0: w.q = small_code(b + 2, i, 0) - 8; break;
+    case WEIGHT_Q5_0: w.q = small_code(b + 2, i, 1) - 16; break;
+    case WEIGHT_Q5_1:
+        w.q = small_code(b + 4, i, 1);
+        w.min = -half(b + 2);
+        break;
+    case WEIGHT_Q6_K: { /* d | ql 128 | qh 64 | scales 16: of 128 weights, four of 32 share qh's bytes, two of 32 ql's */
+        unsigned n = i / 128, quarter = i % 128 / 32, l = i % 32;
+        unsigned low = (unsigned)nibble(b + 64 * n, l + quarter % 2 * 32, quarter / 2), high = b[128 + 32 * n + l] >> 2 * quarter & 3;
+        scale = b[192 + i / 16];
+        w.scale = half(b + 208) * (scale < 128 ? scale : scale - 256);
+        w.q = (int)(low + 16 * high) - 32;
+        break;
+    }
+    default: /* d | dmin | scales 12 | (Q5_K: qh 32) | qs 128: of 64 weights, the lower nibbles are the first 32 */
+        k4_scales(&scale, &min, b + 4, i / 32);
+        w.scale = half(b) * scale;
+        w.min = half(b + 2) * min;
+        w.q = nibble(b + (type == WEIGHT_Q5_K ? 48 : 16), i / 64 * 32 + i % 32, i % 64 / 32);
+        if (type == WEIGHT_Q5_K)
+            w.q += (b[16 + i % 32] >> i / 32 & 1) * 16;
+    }
+    return w;
+}
+
+static struct weight weight_at(const struct weight_view *w, size_t row, size_t k)
+{
+    const struct quantised_format *f = quantised_format(w->type);
+    const unsigned char *blocks = w->data;
+    return weight_of(w->type, blocks + (row * w->stride + k) / f->numbers * f->bytes, (unsigned)(k % f->numbers));
+}
+
+/* --- a dot --- */
+
+/* The exact sum of row `row` with x, and how far scalar may be from it. */
+static double dot_truth(double *bound, const struct weight_view *w, size_t row, const struct quantised_group *x)
+{
+    const struct quantised_format *f = quantised_format(w->type);
+    size_t step = f->halves ? 16 : 32, terms = 0;
+    long double sum = 0, magnitudes = 0;
+    double underflow = 0;
+    for (size_t k = 0; k < w->cols; k += step) {
+        const struct quantised_group *g = &x[k / QUANTISED_GROUP];
+        struct weight first = weight_at(w, row, k);
+        int products = 0, of_x = 0;
+        for (size_t l = k; l < k + step; l++) {
+            products += weight_at(w, row, l).q * g->q[l % QUANTISED_GROUP];
+            of_x += g->q[l % QUANTISED_GROUP];
+        }
+        long double a = (long double)(first.scale * products) * g->d, b = (long double)(first.min * of_x) * g->d;
+        sum += a - b;
+        magnitudes += fabsl(a) + fabsl(b);
+        terms += 1 + (size_t)f->minimums;
+        underflow += 0x1p-150 * (fabs((double)products) + 1 + (f->minimums ? fabs((double)of_x) + 1 : 0));
+    }
+    double u = ((double)(terms + w->cols / DOT_BLOCK) + 1) * 0x1p-24;
+    *bound = (u / (1 - u) * (double)magnitudes + underflow) * (1 + 0x1p-20);
+    return (double)sum;
+}
+
+static void check_within_bound(enum weight_type type, size_t rows, size_t blocks, size_t T)
+{
+    static unsigned char data[1 << 18];
+    static struct quantised_group x[4][512];
+    enum kernel kernel = (enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES);
+    size_t K = blocks * quantised_format(type)->numbers, G = K / QUANTISED_GROUP;
+    struct weight_view w = {.type = type, .data = data, .rows = rows, .cols = K, .stride = K};
+    float y[4 * 8];
+    enum kind kind = below(2) ? UNIFORM : below(2) ? WIDE : SUBNORMAL;
+    random_blocks(data, type, below(2) ? ORDINARY_SCALES : FINITE_SCALES, 0, rows * blocks);
+    for (size_t t = 0; t < T; t++)
+        for (size_t g = 0; g < G; g++) {
+            float d;
+            random_numbers(&d, WEIGHT_F32, kind, 1);
+            random_group(&x[t][g], fabsf(d), 0);
+        }
+    kernels_scalar.matmul_quantised(y, rows, &w, 0, rows, x[0], 512, T);
+    for (size_t t = 0; t < T; t++)
+        for (size_t r = 0; r < rows; r++) {
+            double bound, truth = dot_truth(&bound, &w, r, x[t]), got = (double)y[t * rows + r];
+            char why[160];
+            snprintf(why, sizeof why, "row %zu, x %zu: %.9g, the truth is %.17g, the bound %g", r, t, got, truth, bound);
+            if (!(fabs(got - truth) <= bound))
+                failed(kernel, &kernels_scalar, "against the format's definition", why);
+        }
+}
+
+/* With f16 of 1 and a single group of x whose d is 1 (the others' is 0) the dot is an integer below 2^24: scale * the sum of
+ * products - min * the sum of x, exactly, in every table, from blocks and from panels. */
+static void check_integers(enum weight_type type, size_t group, int extreme)
+{
+    unsigned char data[3 * 256], panel[2 * (64 + 2 * 512)] __attribute__((aligned(64)));
+    enum kernel kernel = (enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES);
+    struct quantised_group x[8];
+    struct weight_view w = {.type = type, .data = data, .rows = 3, .cols = quantised_format(type)->numbers};
+    w.stride = w.cols;
+    random_blocks(data, type, UNIT_SCALES, extreme, 3);
+    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++)
+        random_group(&x[g], g == group ? 1.0f : 0.0f, extreme);
+    for (int panels = 0; panels <= weight_has_panels(type); panels++) {
+        if (panels) {
+            panel_from_blocks(panel, &w, 0);
+            w.data = panel;
+            w.panels = 1;
+        }
+        for (const struct kernels *k = &kernels_scalar; k; k = next_table(k == &kernels_scalar ? NULL : k)) {
+            float y[3];
+            k->matmul_quantised(y, 3, &w, 0, 3, x, 8, 1);
+            for (size_t r = 0; r < 3; r++) {
+                long want = 0;
+                for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+                    struct weight v = weight_of(type, data + r * quantised_format(type)->bytes, (unsigned)(group * QUANTISED_GROUP + l));
+                    want += ((long)v.scale * v.q - (long)v.min) * x[group].q[l];
+                }
+                char why[120];
+                snprintf(why, sizeof why, "row %zu: %.9g, the sum of integers is %ld", r, (double)y[r], want);
+                if (y[r] != (float)want)
+                    failed(kernel, k, panels ? "panels, scales of 1" : "blocks, scales of 1", why);
+            }
+        }
+    }
+}
+
+/* fl32(fl32(scale * q) - min) of finite scales, from any column on */
+static void check_decode(enum weight_type type)
+{
+    unsigned char data[3 * 256];
+    float out[3 * 256];
+    size_t K = 3 * quantised_format(type)->numbers, from = below(K), count = below(K - from + 1);
+    struct weight_view w = {.type = type, .data = data, .rows = 1, .cols = K, .stride = K};
+    random_blocks(data, type, FINITE_SCALES, 0, 3);
+    decode_weights(out, &w, 0, from, count);
+    for (size_t k = 0; k < count; k++) {
+        struct weight v = weight_at(&w, 0, from + k);
+        float want = (float)((double)(float)(v.scale * v.q) - v.min);
+        if (out[k] != want)
+            failed((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES), &kernels_scalar, "a weight by itself", "is not fl32(fl32(scale q) - min)");
+    }
+}
+
+void check_quantised_truth(enum weight_type type)
+{
+    size_t groups = quantised_format(type)->numbers / QUANTISED_GROUP;
+    for (size_t i = 0; i < (quick ? 20 : 300); i++) {
+        check_integers(type, i % groups, i % 4 == 3);
+        check_decode(type);
+    }
+    for (size_t i = 0; i < (quick ? 8 : 60); i++)
+        check_within_bound(type, 1 + below(5), 1 + below(i % 6 ? 4 : 112 / groups), 1 + below(3));
+    check_within_bound(type, 2, (3 * DOT_BLOCK + 512) / quantised_format(type)->numbers, 2);
+}
+
+/* --- x --- */
+
+/* x to the nearest integer, of two as near to the even one */
+static int nearest(double x)
+{
+    double down = floor(x), rest = x - down; /* exact */
+    return (int)down + (rest > 0.5 || (rest == 0.5 && fmod(down, 2) != 0));
+}
+
+void quantise_truth(const struct quantised_group *got, const float *packed, const char *what)
+{
+    double m = 0;
+    int finite = 1, sum = 0, wrong = 0;
+    for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+        finite = finite && isfinite(packed[l]);
+        m = fmax(m, fabs((double)packed[l]));
+    }
+    int zero = !finite || m < 0x1p-100;
+    float inverse = zero ? 0.0f : (float)(127.0 / m); /* a quotient of two floats, rounded to double first, is rounded right */
+    for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+        double x = zero ? 0 : (double)packed[l % 2 ? l / 2 : 16 + l / 2];
+        int q = nearest((double)(float)(x * (double)inverse));
+        wrong += got->q[l] != q;
+        sum += q;
+    }
+    wrong += got->sum != sum || got->offset8 != -8 * sum || got->offset128 != -128 * sum;
+    wrong += finite ? got->d != (zero ? 0.0f : (float)(m / 127.0)) : !isnan(got->d);
+    if (wrong)
+        failed(QUANTISE, &kernels_scalar, what, "is not what the rule says");
+}

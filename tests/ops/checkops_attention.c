@@ -1,0 +1,494 @@
+/* tests/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
+ * naive form of the report with K and V expanded per head. */
+#include "tests/ops/checkops.h"
+
+#include <stdlib.h>
+
+#include "ops/attention.h"
+#include "ops/weights.h"
+
+#define LONGEST 520
+
+/* S queries over three timelines of their own caches. What no query may read stays NaN. */
+struct problem {
+    struct attention a;
+    struct matrix kv_b;
+    size_t S, context;
+    float *q;
+    struct timeline *seen; /* [S] */
+};
+
+struct shape {
+    size_t heads, nope, rope, value, latent;
+};
+
+/* Three shapes: rows that fill no chunk; more heads than a task takes (16); a row of two blocks of a dot. */
+static const struct shape shapes[] = {{5, 11, 8, 13, 40}, {19, 8, 6, 7, 32}, {2, 3, 16, 5, 1030}};
+
+static size_t width_of(const struct problem *p) { return p->a.latent + p->a.rope; }
+
+enum slots { IN_A_ROW, SCATTERED, MOSTLY_IN_A_ROW };
+
+/* A slot for every token: as they come (from slot 2), permuted, or with one break in the run. */
+static const int32_t *slots_of(enum slots how, uint64_t *seed)
+{
+    int32_t *slots = guarded(LONGEST * sizeof *slots);
+    for (int32_t j = 0; j < LONGEST; j++)
+        slots[j] = how == MOSTLY_IN_A_ROW && j >= 100 ? j + 5 : j + 2;
+    for (size_t j = LONGEST; how == SCATTERED && j-- > 1;) {
+        size_t other = random_below(seed, j + 1);
+        int32_t kept = slots[j];
+        slots[j] = slots[other];
+        slots[other] = kept;
+    }
+    return slots;
+}
+
+/* lengths: query s sees lengths[s % count] tokens of timeline s % 3 */
+static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
+                                     size_t count, uint64_t *seed)
+{
+    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f}, .S = S};
+    float *cache[3];
+    size_t width = d.latent + d.rope;
+    p.kv_b = random_matrix(type, d.heads * (d.nope + d.value), d.latent, seed);
+    p.a.scale = (float)(2.0 / sqrt((double)(d.nope * d.latent) / 9.0)); /* scores of a few units: e_b matters */
+    p.q = random_floats(S * d.heads * (d.nope + d.rope), seed);
+    p.seen = guarded(S * sizeof *p.seen);
+    const int32_t *slots = slots_of(IN_A_ROW, seed);
+    for (size_t i = 0; i < 3; i++) {
+        cache[i] = guarded_floats((LONGEST + 8) * width);
+        for (size_t j = 0; j < LONGEST * width; j++)
+            cache[i][2 * width + j] = random_float(seed);
+    }
+    for (size_t s = 0; s < S; s++) {
+        p.seen[s] = (struct timeline){cache[s % 3], slots, lengths[s % count]};
+        p.context = p.seen[s].length > p.context ? p.seen[s].length : p.context;
+    }
+    return p;
+}
+
+/* The operator reads packed rows; queries that share rows go on sharing them. */
+static struct timeline *with_packed_rows(const struct problem *p)
+{
+    size_t width = width_of(p), row = packed_length(width);
+    struct timeline *seen = guarded(p->S * sizeof *seen);
+    for (size_t s = 0; s < p->S; s++) {
+        size_t same = 0;
+        while (p->seen[same].rows != p->seen[s].rows)
+            same++;
+        seen[s] = p->seen[s];
+        if (same < s) {
+            seen[s].rows = seen[same].rows;
+            continue;
+        }
+        float *rows = guarded_floats((LONGEST + 8) * row);
+        for (size_t j = 0; j < LONGEST + 8; j++)
+            scalar_table()->pack(rows + j * row, p->seen[s].rows + j * width, width);
+        seen[s].rows = rows;
+    }
+    return seen;
+}
+
+static float *run(const struct kernels *k, int threads, struct problem *p)
+{
+    const struct attention *a = &p->a;
+    struct timeline *seen = with_packed_rows(p);
+    p->a.w_uk = p->kv_b.view;
+    p->a.w_uv = weight_rows(&p->kv_b.view, a->nope, p->kv_b.view.rows - a->nope);
+    p->a.uk_stride = p->a.uv_stride = a->nope + a->value;
+    struct op_ctx cx = context_of(k, threads, op_attention_scratch(a, p->S, p->context, threads));
+    float *y = guarded_floats(p->S * a->heads * a->value);
+    CASE("attention %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", type_names[p->kv_b.view.type],
+         a->heads, a->nope, a->rope, a->value, a->latent, p->S, p->context, threads, k->name);
+    op_attention(&cx, y, p->q, seen, a, p->S, p->context);
+    assert_int_equal(cx.scratch_used, 0);
+    return y;
+}
+
+/* Query s alone, over a copy of the rows it sees in slots of its own; every other row of that cache is NaN. */
+static struct problem alone(const struct problem *p, size_t s, enum slots how, uint64_t *seed)
+{
+    struct problem one = *p;
+    size_t width = width_of(p), size = p->a.heads * (p->a.nope + p->a.rope);
+    const struct timeline *all = &p->seen[s];
+    const int32_t *slots = slots_of(how, seed);
+    float *cache = guarded_floats((LONGEST + 8) * width);
+    for (size_t j = 0; j < all->length; j++)
+        memcpy(cache + (size_t)slots[j] * width, all->rows + (size_t)all->slots[j] * width, width * sizeof *cache);
+    one.S = 1;
+    one.context = all->length;
+    one.q = copy_of(p->q + s * size, size);
+    one.seen = guarded(sizeof *one.seen);
+    one.seen[0] = (struct timeline){cache, slots, all->length};
+    return one;
+}
+
+static const float *row_of(const struct timeline *t, size_t j, size_t width)
+{
+    return t->rows + (size_t)t->slots[j] * width;
+}
+
+/* ---- rule 4 in plain C ---- */
+
+static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
+{
+    const struct attention *a = &p->a;
+    size_t n = a->nope, c = a->latent, r = a->rope, blocks = 0;
+    const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + a->value) * c;
+    const float *w_uv = w_uk + n * c;
+    const struct timeline *t = &p->seen[s];
+    float query[2048], nope[64], o[2048] = {0}, score[LONGEST], m[8], l[8], o_b[8][1100], M = -INFINITY, L = 0.0f;
+
+    contract_x(nope, q, n);
+    for (size_t i = 0; i < c; i++) {
+        query[i] = 0.0f;
+        for (size_t k = 0; k < n; k++)
+            query[i] = fmaf(nope[k], w_uk[k * c + i], query[i]);
+    }
+    memcpy(query + c, q + n, r * sizeof *q);
+    for (size_t j = 0; j < t->length; j++)
+        score[j] = contract_dot(query, row_of(t, j, c + r), c + r) * a->scale;
+    for (size_t begin = 0; begin < t->length; begin += 256, blocks++) {
+        size_t count = t->length - begin < 256 ? t->length - begin : 256;
+        float prob[256];
+        m[blocks] = contract_softmax_block(prob, score + begin, count, &l[blocks]);
+        M = m[blocks] > M ? m[blocks] : M;
+        for (size_t i = 0; i < c; i++) {
+            o_b[blocks][i] = 0.0f;
+            for (size_t j = 0; j < count; j++)
+                o_b[blocks][i] = fmaf(prob[j], row_of(t, begin + j, c + r)[i], o_b[blocks][i]);
+        }
+    }
+    for (size_t b = 0; b < blocks; b++) {
+        float e = kernel_expf(m[b] - M);
+        L = fmaf(e, l[b], L);
+        for (size_t i = 0; i < c; i++)
+            o[i] = fmaf(e, o_b[b][i], o[i]);
+    }
+    for (size_t i = 0; i < c; i++)
+        o[i] = o[i] / L;
+    contract_x(o, o, c);
+    for (size_t v = 0; v < a->value; v++)
+        y[v] = contract_dot(w_uv + v * c, o, c);
+}
+
+static float *contract(const struct problem *p)
+{
+    size_t H = p->a.heads, V = p->a.value;
+    float *y = guarded_floats(p->S * H * V);
+    for (size_t s = 0; s < p->S; s++)
+        for (size_t h = 0; h < H; h++)
+            contract_head(y + (s * H + h) * V, p, s, h);
+    return y;
+}
+
+static const size_t edge_lengths[] = {1, 2, 15, 17, 255, 256, 257, 512, 513};
+
+TEST(attention_is_rule_4_bit_for_bit)
+{
+    uint64_t seed = 1;
+    for (size_t d = 0; d < COUNT(shapes); d++)
+        FOR_EACH_TYPE(type) {
+            size_t S = d ? 3 : COUNT(edge_lengths);
+            struct problem p =
+                random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
+            float *want = contract(&p);
+            size_t N = p.a.heads * p.a.value;
+            FOR_EACH_TABLE(k)
+                for (int threads = 1; threads <= 3; threads++)
+                    check_same_bits(run(k, threads, &p), N, want, N, S, N);
+            release_all(NULL);
+        }
+}
+
+/* ---- the naive form in double ----
+ *
+ * Let A[c] = sum_n |q W_uk|, B_j = sum_c A[c] |row_jc| + sum_r |q_r row_jr|, gamma(k) = k u / (1 - k u).
+ *
+ * Scores. q_abs is off by gamma(n) A; the dot over c+r adds gamma(depth), the product with scale one rounding:
+ *     |ds_j| <= gamma(n + depth(c+r) + 1) |scale| B_j  <= D, the largest over j.
+ * Weights. p_j e_b is exp(s_j - m_b) exp(m_b - M). Any m_b and M cancel, but each difference is rounded: since
+ *     s_j <= m_b <= M the two errors are together at most u (M - s_j) <= u R, R the range of the computed scores. exp
+ *     itself is off by 1 ulp = 2 u, twice. So p_j e_b has a relative error of at most exp(D + u R) (1 + gamma(4)) - 1.
+ *     No exponent falls below the range of normal numbers (R < 80 is asserted), so no error is absolute but that of
+ *     sums of tiny products (2^-149 each).
+ * Quotient. o_b sums at most 256 products and o at most `blocks` of them; l_b sums 256/16 numbers per lane and 4 of the
+ *     fold, L adds blocks; numerator and denominator both carry the weights' error; one division:
+ *     |do_c| <= phi sum_j w_j |row_jc|,  1 + phi = exp(2 (D + u R)) (1 + gamma(4 + 256 + blocks + 4 + 20 + blocks + 1))
+ * Values. W_uv's dot adds gamma(depth(c)):
+ *     |dy_v| <= ((1 + phi)(1 + gamma(depth(c))) - 1) sum_c |W_uv| sum_j w_j |row_jc|. */
+static void check_head(const struct problem *p, size_t s, size_t h, const float *y)
+{
+    const struct attention *a = &p->a;
+    const struct timeline *t = &p->seen[s];
+    size_t n = a->nope, c = a->latent, r = a->rope, V = a->value, T = t->length;
+    const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + V) * c, *w_uv = w_uk + n * c;
+    double weight[LONGEST], D = 0.0, M = -INFINITY, lowest = INFINITY, L = 0.0, A[2048] = {0}, value[32] = {0};
+    double size[32] = {0};
+
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; i < c; i++)
+            A[i] += fabs((double)q[k] * (double)w_uk[k * c + i]);
+    for (size_t j = 0; j < T; j++) {
+        const float *row = row_of(t, j, c + r);
+        double score = 0.0, B = 0.0;
+        for (size_t k = 0; k < n; k++) { /* K of this head, expanded: [n] */
+            double key = 0.0;
+            for (size_t i = 0; i < c; i++)
+                key += (double)w_uk[k * c + i] * (double)row[i];
+            score += (double)q[k] * key;
+        }
+        for (size_t i = 0; i < c; i++)
+            B += A[i] * fabs((double)row[i]);
+        for (size_t i = 0; i < r; i++) {
+            score += (double)q[n + i] * (double)row[c + i];
+            B += fabs((double)q[n + i] * (double)row[c + i]);
+        }
+        weight[j] = score * (double)a->scale;
+        D = fmax(D, rounding_gamma((double)n + dot_depth(c + r) + 1) * fabs((double)a->scale) * B);
+        M = fmax(M, weight[j]);
+        lowest = fmin(lowest, weight[j]);
+    }
+    assert_true(M - lowest < 80.0);
+    for (size_t j = 0; j < T; j++)
+        L += weight[j] = exp(weight[j] - M);
+    for (size_t j = 0; j < T; j++) {
+        const float *row = row_of(t, j, c + r);
+        for (size_t v = 0; v < V; v++)
+            for (size_t i = 0; i < c; i++) { /* V of this head, expanded */
+                value[v] += weight[j] / L * (double)w_uv[v * c + i] * (double)row[i];
+                size[v] += weight[j] / L * fabs((double)w_uv[v * c + i] * (double)row[i]);
+            }
+    }
+    double blocks = (double)((T + 255) / 256), moved = exp(2 * (D + 0x1p-24 * (M - lowest + 2 * D)));
+    double factor = moved * (1 + rounding_gamma(4 + 256 + blocks + 4 + 20 + blocks + 1));
+    factor = factor * (1 + rounding_gamma(dot_depth(c))) - 1;
+    for (size_t v = 0; v < V; v++)
+        check_within(y[v], value[v], factor * size[v] + (double)(T + c) * 0x1p-149, s, h * V + v);
+}
+
+TEST(attention_is_within_its_bound_of_the_naive_formula)
+{
+    uint64_t seed = 2;
+    for (size_t d = 0; d < COUNT(shapes); d++)
+        for (int type = 0; type < WEIGHT_TYPES; type++) {
+            size_t S = d ? 2 : COUNT(edge_lengths);
+            struct problem p =
+                random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
+            FOR_EACH_TABLE(k) {
+                float *y = run(k, 2, &p);
+                for (size_t s = 0; s < S; s++)
+                    for (size_t h = 0; h < p.a.heads; h += d ? 3 : 1)
+                        check_head(&p, s, h, y + (s * p.a.heads + h) * p.a.value);
+            }
+            release_all(NULL);
+        }
+}
+
+/* ---- independence ---- */
+
+static const size_t mixed_lengths[] = {70, 1, 255, 256, 257, 3, 513, 16, 33, 120, 300};
+
+/* Sub-batches of 64 queries, 1 to 3 groups of heads, three caches; each query against itself in a cache of its own. */
+static void check_alone_and_among_others(int bf16)
+{
+    static const size_t rows[] = {1, 2, 7, 64, 130};
+    uint64_t seed = 3;
+    struct problem p = random_problem(shapes[0], WEIGHT_BF16, 130, mixed_lengths, COUNT(mixed_lengths), &seed);
+    size_t N = p.a.heads * p.a.value;
+    float *want = guarded_floats(130 * N);
+    in_bf16 = bf16;
+    for (size_t s = 0; s < 130; s++) {
+        size_t mark = guard_count;
+        struct problem one = alone(&p, s, IN_A_ROW, &seed);
+        memcpy(want + s * N, run(scalar_table(), 1, &one), N * sizeof *want);
+        release_to(mark);
+    }
+    FOR_EACH_TABLE(k)
+        for (size_t i = 0; i < COUNT(rows); i++)
+            for (size_t j = 0; j < COUNT(some_threads); j++) {
+                size_t mark = guard_count;
+                struct problem some = p;
+                some.S = rows[i];
+                check_same_bits(run(k, some_threads[j], &some), N, want, N, some.S, N);
+                release_to(mark);
+            }
+}
+
+TEST(attention_row_has_the_same_bits_alone_and_among_any_others)
+{
+    check_alone_and_among_others(0);
+    release_all(NULL);
+    check_alone_and_among_others(1);
+    in_bf16 = 0;
+}
+
+TEST(attention_does_not_depend_on_the_slots_of_a_timeline)
+{
+    uint64_t seed = 4;
+    struct problem p =
+        random_problem(shapes[0], WEIGHT_F16, COUNT(edge_lengths), edge_lengths, COUNT(edge_lengths), &seed);
+    size_t N = p.a.heads * p.a.value;
+    float *want = run(scalar_table(), 1, &p);
+    FOR_EACH_TABLE(k)
+        for (size_t s = 0; s < p.S; s++)
+            for (int how = IN_A_ROW; how <= MOSTLY_IN_A_ROW; how++) {
+                size_t mark = guard_count;
+                struct problem one = alone(&p, s, (enum slots)how, &seed);
+                float *y = run(k, 1, &one);
+                CASE("attention, %zu tokens, slots %s, %s", p.seen[s].length,
+                     how == IN_A_ROW ? "in a row" : how == SCATTERED ? "scattered" : "in two runs", k->name);
+                check_same_bits(y, N, want + s * N, N, 1, N);
+                release_to(mark);
+            }
+}
+
+/* Many queries sum their values where the result is; few keep each block's sums first. */
+TEST(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone)
+{
+    uint64_t seed = 11;
+    size_t length = 500;
+    struct problem p = random_problem((struct shape){16, 4, 8, 5, 544}, WEIGHT_BF16, 64, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    p.context = LONGEST;
+    for (size_t s = 0; s < p.S; s++) /* neighbours in one timeline, the end of a block between them */
+        p.seen[s] = (struct timeline){p.seen[s / 24].rows, p.seen[0].slots, 496 + s % 24};
+    FOR_EACH_TABLE(k) {
+        if (k == scalar_table())
+            continue;
+        size_t mark = guard_count;
+        float *y = run(k, 2, &p);
+        for (size_t s = 0; s < p.S; s += 7) {
+            struct problem one = alone(&p, s, IN_A_ROW, &seed);
+            check_same_bits(run(k, 1, &one), N, y + s * N, N, 1, N);
+        }
+        release_to(mark);
+    }
+}
+
+/* as branches of a tree of drafts do */
+TEST(attention_of_timelines_that_share_rows_equals_that_of_copies)
+{
+    uint64_t seed = 5;
+    size_t length = 270;
+    struct problem p = random_problem(shapes[0], WEIGHT_F32, 4, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    for (size_t s = 0; s < 4; s++) { /* 267 tokens in common, then slots 300 + s, 310 + s, 320 + s */
+        int32_t *slots = guarded(length * sizeof *slots);
+        for (size_t j = 0; j < length; j++)
+            slots[j] = (int32_t)(j < 267 ? j + 2 : 300 + s + 10 * (j - 267));
+        p.seen[s] = (struct timeline){p.seen[0].rows, slots, length};
+    }
+    FOR_EACH_TABLE(k) {
+        float *y = run(k, 3, &p);
+        for (size_t s = 0; s < 4; s++) {
+            struct problem one = alone(&p, s, IN_A_ROW, &seed);
+            check_same_bits(run(k, 1, &one), N, y + s * N, N, 1, N);
+        }
+    }
+}
+
+/* alone() leaves every row that the query does not see NaN; here rows are poisoned that were seen before */
+TEST(attention_ignores_what_stands_behind_its_timeline)
+{
+    uint64_t seed = 6;
+    static const size_t lengths[] = {1, 255, 256, 257};
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        struct problem p = random_problem(shapes[0], WEIGHT_BF16, 1, &lengths[i], 1, &seed);
+        size_t width = width_of(&p), N = p.a.heads * p.a.value;
+        FOR_EACH_TABLE(k) {
+            float *before = run(k, 1, &p);
+            float *rows = copy_of(p.seen[0].rows, (LONGEST + 8) * width);
+            struct problem poisoned = p;
+            memset(rows, 0xff, 2 * width * sizeof *rows);
+            memset(rows + (2 + lengths[i]) * width, 0xff, (LONGEST + 6 - lengths[i]) * width * sizeof *rows);
+            poisoned.seen = guarded(sizeof *poisoned.seen);
+            poisoned.seen[0] = (struct timeline){rows, p.seen[0].slots, lengths[i]};
+            check_same_bits(run(k, 1, &poisoned), N, before, N, 1, N);
+        }
+    }
+}
+
+TEST(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other)
+{
+    uint64_t seed = 7;
+    static const size_t lengths[] = {100, 100, 100, 99};
+    struct problem p = random_problem(shapes[0], WEIGHT_F32, 4, lengths, 4, &seed);
+    size_t N = p.a.heads * p.a.value, width = width_of(&p);
+    float *clean = run(scalar_table(), 1, &p), *rows = copy_of(p.seen[0].rows, (LONGEST + 8) * width);
+    rows[(size_t)p.seen[0].slots[99] * width + 7] = NAN; /* token 99: query 0 sees it, query 3 sees 99 tokens */
+    p.seen[0].rows = p.seen[3].rows = rows;
+    FOR_EACH_TABLE(k) {
+        float *y = run(k, 2, &p);
+        for (size_t i = 0; i < N; i++)
+            assert_true(isnan(y[i]));
+        check_same_bits(y + N, N, clean + N, N, 3, N);
+    }
+}
+
+/* e_b of a block that is far below the best one is tiny or zero; one token per block stands out */
+TEST(attention_joins_blocks_of_very_different_scores)
+{
+    uint64_t seed = 8;
+    static const size_t length = 513;
+    struct problem p = random_problem(shapes[0], WEIGHT_F32, 3, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    p.a.scale *= 40.0f;
+    FOR_EACH_TABLE(k)
+        check_same_bits(run(k, 2, &p), N, contract(&p), N, 3, N);
+}
+
+/* ---- threads ---- */
+
+/* 5, 3 or 2 of 5 heads per task; 64 queries make every region worth three threads */
+TEST(attention_runs_on_as_many_threads_as_it_is_given)
+{
+    uint64_t seed = 9;
+    static const size_t length = 300;
+    struct problem p = random_problem(shapes[0], WEIGHT_F32, 64, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    float *want = run(scalar_table(), 1, &p);
+    FOR_EACH_TABLE(real)
+        for (int threads = 1; threads <= 3; threads++) {
+            struct kernels k = spy_begin(real);
+            float *y = run(&k, threads, &p);
+            check_threads_ran(threads);
+            check_same_bits(y, N, want, N, p.S, N);
+        }
+}
+
+TEST(attention_computes_in_the_default_environment_whatever_the_caller_has_set)
+{
+    uint64_t seed = 10;
+    static const size_t length = 300;
+    struct problem p = random_problem(shapes[0], WEIGHT_F32, 64, &length, 1, &seed);
+    size_t N = p.a.heads * p.a.value;
+    float *want = run(scalar_table(), 1, &p), *y = NULL;
+    FOR_EACH_TABLE(real)
+        for (int threads = 2; threads <= 3; threads++) {
+            struct kernels k = spy_begin(real);
+            IN_SPOILED_ENVIRONMENT(threads, y = run(&k, threads, &p));
+            check_same_bits(y, N, want, N, p.S, N);
+        }
+}
+
+#define T(name) cmocka_unit_test_teardown(name, release_all)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(attention_is_rule_4_bit_for_bit),
+        T(attention_is_within_its_bound_of_the_naive_formula),
+        T(attention_row_has_the_same_bits_alone_and_among_any_others),
+        T(attention_does_not_depend_on_the_slots_of_a_timeline),
+        T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
+        T(attention_of_timelines_that_share_rows_equals_that_of_copies),
+        T(attention_ignores_what_stands_behind_its_timeline),
+        T(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),
+        T(attention_joins_blocks_of_very_different_scores),
+        T(attention_runs_on_as_many_threads_as_it_is_given),
+        T(attention_computes_in_the_default_environment_whatever_the_caller_has_set),
+    };
+    return cmocka_run_group_tests_name("checkops_attention", tests, NULL, NULL);
+}

@@ -1,0 +1,161 @@
+/* tools/bench.c -- `verbatim bench`: what a checkpoint's passes take beside what the machine allows, measured in turns.
+ *
+ * Every round runs every line once, and the machine's own speed right before each, so that a drift of the clock or of a
+ * neighbour meets all alike; medians over rounds. A pass's least time is the larger of its bytes over the read bandwidth and its operations
+ * over the peak of fma, both of this run. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ops/onednn.h"
+#include "tools/bench/bench.h"
+
+#define READ_BYTES ((size_t)512 << 20)
+
+static int measure(struct bench *b)
+{
+    vb_error err = {0};
+    int code = EXIT_DONE, wanted = b->c->rounds > 0 ? (int)b->c->rounds : 9;
+    for (size_t k = 0; k < b->count && code == EXIT_DONE; k++) {
+        struct bench_item *i = &b->item[k];
+        if (i->kind == BENCH_PREFILL)
+            code = bench_pass_work(b, b->text, 0, i->rows, 0, &i->work);
+        else if (i->kind == BENCH_PASS)
+            code = bench_pass_work(b, b->text, i->depth, i->rows, 1, &i->work);
+    }
+    /* the first round only warms up: pages, caches, the continuation that forced drafts know */
+    for (int round = -1; round < wanted && code == EXIT_DONE; round++)
+        for (size_t k = 0; k < b->count && code == EXIT_DONE; k++) {
+            b->rounds = round < 0 ? 0 : round;
+            b->warm = round < 0;
+            cli_progress("bench", (size_t)(round + 1) * b->count + k, (size_t)(wanted + 1) * b->count);
+            if (bench_run(b, &b->item[k], &err))
+                code = cli_error(b->c, &err);
+        }
+    cli_progress("bench", 1, 1);
+    b->rounds = wanted;
+    return code;
+}
+
+/* Random BF16 numbers of either sign, 2^-7 to 2^-5 in size: so are the F32 numbers that two of them make. */
+static void fill(uint16_t *data, size_t count, uint64_t seed)
+{
+    size_t first = count < (size_t)1 << 20 ? count : (size_t)1 << 20, n;
+    for (size_t i = 0; i < first; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        data[i] = (uint16_t)(seed >> 48 & 0x80ff) | 0x3c00; /* exponents 120 and 121 of 127 */
+    }
+    for (; first < count; first += n) {
+        n = first < count - first ? first : count - first;
+        memcpy(data + first, data, n * sizeof *data);
+    }
+}
+
+static int prepare(struct bench *b)
+{
+    struct cli *c = b->c;
+    uint64_t seed = c->session.sampling.seed + 1;
+    const struct kernels *k = kernels_select(c->session.isa, NULL);
+    vb_session *probe = NULL;
+    int code = cli_session(c, 1, 1, &probe); /* refuses what is wrong with the options */
+    if (code != EXIT_DONE)
+        return code;
+    b->threads = probe->work->cx.threads < 256 ? probe->work->cx.threads : 256;
+    b->isa = k->name;
+    b->cx.bf16 = probe->work->cx.bf16;
+    vb_session_close(probe);
+    c->session.threads = b->threads;
+    c->session.exact_threads = 1;
+    c->session.draft = NULL;
+    size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)), longest = (c->longer ? 16384 : 2048) + 32;
+    b->text_count = most < longest ? most : longest;
+    b->length = c->n > 1 ? (size_t)c->n : 64;
+    b->prompt = 16;
+    if (b->prompt + b->length > most)
+        return cli_fail(c, EXIT_USAGE, "-n is %zu: with 16 tokens before it is beyond %s, which is %zu", b->length,
+                        c->context > 0 ? "--context" : "max_position_embeddings", most);
+    b->text = calloc(b->text_count, sizeof *b->text);
+    b->plain = calloc(b->prompt + b->length, sizeof *b->plain);
+    b->bytes = READ_BYTES;
+    b->data = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!b->text || !b->plain || b->data == MAP_FAILED)
+        return cli_fail(c, EXIT_OTHER, "no memory for %zu bytes to read", b->bytes);
+    fill(b->data, b->bytes / sizeof(uint16_t), seed);
+    for (size_t i = 0; i < b->text_count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        b->text[i] = (int32_t)((seed >> 33) % (uint64_t)vb_vocab_size(c->model));
+    }
+    b->no_onednn = onednn_open(&b->onednn, b->threads);
+    b->no_onednn_bf16 = b->onednn ? onednn_lacks(b->onednn, ONEDNN_BF16) : b->no_onednn;
+    vb_session_options o = c->session;
+    o.context = 1;
+    o.prefill = "onednn";
+    b->prefill_onednn = !vb_session_open(&probe, c->model, &o, NULL);
+    vb_session_close(probe);
+    return EXIT_DONE;
+}
+
+static int run(struct cli *c)
+{
+    struct bench b = {.c = c};
+    int code = cli_open(c);
+    if (code == EXIT_DONE && c->rounds > BENCH_ROUNDS)
+        code = cli_fail(c, EXIT_USAGE, "--rounds is %lld, at most %d", c->rounds, BENCH_ROUNDS);
+    if (code == EXIT_DONE)
+        code = bench_check_only(&b);
+    if (code == EXIT_DONE && c->svg && !vb_mtp_modules(c->model))
+        code = cli_fail(c, EXIT_USAGE, "--svg: %s has no MTP modules, there is no speed-up to draw", c->model_dir);
+    if (code == EXIT_DONE && c->svg && !bench_wants(&b, BENCH_GENERATE))
+        code = cli_fail(c, EXIT_USAGE, "--svg draws the lines of generate, which --only leaves out");
+    if (code == EXIT_DONE)
+        code = prepare(&b);
+    if (code == EXIT_DONE) {
+        bench_choose(&b);
+        code = bench_ops_open(&b);
+    }
+    if (code == EXIT_DONE)
+        code = measure(&b);
+    if (code == EXIT_DONE && c->svg)
+        code = bench_svg(&b, c->svg);
+    if (code == EXIT_DONE)
+        code = bench_tell(&b);
+    for (size_t k = 0; k < b.count; k++)
+        vb_session_close(b.item[k].session);
+    if (b.data && b.data != MAP_FAILED)
+        munmap(b.data, b.bytes);
+    bench_ops_close(&b);
+    free(b.item);
+    free(b.text);
+    free(b.plain);
+    return code;
+}
+
+const struct command command_bench = {
+    "bench", "what passes take beside what the machine allows; the speed-up of drafting",
+    "usage: verbatim bench MODEL [OPTIONS]\n\n"
+    "Measures in turns, round after round:\n"
+    "  the machine            read bandwidth; peaks of fma, of BF16 pairs and of bytes (int8), where the CPU has them\n"
+    "  prefill                of 128, 512 and 2048 tokens; and with --prefill onednn, where weights and CPU allow it\n"
+    "  pass                   one row after 16, 512 and 2048 tokens; 2 to 16 rows after 16\n"
+    "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and 2048x7168, alone:\n"
+    "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed\n"
+    "                         (its BF16 lines are left out on a CPU where it has no BF16)\n"
+    "  attention              alone, 1 and 32 rows over 2048 tokens, each layer once\n"
+    "  generate               plain decoding, and each MTP method at K = 1, 2, 3 as it comes and with forced acceptance: the\n"
+    "                         modules draft, then each draft is made right with that probability\n"
+    "Tokens are random. Medians; the ceiling is the larger of bytes over bandwidth and operations over fma peak, each\n"
+    "expert that the pass's rows chose counted once (oneDNN's BF16 arithmetic may pass it). The limit of a speed-up is what it\n"
+    "would be if time were bytes alone: tokens per forward x B(1) / (B(K+1) + the modules' passes), as counted in the run.\n\n"
+    "  --rounds N             after one that warms up (9), at most 64\n"
+    "  --only KIND,...        the machine, and of prefill, pass, linear, attention, generate only these\n"
+    "  --long                 prefill of, one row after, and attention over as many as 16384 tokens too: takes minutes\n"
+    "  --force-accept P       only this probability, instead of 0.6, 0.8 and 1\n"
+    "  -n N                   tokens decoded in a run (64)\n"
+    "  --context N            nothing longer than this: 600 leaves out the lines of 2048 tokens\n"
+    "  --svg OUT.svg          a picture of speed-up against acceptance for each K, with the limit\n"
+    "  --seed N               of the tokens\n"
+    "  --json                 {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}\n"
+    "  --draft-topk M, --draft-nodes N    trees of M at K = 2, 4, 6 too, of methods that draft them\n"
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --draft-model, --draft-precision: as for\n"
+    "generate.\n",
+    TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run};

@@ -1,0 +1,71 @@
+/* tools/bench_forced.c -- a drafter for measurements: the real one works, then its drafts are replaced. */
+#include <stdlib.h>
+
+#include "tools/bench/bench.h"
+
+struct forced { /* handed around as a struct drafter */
+    const struct drafter_type *type;
+    struct drafter *inner;
+    const vb_allocator *allocator;
+    const int32_t *plain;
+    size_t count, known; /* tokens of plain; those observed */
+    double force;
+    int32_t vocab_size;
+};
+
+static struct forced *of(const struct drafter *d) { return (struct forced *)(uintptr_t)d; }
+
+static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+{
+    of(d)->known = pos + n;
+    of(d)->type->observe(of(d)->inner, w, pos, tokens, hidden, n);
+}
+
+/* u in [0, 1) that depends on the token's index alone, so every round and every K sees the same ones right. */
+static double chance(size_t index)
+{
+    uint64_t z = index * 0x9e3779b97f4a7c15u + 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    struct forced *f = of(d);
+    int n = f->type->propose(f->inner, w, draft, max, failed);
+    for (int i = 0; i < n; i++) {
+        size_t index = f->known + (size_t)i;
+        int32_t token = index < f->count ? f->plain[index] : 0;
+        draft[i] = chance(index) < f->force ? token : (token + 1) % f->vocab_size;
+    }
+    return n;
+}
+
+static void after_prompt(struct drafter *d, struct workspace *w)
+{
+    if (of(d)->type->after_prompt)
+        of(d)->type->after_prompt(of(d)->inner, w);
+}
+
+static size_t rewind_rows(const struct drafter *d) { return of(d)->type->rewind(of(d)->inner); }
+
+static void close_forced(struct drafter *d)
+{
+    of(d)->type->close(of(d)->inner);
+    free(d);
+}
+
+static const struct drafter_type forced_type = {.name = "forced", .observe = observe, .propose = propose,
+                                                .after_prompt = after_prompt, .rewind = rewind_rows, .close = close_forced};
+
+void bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
+{
+    struct forced *f = calloc(1, sizeof *f);
+    if (!f)
+        abort();
+    *f = (struct forced){.type = s->type, .inner = s->drafter, .plain = plain, .count = count, .force = force,
+                         .vocab_size = s->model->config.vocab_size};
+    s->type = &forced_type;
+    s->drafter = (struct drafter *)f;
+}

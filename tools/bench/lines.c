@@ -1,0 +1,212 @@
+/* tools/bench_lines.c -- which lines `verbatim bench` has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "simd/machine.h"
+#include "ops/weights.h"
+#include "tools/bench/bench.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "prefill", "pass", "linear", "attention", "generate"};
+
+/* Whether a list of names holds this one of `size` bytes. */
+static int names(const char *list, const char *name, size_t size)
+{
+    for (size_t n; *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        if (n == size && !strncmp(list, name, n))
+            return 1;
+    }
+    return 0;
+}
+
+int bench_wants(const struct bench *b, enum bench_kind kind)
+{
+    return !b->c->only || names(b->c->only, bench_kinds[kind], strlen(bench_kinds[kind]));
+}
+
+int bench_check_only(struct bench *b)
+{
+    static const char known[] = "prefill,pass,linear,attention,generate";
+    const char *list = b->c->only;
+    size_t n;
+    if (list && !*list)
+        return cli_fail(b->c, EXIT_USAGE, "--only is empty");
+    for (; list && *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        if (!names(known, list, n))
+            return cli_fail(b->c, EXIT_USAGE, "--only names %.*s, wanted some of %s", (int)n, list, known);
+    }
+    return EXIT_DONE;
+}
+
+static struct bench_item *add(struct bench *b, enum bench_kind kind, const char *format, ...)
+{
+    va_list args;
+    b->item = realloc(b->item, (b->count + 1) * sizeof *b->item);
+    if (!b->item)
+        abort();
+    struct bench_item *i = &b->item[b->count++];
+    *i = (struct bench_item){.kind = kind, .force = -1};
+    va_start(args, format);
+    vsnprintf(i->name, sizeof i->name, format, args);
+    va_end(args);
+    return i;
+}
+
+static int fits(const struct bench *b, size_t tokens) { return tokens <= b->text_count; }
+
+static void add_machine(struct bench *b)
+{
+    add(b, BENCH_READ, "read bandwidth");
+    add(b, BENCH_FMA, "fma peak");
+    if (machine_bf16(1) > 0)
+        add(b, BENCH_BF16, "bf16 peak");
+    if (machine_int8(1) > 0)
+        add(b, BENCH_INT8, "int8 peak");
+}
+
+static void add_prefill(struct bench *b)
+{
+    static const size_t lengths[] = {128, 512, 2048, 4096, 16384};
+    for (size_t k = 0; k < COUNT(lengths); k++)
+        for (int onednn = 0; onednn <= b->prefill_onednn && fits(b, lengths[k] + 1); onednn++) {
+            struct bench_item *i = add(b, BENCH_PREFILL, onednn ? "prefill %zu, onednn" : "prefill %zu", lengths[k]);
+            i->rows = lengths[k];
+            i->onednn = onednn;
+        }
+}
+
+static void add_pass(struct bench *b, size_t rows, size_t depth)
+{
+    if (!fits(b, depth + rows + 1))
+        return;
+    struct bench_item *i = add(b, BENCH_PASS, rows > 1 ? "%zu rows after %zu" : "%zu row after %zu", rows, depth);
+    i->rows = rows;
+    i->depth = depth;
+}
+
+static void add_passes(struct bench *b)
+{
+    static const size_t depths[] = {16, 512, 2048, 4096, 16384}, rows[] = {2, 3, 4, 8, 16};
+    for (size_t k = 0; k < COUNT(depths); k++)
+        add_pass(b, 1, depths[k]);
+    for (size_t k = 0; k < COUNT(rows); k++)
+        add_pass(b, rows[k], depths[0]);
+}
+
+static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum weight_type type, int onednn)
+{
+    const char *who = onednn ? type == WEIGHT_F32 ? ", oneDNN f32" : ", oneDNN bf16" : "";
+    const char *weights = weight_is_quantised(type) ? quantised_format(type)->name : "";
+    struct bench_item *i = add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
+                               *weights ? " " : "", weights, rows, who);
+    i->rows = rows;
+    i->outputs = N;
+    i->inputs = K;
+    i->type = type;
+    i->onednn = onednn;
+    bench_ops_plan(b, i);
+}
+
+/* BF16 weights as checkpoints have them. Ours has f32 on the other side; oneDNN has BF16 on both, and f32 on both where
+ * it is arithmetic that counts. Then quantised ones, in panels. */
+static void add_matrix(struct bench *b, size_t N, size_t K)
+{
+    static const size_t rows[] = {1, 2, 4, 8, BENCH_MOST_ROWS};
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        add_linear(b, N, K, rows[k], WEIGHT_BF16, 0);
+        if (b->onednn && rows[k] == BENCH_MOST_ROWS)
+            add_linear(b, N, K, rows[k], WEIGHT_F32, 1);
+        if (!b->no_onednn_bf16)
+            add_linear(b, N, K, rows[k], WEIGHT_BF16, 1);
+    }
+    for (size_t k = 0; k < 2 * COUNT(rows) && K % QUANTISED_GROUP == 0; k++)
+        add_linear(b, N, K, rows[k % COUNT(rows)], k < COUNT(rows) ? WEIGHT_Q8_0 : WEIGHT_Q4_0, 0);
+}
+
+static void add_linears(struct bench *b)
+{
+    const size_t large_N = 2048, large_K = 7168; /* an expert's gate_proj in DeepSeek-V3 */
+    size_t N, K;
+    bench_largest_matrix(b->c->model, &N, &K);
+    add_matrix(b, N, K);
+    if (N != large_N || K != large_K)
+        add_matrix(b, large_N, large_K);
+}
+
+/* The cache is invented: the model's own context does not matter, only what was asked for. */
+static void add_attentions(struct bench *b)
+{
+    static const size_t depths[] = {2048, 16384}, rows[] = {1, BENCH_MOST_QUERIES};
+    size_t most = b->c->longer ? 16384 : 2048;
+    if (b->c->context > 0 && (size_t)b->c->context < most)
+        most = (size_t)b->c->context;
+    for (size_t k = 0; k < COUNT(depths); k++)
+        for (size_t r = 0; r < COUNT(rows) && depths[k] <= most; r++) {
+            struct bench_item *i = add(b, BENCH_ATTENTION, rows[r] > 1 ? "attention, %zu rows over %zu" : "attention, %zu row over %zu",
+                                       rows[r], depths[k]);
+            i->rows = rows[r];
+            i->depth = depths[k];
+            bench_ops_plan(b, i);
+        }
+}
+
+static void add_generate(struct bench *b, const char *draft, int K, double force)
+{
+    struct bench_item *i = force < 0 ? add(b, BENCH_GENERATE, K ? "%s, K %d" : "%s", draft, K)
+                                     : add(b, BENCH_GENERATE, "%s, K %d, forced %.2g", draft, K, force);
+    i->draft = draft;
+    i->K = K ? K : -1;
+    i->force = force;
+    i->rows = (size_t)K + 1;
+}
+
+static void add_tree(struct bench *b, const char *draft, int K)
+{
+    struct bench_item *i = add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.draft_topk);
+    i->draft = draft;
+    i->K = K;
+    i->topk = b->c->session.draft_topk;
+    i->force = -1;
+    i->rows = 1 + (size_t)(b->c->session.draft_nodes ? b->c->session.draft_nodes : K * i->topk < VB_MAX_NODES ? K * i->topk : VB_MAX_NODES);
+}
+
+static void add_generates(struct bench *b)
+{
+    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model, &draft_eagle, &draft_eagle3};
+    const char *forced = NULL;
+    add_generate(b, "none", 0, -1);
+    for (size_t m = 0; m < COUNT(methods); m++) {
+        if (drafter_check(methods[m], b->c->model, &b->c->session, NULL))
+            continue;
+        for (int K = 1; K <= 3; K++)
+            add_generate(b, methods[m]->name, K, -1);
+        for (int K = 2; K <= 6 && methods[m]->propose_tree && b->c->session.draft_topk > 1; K += 2)
+            if (!b->c->session.draft_nodes || b->c->session.draft_nodes >= K)
+                add_tree(b, methods[m]->name, K);
+        if (!forced || methods[m] == &draft_mtp_eagle)
+            forced = methods[m]->name;
+    }
+    for (int K = 1; K <= 3 && forced; K++)
+        for (int p = 0; p <= 10; p += 2)
+            if (b->c->force_accept < 0 ? p >= 6 : p == 0)
+                add_generate(b, forced, K, b->c->force_accept < 0 ? p / 10.0 : b->c->force_accept);
+}
+
+/* Those that are nearest to the machine's ceilings come right behind the machine's own lines. */
+void bench_choose(struct bench *b)
+{
+    add_machine(b);
+    if (bench_wants(b, BENCH_LINEAR))
+        add_linears(b);
+    if (bench_wants(b, BENCH_ATTENTION))
+        add_attentions(b);
+    if (bench_wants(b, BENCH_PASS))
+        add_passes(b);
+    if (bench_wants(b, BENCH_PREFILL))
+        add_prefill(b);
+    if (bench_wants(b, BENCH_GENERATE))
+        add_generates(b);
+}

@@ -1,0 +1,186 @@
+/* tools/bench_run.c -- one run of a line. */
+#include <string.h>
+
+#include "engine/draft/mtp.h"
+#include "simd/machine.h"
+#include "tools/bench/bench.h"
+
+#define MACHINE_STEPS 4000000 /* tens of milliseconds */
+#define BEYOND_CACHES 128e6
+
+static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    (void)context, (void)depth, (void)index, (void)logits, (void)hidden;
+    return 0;
+}
+
+struct share { /* of the machine's lines, one task per thread */
+    const struct bench *b;
+    enum bench_kind kind;
+    size_t steps;
+    double done[256];
+};
+
+static void one_share(void *arg, size_t task, int thread)
+{
+    struct share *s = arg;
+    const struct bench *b = s->b;
+    size_t part = b->bytes / (size_t)b->threads & ~(size_t)255;
+    (void)thread;
+    if (s->kind == BENCH_READ)
+        s->done[task] = machine_read((const char *)b->data + task * part, part) ? (double)part : (double)part + 1e-9;
+    else
+        s->done[task] = s->kind == BENCH_FMA ? machine_fma(b->isa, s->steps)
+                        : s->kind == BENCH_BF16 ? machine_bf16(s->steps) : machine_int8(s->steps);
+}
+
+/* bytes read, or operations done */
+static double run_machine(const struct bench *b, enum bench_kind kind, size_t steps)
+{
+    struct op_ctx cx = {.threads = b->threads, .thread_cost = 1};
+    struct share s = {.b = b, .kind = kind, .steps = steps};
+    double done = 0;
+    op_parallel(&cx, (size_t)b->threads, 1e9, one_share, &s);
+    for (int i = 0; i < b->threads; i++)
+        done += s.done[i];
+    return done;
+}
+
+/* The machine's own speed just now, for a line to be held against. Reading would empty the caches for a line whose
+ * weights lie there: such a one takes what was read last. */
+static void look_at_machine(struct bench *b, struct bench_item *i)
+{
+    double start = cli_seconds(), middle, done = run_machine(b, BENCH_FMA, MACHINE_STEPS / 4);
+    b->fma = done / ((middle = cli_seconds()) - start);
+    if (i->work.bytes > BEYOND_CACHES)
+        b->read = run_machine(b, BENCH_READ, 0) / (cli_seconds() - middle);
+    i->read[b->rounds] = b->read;
+    i->fma[b->rounds] = b->fma;
+}
+
+static void run_of_machine(struct bench *b, struct bench_item *i)
+{
+    double start = cli_seconds();
+    i->work.bytes = run_machine(b, i->kind, MACHINE_STEPS);
+    i->seconds[b->rounds] = cli_seconds() - start;
+    if (i->kind == BENCH_READ)
+        b->read = i->work.bytes / i->seconds[b->rounds];
+}
+
+static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
+{
+    vb_session_options o = b->c->session;
+    vb_session *s = NULL;
+    vb_result r;
+    vb_generate_options g = {.max_tokens = 1, .ignore_eos = 1};
+    o.context = (int32_t)i->rows + 1;
+    o.prefill = i->onednn ? "onednn" : NULL;
+    int failed = vb_session_open(&s, b->c->model, &o, err) || vb_append(s, b->text, i->rows, err);
+    double start = cli_seconds();
+    failed = failed || vb_generate(s, &g, &r, err);
+    i->seconds[b->rounds] = cli_seconds() - start;
+    vb_session_close(s);
+    return failed;
+}
+
+/* The cache holds `depth` rows; the pass brings `rows` more, all with logits, and they are cut again. */
+static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
+{
+    vb_session_options o = b->c->session;
+    int failed = 0;
+    if (!i->session) {
+        o.context = (int32_t)(i->depth + i->rows + 1);
+        failed = vb_session_open(&i->session, b->c->model, &o, err) || vb_append(i->session, b->text, i->depth + 1, err) ||
+                 vb_evaluate(i->session, 0, no_row, NULL, err);
+    }
+    failed = failed || vb_append(i->session, b->text + i->depth + 1, i->rows - 1, err);
+    double start = cli_seconds();
+    failed = failed || vb_evaluate(i->session, 0, no_row, NULL, err);
+    i->seconds[b->rounds] = cli_seconds() - start;
+    return failed || vb_truncate(i->session, i->depth + 1, err);
+}
+
+/* Bytes of a pass of one row of the model that drafts, after the same prompt, and its head. */
+static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
+{
+    const vb_model *m = b->c->session.draft_model;
+    struct bench_counter *counter = bench_counter_open(m, b->prompt);
+    vb_session_options o = b->c->session;
+    vb_generate_options g = {.max_tokens = 9, .ignore_eos = 1};
+    vb_result r = {0};
+    vb_session *s = NULL;
+    int32_t prompt[64];
+    for (size_t i = 0; i < b->prompt && i < 64; i++)
+        prompt[i] = b->text[i] % vb_vocab_size(m);
+    o.tap = bench_count;
+    o.tap_context = counter;
+    o.context = (int32_t)b->prompt + 9;
+    int failed = vb_session_open(&s, m, &o, err) || vb_append(s, prompt, b->prompt, err) || vb_generate(s, &g, &r, err);
+    vb_session_close(s);
+    *bytes = bench_counter_close(counter).bytes / (double)(r.forwards ? r.forwards : 1);
+    return failed;
+}
+
+static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
+{
+    vb_session_options o = b->c->session;
+    vb_session *s = NULL;
+    vb_result r;
+    vb_generate_options g = {.max_tokens = b->length, .ignore_eos = 1};
+    struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->prompt) : NULL;
+    if (counter) {
+        o.tap = bench_count;
+        o.tap_context = counter;
+    }
+    o.context = (int32_t)(b->prompt + b->length);
+    o.draft = i->draft;
+    o.draft_tokens = i->K;
+    o.draft_topk = i->topk;
+    o.draft_nodes = i->topk ? o.draft_nodes : 0;
+    int failed = vb_session_open(&s, b->c->model, &o, err);
+    if (!failed && i->force >= 0)
+        bench_force(s, b->plain, b->prompt + b->length, i->force);
+    failed = failed || vb_append(s, b->text, b->prompt, err) || vb_generate(s, &g, &r, err);
+    if (!failed) {
+        i->seconds[b->rounds] = r.decode_seconds;
+        i->tokens = r.tokens - 1; /* the first comes with the prompt */
+        i->forwards = r.forwards;
+        if (!b->plain[b->prompt]) /* the first line is plain decoding: what forced drafts know */
+            memcpy(b->plain, vb_tokens(s, &(size_t){0}), (b->prompt + b->length) * sizeof *b->plain);
+    }
+    double of_head = !failed && s->type && s->type->needs == NEEDS_HEAD ? (double)eagle_head_bytes(s->drafter->state.eagle.head) : 0.0;
+    vb_session_close(s);
+    if (counter)
+        i->work = bench_counter_close(counter);
+    if (counter && of_head > 0.0)
+        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted); /* a tree's level is one pass */
+    if (counter && !failed && i->draft == draft_model.name) { /* which taps do not tell of */
+        double bytes;
+        failed = draft_pass_bytes(b, &bytes, err);
+        i->work.bytes += bytes * (double)r.drafted;
+    }
+    return failed;
+}
+
+int bench_run(struct bench *b, struct bench_item *i, vb_error *err)
+{
+    int failed = 0;
+    if (i->kind < BENCH_PREFILL) {
+        run_of_machine(b, i);
+        return 0;
+    }
+    look_at_machine(b, i);
+    if (i->kind == BENCH_PREFILL)
+        return run_prefill(b, i, err);
+    if (i->kind == BENCH_PASS)
+        return run_pass(b, i, err);
+    if (i->kind == BENCH_GENERATE)
+        return run_generate(b, i, err);
+    double start = cli_seconds();
+    if (i->kind == BENCH_LINEAR)
+        failed = bench_run_linear(b, i, err);
+    else
+        bench_run_attention(b, i);
+    i->seconds[b->rounds] = cli_seconds() - start;
+    return failed;
+}

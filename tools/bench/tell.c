@@ -1,0 +1,263 @@
+/* tools/bench_tell.c -- what the rounds say: medians, ratios within a round, shares of what the machine allows. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/onednn.h"
+#include "ops/weights.h"
+#include "tools/bench/bench.h"
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(const double *numbers, int rounds, double q)
+{
+    double sorted[BENCH_ROUNDS];
+    memcpy(sorted, numbers, (size_t)rounds * sizeof *sorted);
+    qsort(sorted, (size_t)rounds, sizeof *sorted, compare_doubles);
+    return sorted[(size_t)(q * (rounds - 1) + 0.5)];
+}
+
+double bench_median(const struct bench_item *i, int rounds) { return quantile(i->seconds, rounds, 0.5); }
+
+/* Median of the rounds' own ratios of two lines' times, each divided by what it stands for. */
+static double ratio(const struct bench *b, const struct bench_item *over, double over_by, const struct bench_item *under, double under_by)
+{
+    double of_round[BENCH_ROUNDS];
+    for (int r = 0; r < b->rounds; r++)
+        of_round[r] = over->seconds[r] / over_by / (under->seconds[r] / under_by);
+    return quantile(of_round, b->rounds, 0.5);
+}
+
+/* --- lines beside each other --- */
+
+static const struct bench_item *plain_decoding(const struct bench *b)
+{
+    for (size_t k = 0; k < b->count; k++)
+        if (b->item[k].kind == BENCH_GENERATE)
+            return &b->item[k];
+    return NULL;
+}
+
+double bench_speed_up(const struct bench *b, const struct bench_item *i)
+{
+    const struct bench_item *plain = plain_decoding(b);
+    return ratio(b, plain, (double)plain->tokens, i, (double)i->tokens);
+}
+
+double bench_limit(const struct bench *b, const struct bench_item *i)
+{
+    const struct bench_item *plain = plain_decoding(b);
+    return plain->work.bytes / (double)plain->tokens / (i->work.bytes / (double)i->tokens);
+}
+
+/* The line of this kind and matrix, by this library, with so many rows. */
+static const struct bench_item *sister(const struct bench *b, const struct bench_item *i, size_t rows, int onednn, enum weight_type type)
+{
+    for (size_t k = 0; k < b->count; k++) {
+        const struct bench_item *other = &b->item[k];
+        if (other->kind == i->kind && other->rows == rows && other->depth == i->depth && other->outputs == i->outputs &&
+            other->inputs == i->inputs && other->onednn == onednn && other->type == type)
+            return other;
+    }
+    return NULL;
+}
+
+/* How many times as long as one row it takes; 0 where that says nothing. */
+static double of_one_row(const struct bench *b, const struct bench_item *i)
+{
+    const struct bench_item *one = sister(b, i, 1, i->onednn, i->type);
+    if (!one || one == i || (i->kind != BENCH_PASS && i->kind != BENCH_LINEAR) || i->rows == BENCH_MOST_ROWS)
+        return 0;
+    return ratio(b, i, (double)i->calls, one, (double)one->calls);
+}
+
+/* Our speed over oneDNN's with numbers as wide as those we compute with: f32 where arithmetic counts, BF16 weights where
+ * reading does. 0 where there is none. */
+static double of_onednn(const struct bench *b, const struct bench_item *i)
+{
+    const struct bench_item *theirs = i->kind != BENCH_LINEAR || i->onednn ? NULL
+        : sister(b, i, i->rows, 1, i->rows == BENCH_MOST_ROWS ? WEIGHT_F32 : i->type);
+    return theirs ? ratio(b, theirs, (double)theirs->calls, i, (double)i->calls) : 0;
+}
+
+/* --- what the machine allows --- */
+
+struct shares { /* of a line's time: what its bytes would take at the read bandwidth, its operations at the peak of fma */
+    double read, fma, ceiling; /* ceiling: the larger */
+    double int8;               /* those of a quantised matrix at the peak of bytes; 0 where there is none */
+};
+
+/* Median over the rounds of a line's speed over the machine's right before. */
+static double share(const struct bench *b, const struct bench_item *i, double work, const double *machine)
+{
+    double of_round[BENCH_ROUNDS];
+    for (int r = 0; r < b->rounds; r++)
+        of_round[r] = machine[r] > 0 ? work / i->seconds[r] / machine[r] : 0;
+    return quantile(of_round, b->rounds, 0.5);
+}
+
+/* How many times as fast as the peak of fma that of bytes is; 0 where the machine has none. */
+static double int8_over_fma(const struct bench *b)
+{
+    double rate[BENCH_KINDS] = {0};
+    for (size_t k = 0; k < b->count && b->item[k].kind < BENCH_PREFILL; k++)
+        rate[b->item[k].kind] = b->item[k].work.bytes / bench_median(&b->item[k], b->rounds);
+    return rate[BENCH_INT8] / rate[BENCH_FMA];
+}
+
+static struct shares shares_of(const struct bench *b, const struct bench_item *i)
+{
+    struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0, 0};
+    if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && int8_over_fma(b) > 0)
+        s.int8 = s.fma / int8_over_fma(b);
+    s.ceiling = fmax(s.read, s.int8 > 0 ? s.int8 : s.fma);
+    return s;
+}
+
+static double tokens_per_second(const struct bench *b, const struct bench_item *i)
+{
+    return (double)(i->kind == BENCH_GENERATE ? i->tokens : i->rows) / bench_median(i, b->rounds);
+}
+
+/* --- the table --- */
+
+static void print_machine(const struct bench_item *i, double seconds)
+{
+    if (i->kind == BENCH_READ)
+        printf("%10.1f GB/s\n", i->work.bytes / seconds / 1e9);
+    else
+        printf("%10.0f %s\n", i->work.bytes / seconds / 1e9, i->kind == BENCH_INT8 ? "Gop/s" : "GFLOP/s");
+}
+
+static void print_op(const struct bench *b, const struct bench_item *i, double seconds, struct shares s)
+{
+    int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS, bytes = !reads && s.int8 > 0;
+    double one = of_one_row(b, i), theirs = of_onednn(b, i);
+    printf("%10.1f %-7s %8.1f %8.0f %% of %s", (reads ? i->work.bytes : i->work.flops) / seconds / 1e9,
+           reads ? "GB/s" : bytes ? "Gop/s" : "GFLOP/s", i->work.bytes / (double)i->calls / 1e6,
+           100 * (reads ? s.read : bytes ? s.int8 : s.fma), reads ? "read" : bytes ? "int8" : "fma");
+    if (one > 0)
+        printf(", %.2f times 1 row", one);
+    if (theirs > 0)
+        printf(", %.2f of oneDNN%s", theirs, i->rows == BENCH_MOST_ROWS ? " f32" : "");
+    putchar('\n');
+}
+
+static void print_passes(const struct bench *b, const struct bench_item *i, struct shares s)
+{
+    double passes = i->kind == BENCH_GENERATE ? (double)i->forwards : 1, one = of_one_row(b, i);
+    printf("%10.1f %-7s %8.1f %8.0f %%", tokens_per_second(b, i), "tok/s", i->work.bytes / passes / 1e6, 100 * s.ceiling);
+    if (one > 0)
+        printf(", %.2f times 1 row", one);
+    if (i->kind == BENCH_GENERATE && i->K > 0)
+        printf(", %.2f per forward, %.2fx, %.0f %% of its limit %.2fx", (double)i->tokens / (double)i->forwards, bench_speed_up(b, i),
+               100 * bench_speed_up(b, i) / bench_limit(b, i), bench_limit(b, i));
+    putchar('\n');
+}
+
+static void print_table(const struct bench *b)
+{
+    printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads, b->isa);
+    printf("%s%s\n", b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
+    if (b->onednn && b->no_onednn_bf16)
+        printf("no lines of oneDNN with BF16 weights: %s\n", b->no_onednn_bf16);
+    putchar('\n');
+    printf("%-32s %10s %7s %18s %8s %10s\n", "", "ms", "+- %", "", "MB", "of ceiling");
+    for (size_t k = 0; k < b->count; k++) {
+        const struct bench_item *i = &b->item[k];
+        double median = bench_median(i, b->rounds), calls = i->calls ? (double)i->calls : 1;
+        double spread = 50 * (quantile(i->seconds, b->rounds, 0.75) - quantile(i->seconds, b->rounds, 0.25)) / median;
+        printf("%-32s %10.3f %7.1f ", i->name, 1e3 * median / calls, spread);
+        if (i->kind < BENCH_PREFILL)
+            print_machine(i, median);
+        else if (i->kind == BENCH_LINEAR || i->kind == BENCH_ATTENTION)
+            print_op(b, i, median, shares_of(b, i));
+        else
+            print_passes(b, i, shares_of(b, i));
+    }
+}
+
+/* --- JSON --- */
+
+static void set(json_t *j, const char *key, double value)
+{
+    json_object_set_new(j, key, value > 0 ? json_real(value) : json_null());
+}
+
+static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
+{
+    json_object_set_new(j, "calls", json_integer((json_int_t)i->calls));
+    if (i->kind != BENCH_LINEAR)
+        return;
+    json_object_set_new(j, "outputs", json_integer((json_int_t)i->outputs));
+    json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
+    json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
+    int quantised = weight_is_quantised(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
+    json_object_set_new(j, "weights", json_string(quantised ? quantised_format(i->type)->name : i->type == WEIGHT_F32 ? "f32" : "bf16"));
+    json_object_set_new(j, "activations", json_string(quantised ? "int8" : bf16 ? "bf16" : "f32"));
+    set(j, "of_onednn", of_onednn(b, i));
+}
+
+static void add_generated(const struct bench *b, json_t *j, const struct bench_item *i)
+{
+    json_object_set_new(j, "draft", json_string(i->draft));
+    json_object_set_new(j, "draft_tokens", json_integer(i->K > 0 ? i->K : 0));
+    json_object_set_new(j, "draft_topk", json_integer(i->topk > 1 ? i->topk : 1));
+    json_object_set_new(j, "forced", i->force < 0 ? json_null() : json_real(i->force));
+    set(j, "tokens_per_forward", (double)i->tokens / (double)i->forwards);
+    json_object_set_new(j, "tokens", json_integer((json_int_t)i->tokens));
+    json_object_set_new(j, "forwards", json_integer((json_int_t)i->forwards));
+    set(j, "speed_up", bench_speed_up(b, i));
+    set(j, "limit", bench_limit(b, i));
+    set(j, "efficiency", bench_speed_up(b, i) / bench_limit(b, i));
+}
+
+static json_t *item_json(const struct bench *b, const struct bench_item *i)
+{
+    double median = bench_median(i, b->rounds);
+    json_t *j = json_pack("{s:s,s:s,s:f,s:f,s:f}", "name", i->name, "kind", bench_kinds[i->kind], "seconds", median, "quarter",
+                          quantile(i->seconds, b->rounds, 0.25), "three_quarters", quantile(i->seconds, b->rounds, 0.75));
+    if (i->kind < BENCH_PREFILL) {
+        set(j, "per_second", i->work.bytes / median);
+        return j;
+    }
+    struct shares s = shares_of(b, i);
+    set(j, "bytes", i->work.bytes);
+    set(j, "flops", i->work.flops);
+    set(j, "of_read", s.read);
+    set(j, "of_fma", s.fma);
+    set(j, "of_int8", s.int8);
+    set(j, "of_ceiling", s.ceiling);
+    if (i->kind == BENCH_LINEAR || i->kind == BENCH_ATTENTION)
+        add_op(b, j, i);
+    else
+        set(j, "tokens_per_second", tokens_per_second(b, i));
+    if (i->kind == BENCH_GENERATE) {
+        add_generated(b, j, i);
+        return j;
+    }
+    json_object_set_new(j, "rows", json_integer((json_int_t)i->rows));
+    if (i->kind == BENCH_PREFILL)
+        json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
+    json_object_set_new(j, "depth", json_integer((json_int_t)i->depth));
+    set(j, "of_one_row", of_one_row(b, i));
+    return j;
+}
+
+int bench_tell(struct bench *b)
+{
+    if (!b->c->json) {
+        print_table(b);
+        return EXIT_DONE;
+    }
+    json_t *rows = json_array();
+    for (size_t k = 0; k < b->count; k++)
+        json_array_append_new(rows, item_json(b, &b->item[k]));
+    return cli_print_json(json_pack("{s:i,s:i,s:s,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "onednn",
+                                    b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn, "no_onednn_bf16", b->no_onednn_bf16,
+                                    "rows", rows));
+}

@@ -1,0 +1,241 @@
+/* tools/bench_work.c -- how many bytes of weights a pass must read, and how many operations it must do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/weights.h"
+#include "tools/bench/bench.h"
+
+static double bytes_of(const struct weight_view *w) { return (double)weight_bytes(w); }
+
+static double numbers_of(const struct weight_view *w) { return (double)w->rows * (double)w->cols; }
+
+/* A matrix that `rows` rows go through: read once, a product and a sum per number and row. */
+static void add(struct bench_work *work, const struct weight_view *w, double rows)
+{
+    work->bytes += bytes_of(w);
+    work->flops += 2 * numbers_of(w) * rows;
+}
+
+static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
+{
+    add(work, &m->gate_proj, rows);
+    add(work, &m->up_proj, rows);
+    add(work, &m->down_proj, rows);
+}
+
+/* W_uk is read once for the query, W_uv for the heads; then every row looks at `depth` rows of the cache, each
+ * c + r numbers for the score and c for the sum, which are read too. */
+static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
+{
+    double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
+    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* both views of a kv_b_proj have the other's rows too */
+    w_uk.rows = (size_t)c->num_attention_heads * (size_t)(a->uk_transposed ? c->kv_lora_rank : c->qk_nope_head_dim);
+    w_uv.rows = (size_t)c->num_attention_heads * (size_t)c->v_head_dim;
+    add(work, &w_uk, rows);
+    add(work, &w_uv, rows);
+    work->flops += 2 * rows * depth * H * (2 * latent + rope);
+    work->bytes += 4 * depth * (latent + rope);
+}
+
+static void add_attention(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
+{
+    if (c->q_lora_rank) {
+        add(work, &a->q_a_proj, rows);
+        add(work, &a->q_b_proj, rows);
+    } else {
+        add(work, &a->q_proj, rows);
+    }
+    add(work, &a->kv_a_proj_with_mqa, rows);
+    add_heads(work, c, a, rows, depth);
+    add(work, &a->o_proj, rows);
+}
+
+/* experts: how many different ones the rows chose together */
+static void add_layer(struct bench_work *work, const struct config *c, const struct layer *l, double rows, double depth,
+                      double experts)
+{
+    add_attention(work, c, &l->self_attn, rows, depth);
+    if (!l->is_moe) {
+        add_mlp(work, &l->mlp, rows);
+        return;
+    }
+    const struct mlp *e = &l->moe.experts[0];
+    double one = bytes_of(&e->gate_proj) + bytes_of(&e->up_proj) + bytes_of(&e->down_proj);
+    double numbers = numbers_of(&e->gate_proj) + numbers_of(&e->up_proj) + numbers_of(&e->down_proj);
+    add(work, &l->moe.gate, rows);
+    work->bytes += one * experts;
+    work->flops += 2 * numbers * rows * c->num_experts_per_tok;
+    if (c->n_shared_experts)
+        add_mlp(work, &l->moe.shared_experts, rows);
+}
+
+struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
+{
+    struct bench_work work = {0, 0};
+    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2); /* queries are the last tokens, each sees itself */
+    return work;
+}
+
+struct counted { /* different experts per layer, in the last `rows` rows of the run */
+    const struct config *c;
+    size_t first;
+    char *chosen;   /* [layers, E] */
+};
+
+static int ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), n = strlen(end);
+    return length >= n && !strcmp(name + length - n, end);
+}
+
+static void count_experts(void *context, const vb_tap *tap)
+{
+    struct counted *k = context;
+    if (tap->depth >= 0 || !ends_with(tap->name, ".mlp.gate.experts"))
+        return;
+    for (size_t r = 0; r < tap->rows; r++)
+        for (size_t i = 0; i < tap->inner && (size_t)tap->row[r].index >= k->first; i++)
+            k->chosen[tap->layer * k->c->n_routed_experts + ((const int32_t *)tap->data)[r * tap->stride + i]] = 1;
+}
+
+static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    (void)context, (void)depth, (void)index, (void)logits, (void)hidden;
+    return 0;
+}
+
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work)
+{
+    const struct model *m = b->c->model;
+    const struct config *c = &m->config;
+    size_t layers = (size_t)c->num_hidden_layers, E = (size_t)(c->n_routed_experts ? c->n_routed_experts : 1);
+    struct counted k = {c, first, calloc(layers * E, 1)};
+    vb_session_options o = b->c->session;
+    vb_session *s = NULL;
+    vb_error err = {0};
+    if (!k.chosen)
+        abort();
+    o.context = (int32_t)(first + rows);
+    o.tap = count_experts;
+    o.tap_context = &k;
+    int code = EXIT_DONE;
+    if (vb_session_open(&s, m, &o, &err) || vb_append(s, tokens, first + rows, &err) || vb_evaluate(s, 0, no_row, NULL, &err))
+        code = cli_error(b->c, &err);
+    vb_session_close(s);
+    *work = (struct bench_work){0, 0};
+    for (size_t l = 0; l < layers; l++) {
+        double experts = 0;
+        for (size_t e = 0; e < E; e++)
+            experts += k.chosen[l * E + e];
+        add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2, experts);
+    }
+    if (head)
+        add(work, &m->lm_head, (double)rows);
+    free(k.chosen);
+    return code;
+}
+
+struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows)
+{
+    struct bench_work work = {0, 0};
+    const struct config *c = &m->config;
+    double experts = (double)rows * c->num_experts_per_tok;
+    if (experts > c->n_routed_experts)
+        experts = c->n_routed_experts;
+    add(&work, &m->mtp[0].eh_proj, (double)rows);
+    add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, experts);
+    add(&work, &m->mtp[0].head, 1);
+    return work;
+}
+
+/* --- a run of passes --- */
+
+struct bench_counter {
+    const struct model *m;
+    size_t prompt, E;
+    struct bench_work work;
+    /* the pass that is being told */
+    int any, depth;        /* depth: of MTP, or -1 */
+    uint64_t pass;
+    int32_t layer;         /* of a module */
+    size_t rows, head_rows;
+    int32_t last;          /* index of its last row */
+    char *chosen;          /* [layers + modules, E] */
+};
+
+struct bench_counter *bench_counter_open(const struct model *m, size_t prompt)
+{
+    struct bench_counter *k = calloc(1, sizeof *k);
+    if (!k)
+        abort();
+    k->m = m;
+    k->prompt = prompt;
+    k->E = (size_t)(m->config.n_routed_experts ? m->config.n_routed_experts : 1);
+    k->chosen = calloc((size_t)(m->config.num_hidden_layers + m->num_mtp) * k->E, 1);
+    if (!k->chosen)
+        abort();
+    return k;
+}
+
+static double experts_of(const struct bench_counter *k, int32_t layer)
+{
+    double experts = 0;
+    for (size_t e = 0; e < k->E; e++)
+        experts += k->chosen[(size_t)layer * k->E + e];
+    return experts;
+}
+
+/* A module's row i takes the token of index i + 1: its rows of the prompt end one earlier. */
+static int is_prompt(const struct bench_counter *k) { return k->last + (k->depth >= 0) < (int32_t)k->prompt; }
+
+/* Takes the pass that has been told into the sum. */
+static void end_pass(struct bench_counter *k)
+{
+    const struct model *m = k->m;
+    const struct config *c = &m->config;
+    double rows = (double)k->rows, depth = (double)k->last + 1 - (rows - 1) / 2;
+    if (k->any && k->rows && !is_prompt(k)) {
+        for (int32_t l = 0; k->depth < 0 && l < c->num_hidden_layers; l++)
+            add_layer(&k->work, c, &m->layers[l], rows, depth, experts_of(k, l));
+        const struct mtp_module *module = k->depth < 0 ? NULL : &m->mtp[k->layer - c->num_hidden_layers];
+        if (module) {
+            add(&k->work, &module->eh_proj, rows);
+            add_layer(&k->work, c, &module->layer, rows, depth, experts_of(k, k->layer));
+        }
+        if (k->head_rows)
+            add(&k->work, module ? &module->head : &m->lm_head, (double)k->head_rows);
+    }
+    k->rows = k->head_rows = 0;
+    memset(k->chosen, 0, (size_t)(c->num_hidden_layers + m->num_mtp) * k->E);
+}
+
+void bench_count(void *counter, const vb_tap *tap)
+{
+    struct bench_counter *k = counter;
+    if (!k->any || tap->pass != k->pass) {
+        end_pass(k);
+        k->any = 1;
+        k->pass = tap->pass;
+        k->depth = tap->depth;
+    }
+    if (ends_with(tap->name, ".input_layernorm.input")) { /* every layer tells of all rows */
+        k->layer = tap->layer;
+        k->rows = tap->rows;
+        k->last = tap->row[tap->rows - 1].index;
+    } else if (ends_with(tap->name, ".mlp.gate.experts")) {
+        for (size_t r = 0; r < tap->rows; r++)
+            for (size_t i = 0; i < tap->inner; i++)
+                k->chosen[(size_t)tap->layer * k->E + (size_t)((const int32_t *)tap->data)[r * tap->stride + i]] = 1;
+    } else if (ends_with(tap->name, "head.output")) {
+        k->head_rows += tap->rows;
+    }
+}
+
+struct bench_work bench_counter_close(struct bench_counter *k)
+{
+    end_pass(k);
+    struct bench_work work = k->work;
+    free(k->chosen);
+    free(k);
+    return work;
+}

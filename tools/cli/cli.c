@@ -1,0 +1,398 @@
+/* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
+#include "tools/cli/cli.h"
+
+#include "engine/draft/drafter.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/template/template.h"
+
+int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
+{
+    vb_error err = {.code = exit_code == EXIT_USAGE ? VB_BAD_ARGUMENT : VB_IO};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err.message, sizeof err.message, format, args);
+    va_end(args);
+    return cli_error(c, &err);
+}
+
+int cli_error(const struct cli *c, const vb_error *err)
+{
+    /* Names from outside may hold anything: invalid bytes become U+FFFD, control characters '?', so one line stays one. */
+    struct utf8_stream stream = {0};
+    char whole[320 + sizeof err->message], message[3 * (sizeof whole + 4) + 12];
+    snprintf(whole, sizeof whole, "%.300s%s%s", c->where ? c->where : "", c->where ? ": " : "", err->message);
+    size_t size = utf8_stream_push(&stream, whole, strlen(whole), message);
+    size += utf8_stream_finish(&stream, message + size);
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)message[i] < 0x20 || message[i] == 0x7f)
+            message[i] = '?';
+    if (c->json)
+        cli_print_json(json_pack("{s:s%}", "error", message, size));
+    else
+        fprintf(stderr, "verbatim: %.*s\n", (int)size, message);
+    return err->code == VB_BAD_ARGUMENT ? EXIT_USAGE : EXIT_OTHER;
+}
+
+int cli_print_json(json_t *value)
+{
+    int code = value ? EXIT_DONE : EXIT_OTHER;
+    if (!value)
+        value = json_pack("{s:s}", "error", "a name is not valid UTF-8, which JSON wants");
+    json_dumpf(value, stdout, JSON_REAL_PRECISION(9)); /* main asks stdout whether it could be written */
+    putchar('\n');
+    fflush(stdout);
+    json_decref(value);
+    return code;
+}
+
+FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path)
+{
+    int size = snprintf(file->part, sizeof file->part, "%s.%ld.part", path, (long)getpid());
+    errno = ENAMETOOLONG;
+    file->path = path;
+    file->f = size < (int)sizeof file->part ? fopen(file->part, "w") : NULL;
+    if (!file->f)
+        cli_fail(c, EXIT_OTHER, "%s: %s", path, strerror(errno));
+    return file->f;
+}
+
+int cli_file_end(const struct cli *c, struct cli_file *file)
+{
+    int failed = ferror(file->f);
+    failed |= fclose(file->f) != 0;
+    if (!failed && !rename(file->part, file->path))
+        return EXIT_DONE;
+    int code = cli_fail(c, EXIT_OTHER, "%s: %s", file->path, strerror(errno));
+    remove(file->part);
+    return code;
+}
+
+static volatile sig_atomic_t stopped; /* the signal that asked for it */
+
+static void stop(int signal_number) { stopped = signal_number; }
+
+void cli_listen_to_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = stop}, was;
+    for (size_t i = 0; i < 3; i++)
+        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
+            sigaction(signals[i], &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+}
+
+int cli_stopped(void) { return stopped; }
+
+double cli_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void cli_progress(const char *label, size_t done, size_t total)
+{
+    static double last;
+    double now = cli_seconds();
+    if (!isatty(STDERR_FILENO) || (done < total && now - last < 0.1))
+        return;
+    last = now;
+    if (done < total)
+        fprintf(stderr, "\r%s: %3.0f %%", label, 100.0 * (double)done / (double)total);
+    else
+        fprintf(stderr, "\r\033[K");
+}
+
+static void show_copies(void *label, size_t done, size_t total)
+{
+    if (total >= (size_t)64 << 20) /* the others are there at once */
+        cli_progress(label, done, total);
+}
+
+/* What became of --numa: asked for with --stats, and unasked when it was refused. */
+static void tell_placement(const struct cli *c)
+{
+    vb_placement p;
+    if (!vb_model_placement(c->model, &p) || !(c->stats || p.failed))
+        return;
+    fprintf(stderr, "--numa %s: ", c->numa);
+    if (p.pages)
+        fprintf(stderr, "%d nodes; of %zu pages of weights %zu lay in their place, %zu were moved there, %zu lie elsewhere (%.1f s)%s",
+                p.nodes, p.pages, p.in_place, p.moved, p.pages - p.in_place - p.moved, p.seconds, *p.why_not ? "; " : "");
+    fprintf(stderr, "%s\n", p.why_not);
+}
+
+/* `inspect` says it in its report. */
+static void tell_groups(const struct cli *c)
+{
+    if (c->model->config.no_groups && c->command != &command_inspect)
+        fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
+}
+
+int cli_open(struct cli *c)
+{
+    vb_error err = {0};
+    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
+                                .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
+    int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
+                        c->as && c->convention ? "," : "", c->convention ? c->convention : "");
+    if (size >= (int)sizeof c->conventions)
+        return cli_fail(c, EXIT_USAGE, "--convention has %d characters, at most %zu", size, sizeof c->conventions - 1);
+    double start = cli_seconds();
+    if (vb_model_open(&c->model, c->model_dir, &options, &err))
+        return cli_error(c, &err);
+    tell_placement(c);
+    tell_groups(c);
+    if (c->mlock && vb_model_lock(c->model, &err)) /* the output is the same without: a warning, as llama.cpp's */
+        fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
+    if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
+        c->tokenizer = NULL;
+    int code = cli_drafting_open(c, &options);
+    c->open_seconds = cli_seconds() - start;
+    cli_tell_foreign_draft(c);
+    return code;
+}
+
+void cli_close(struct cli *c)
+{
+    tokenizer_close(c->tokenizer);
+    template_close(c->template);
+    if (c->model)
+        vb_model_close(c->model);
+    cli_drafting_close(c);
+    cli_sampling_close(c);
+}
+
+int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
+{
+    char *text = NULL;
+    const char *p = spec;
+    size_t size = strlen(spec), room = 0;
+    vb_error err;
+    *ids = NULL;
+    *count = 0;
+    if (spec[0] == '@') {
+        if (vb_read_file(NULL, spec + 1, &text, &size, &err))
+            return cli_error(c, &err);
+        p = text;
+    }
+    const char *end = p + size;
+    while (p < end) {
+        char *after;
+        if (*p == ',' || isspace((unsigned char)*p)) {
+            p++;
+            continue;
+        }
+        errno = 0;
+        long long id = strtoll(p, &after, 10);
+        if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && *after != ',' && !isspace((unsigned char)*after))) {
+            size_t shown = strcspn(p, ", \t\n\v\f\r");
+            int code = cli_fail(c, EXIT_USAGE, "%.64s: token id %zu is \"%.*s\", wanted an integer of 0 or more", spec,
+                                *count, (int)(shown < 16 ? shown : 16), p);
+            vb_free(NULL, text);
+            free(*ids);
+            *ids = NULL; /* the caller frees what it was given */
+            return code;
+        }
+        if (*count == room) {
+            room = room ? 2 * room : 256;
+            *ids = realloc(*ids, room * sizeof **ids);
+            if (!*ids)
+                abort(); /* the command, unlike the engine, has nobody to tell */
+        }
+        (*ids)[(*count)++] = (int32_t)id;
+        p = after;
+    }
+    vb_free(NULL, text);
+    return EXIT_DONE;
+}
+
+int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count)
+{
+    vb_error err;
+    if (!tokenizer_encode(c->tokenizer, text, size, special, ids, count, &err))
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the text is wrong, not the command line */
+}
+
+int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count)
+{
+    int32_t *encoded;
+    int bos = c->bos || (!c->no_bos && !is_chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
+    if (bos && tokenizer_bos(c->tokenizer) < 0)
+        return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
+    int code = cli_encode(c, name, text, size, 1, &encoded, count);
+    if (code != EXIT_DONE)
+        return code;
+    *ids = malloc((*count + 1) * sizeof **ids);
+    if (!*ids)
+        abort();
+    memcpy(*ids + bos, encoded, *count * sizeof **ids);
+    if (bos)
+        (*ids)[0] = tokenizer_bos(c->tokenizer);
+    int empty = *count == 0 && !c->bos; /* BOS alone is a prompt when asked for by name */
+    *count += (size_t)bos;
+    vb_free(NULL, encoded);
+    if (empty) {
+        free(*ids);
+        *ids = NULL;
+        return cli_fail(c, EXIT_USAGE, "the prompt is empty");
+    }
+    return EXIT_DONE;
+}
+
+int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
+{
+    int code;
+    vb_error err;
+    *ids = NULL;
+    *count = 0;
+    if (c->tokens) {
+        code = cli_ids(c, c->tokens, ids, count);
+    } else if (!c->tokenizer) {
+        code = cli_error(c, &c->tokenizer_error);
+    } else if (c->chat) {
+        char *text;
+        size_t size;
+        code = cli_chat_text(c, &text, &size);
+        if (code == EXIT_DONE)
+            code = cli_encode_prompt(c, "the chat template's text", text, size, 1, ids, count);
+        vb_free(NULL, text);
+    } else if (c->prompt) {
+        code = cli_encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), 0, ids, count);
+    } else {
+        char *text;
+        size_t size;
+        if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
+            return cli_error(c, &err);
+        code = cli_encode_prompt(c, c->prompt_file, text, size, 0, ids, count);
+        vb_free(NULL, text);
+    }
+    if (code != EXIT_DONE)
+        return code;
+    if (*count == 0)
+        code = cli_fail(c, EXIT_USAGE, "the prompt is empty");
+    for (size_t i = 0; i < *count && code == EXIT_DONE; i++)
+        if ((*ids)[i] >= vb_vocab_size(c->model))
+            code = cli_fail(c, EXIT_USAGE, "token %zu is %d, outside the vocabulary of %d", i, (*ids)[i],
+                            vb_vocab_size(c->model));
+    if (code != EXIT_DONE) {
+        free(*ids);
+        *ids = NULL;
+    }
+    return code;
+}
+
+int cli_draft_tokens(const struct cli *c)
+{
+    const struct drafter_type *type;
+    if (drafter_find(&type, c->session.draft, NULL) || !type)
+        return 0;
+    if (c->draft_tokens == CLI_AUTO)
+        return drafter_longest(type, c->model);
+    return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
+}
+
+const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
+
+int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o)
+{
+    long long most = vb_max_positions(c->model), wanted = (long long)prompt_tokens + n;
+    *o = c->session;
+    if (c->context > most)
+        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %lld", c->context, most);
+    if ((long long)prompt_tokens > (c->context > 0 ? c->context : most))
+        return cli_fail(c, EXIT_USAGE, "the prompt has %zu tokens, the context %lld", prompt_tokens,
+                        c->context > 0 ? c->context : most);
+    int code = cli_thinking(c);
+    if (code != EXIT_DONE)
+        return code;
+    o->sampling = c->session.sampling;
+    o->context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
+    o->draft = cli_draft_name(c);
+    o->draft_tokens = cli_draft_tokens(c);
+    o->draft_auto = c->draft_tokens == CLI_AUTO;
+    return EXIT_DONE;
+}
+
+int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out)
+{
+    vb_error err;
+    vb_session_options o;
+    *out = NULL;
+    int code = cli_session_options(c, prompt_tokens, n, &o);
+    if (code != EXIT_DONE)
+        return code;
+    return vb_session_open(out, c->model, &o, &err) ? cli_error(c, &err) : EXIT_DONE;
+}
+
+char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *bytes)
+{
+    struct utf8_stream stream = {0};
+    size_t room = 16, used = 0, taken = 0, size;
+    if (!c->tokenizer)
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        if (tokenizer_piece(c->tokenizer, ids[i], &size))
+            room += 3 * (size + 4);
+    char *text = malloc(room);
+    if (!text)
+        abort();
+    for (size_t i = 0; i < count; i++) {
+        const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
+        if (!piece || (i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
+            continue;
+        size = size < most - taken ? size : most - taken;
+        taken += size;
+        used += utf8_stream_push(&stream, piece, size, text + used);
+    }
+    used += utf8_stream_finish(&stream, text + used);
+    text[used] = '\0';
+    *bytes = used;
+    return text;
+}
+
+static json_t *ratio(double a, double b) { return b > 0.0 ? json_real(a / b) : json_null(); }
+
+const char *cli_reject_name(enum vb_reject why)
+{
+    static const char *const names[VB_REJECT_REASONS] = {
+        [VB_REJECT_OTHER_TOKEN] = "other_token", [VB_REJECT_CHANCE] = "chance", [VB_REJECT_MASKED] = "masked",
+        [VB_REJECT_CUT_OFF] = "cut_off", [VB_REJECT_RANK] = "rank", [VB_REJECT_DELTA] = "delta"};
+    return names[why];
+}
+
+static json_t *reject_reasons(const vb_result *r)
+{
+    json_t *reasons = json_object();
+    for (int why = 0; why < VB_REJECT_REASONS; why++)
+        json_object_set_new(reasons, cli_reject_name((enum vb_reject)why), json_integer((json_int_t)r->first_reject[why]));
+    return reasons;
+}
+
+json_t *cli_stats(const vb_result *r, int draft_tokens)
+{
+    json_t *by_depth = json_array(), *drafted = json_array(), *rejected = json_array();
+    for (int k = 0; k < draft_tokens; k++) {
+        json_array_append_new(by_depth, json_integer((json_int_t)r->accepted_by_depth[k]));
+        json_array_append_new(drafted, json_integer((json_int_t)r->drafted_by_depth[k]));
+        json_array_append_new(rejected, json_integer((json_int_t)r->rejected_by_depth[k]));
+    }
+    double after_first = r->tokens ? (double)r->tokens - 1.0 : 0.0;
+    return json_pack("{s:I,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:I,s:f,s:o,s:o}", "forwards", (json_int_t)r->forwards, "tokens_per_forward",
+                     ratio(after_first, (double)r->forwards), "drafted", (json_int_t)r->drafted, "accepted",
+                     (json_int_t)r->accepted, "accepted_by_depth", by_depth, "drafted_by_depth", drafted, "rejected_by_depth",
+                     rejected, "first_reject", reject_reasons(r), "relaxed", (json_int_t)r->relaxed, "relaxed_nats", r->relaxed_nats,
+                     "prefill_tokens_per_second",
+                     ratio((double)r->prefill_tokens, r->prefill_seconds), "decode_tokens_per_second",
+                     ratio(after_first, r->decode_seconds));
+}

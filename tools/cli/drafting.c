@@ -1,0 +1,86 @@
+/* tools/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
+#include <string.h>
+
+#include "engine/draft/eagle_net.h"
+#include "tools/cli/cli.h"
+
+/* verify and bench run every method that has what it needs. */
+static int runs_all_methods(const struct cli *c)
+{
+    return c->command == &command_verify || c->command == &command_bench;
+}
+
+int cli_drafting(struct cli *c)
+{
+    const struct drafter_type *type;
+    const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.draft : NULL;
+    vb_error err;
+    if (drafter_find(&type, draft, &err))
+        return cli_error(c, &err);
+    if (c->session.draft_p_min > 1.0f)
+        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
+    if (!dir && c->drafting.precision)
+        return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
+    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
+        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
+    if (c->session.draft_nodes && c->session.draft_topk <= 1)
+        return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
+    int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
+    if (!dir && takes_dir)
+        return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
+    if (dir && !takes_dir && (draft || !runs_all_methods(c)))
+        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
+    if (c->drafting.precision && type && type->needs == NEEDS_HEAD)
+        return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
+    return EXIT_DONE;
+}
+
+/* The tokens of both, where both have a tokenizer; else the sizes of the vocabularies must do. */
+static int check_tokens(const struct cli *c)
+{
+    struct tokenizer *other;
+    vb_error err;
+    const char *dir = c->drafting.model_dir;
+    if (!c->tokenizer || tokenizer_open(&other, dir, NULL, &err)) {
+        if (vb_vocab_size(c->drafting.model) != vb_vocab_size(c->model))
+            return cli_fail(c, EXIT_USAGE, "--draft-model %s: its vocabulary has %d tokens, that of %s %d", dir,
+                            vb_vocab_size(c->drafting.model), c->model_dir, vb_vocab_size(c->model));
+        if (c->tokenizer)
+            fprintf(stderr, "verbatim: --draft-model %s, warning: %s; its tokens were not compared\n", dir, err.message);
+        return EXIT_DONE;
+    }
+    int differ = vb_tokenizers_match(c->tokenizer, other, &err);
+    tokenizer_close(other);
+    return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir, err.message) : EXIT_DONE;
+}
+
+int cli_drafting_open(struct cli *c, const vb_model_options *options)
+{
+    const struct drafter_type *type;
+    vb_model_options of_draft = *options;
+    vb_error err = {0};
+    int code = EXIT_DONE;
+    of_draft.numa = NULL; /* its threads are the target's */
+    of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
+    drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);
+    int version = 0;
+    if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
+        return cli_error(c, &err);
+    int is_head = type ? type->needs == NEEDS_HEAD : version != 0;
+    c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
+    if (c->drafting.model_dir && !is_head) {
+        if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
+            return cli_error(c, &err);
+        c->session.draft_model = c->drafting.model;
+        code = check_tokens(c);
+    }
+    if (code == EXIT_DONE && type && drafter_check(type, c->model, &c->session, &err))
+        return cli_error(c, &err);
+    return code;
+}
+
+void cli_drafting_close(struct cli *c)
+{
+    if (c->drafting.model)
+        vb_model_close(c->drafting.model);
+}

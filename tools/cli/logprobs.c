@@ -1,0 +1,48 @@
+/* tools/logprobs.c -- log-probabilities of a chosen token and of the likeliest ones, for --logprobs.
+ *
+ *   logprob(t) = (z_t - m) - log(sum_i exp(z_i - m)),   m = max_i z_i,   in double, i ascending
+ *
+ * z: the row of logits that chose, as the model gave it: before temperature, penalties, top-k and top-p. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tools/cli/answer.h"
+
+static double log_of_sum(const float *logits, int32_t vocabulary, double most)
+{
+    double sum = 0.0;
+    for (int32_t i = 0; i < vocabulary; i++)
+        sum += exp((double)logits[i] - most);
+    return log(sum);
+}
+
+/* The ids of the `count` largest, the larger first, of equals the lower id. */
+static void likeliest(const float *logits, int32_t vocabulary, int32_t *best, int32_t count)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < vocabulary; i++) {
+        int32_t at = n < count ? n : count;
+        if (at == count && (!count || logits[best[count - 1]] >= logits[i]))
+            continue;
+        for (at -= at == count; at > 0 && logits[best[at - 1]] < logits[i]; at--)
+            best[at] = best[at - 1];
+        best[at] = i;
+        n += n < count;
+    }
+}
+
+json_t *answer_logprobs(const float *logits, int32_t vocabulary, int32_t token, int32_t count)
+{
+    json_t *top = json_array();
+    count = count < vocabulary ? count : vocabulary;
+    int32_t *best = malloc(((size_t)count + 1) * sizeof *best);
+    if (!best)
+        abort();
+    likeliest(logits, vocabulary, best, 1);
+    double most = (double)logits[best[0]], sum = log_of_sum(logits, vocabulary, most);
+    likeliest(logits, vocabulary, best, count);
+    for (int32_t i = 0; i < count; i++)
+        json_array_append_new(top, json_pack("{s:i,s:f}", "token", best[i], "logprob", (double)logits[best[i]] - most - sum));
+    free(best);
+    return json_pack("{s:i,s:f,s:o}", "token", token, "logprob", (double)logits[token] - most - sum, "top", top);
+}

@@ -1,0 +1,561 @@
+/* tools/diff_compare.c -- one tap after the other, in the order of computation: distances, verdicts, and which rows stand
+ * behind a choice that fell the other way. */
+#include "tools/diff/diff.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "structural"};
+
+struct flip { /* a choice that fell the other way within the bound, or a row from which tokens differ (layer -1) */
+    int32_t sequence, index;
+    int depth, layer;
+};
+
+struct work {
+    const struct diff_side *a, *b;
+    const struct bounds *bounds;
+    struct comparison *r;
+    struct flip *flips;
+    size_t flip_count;
+    int last_layer; /* of the target */
+    struct tap *tokens; /* the first tap that met other tokens */
+    int explained;      /* they are what a tie of the logits before them chose */
+    double *x, *y, *p, *q; /* rows of A and B; of what a choice was made by */
+    size_t room;
+};
+
+static void *must(void *p)
+{
+    if (!p)
+        abort();
+    return p;
+}
+
+/* --- numbers --- */
+
+/* to the nearest number of the dtype, ties to even */
+static double round_to(enum diff_dtype dtype, double x)
+{
+    static const struct { int digits, least; double most; } f[] = {{8, -126, 0x1.fep127}, {11, -14, 0x1.ffcp15}};
+    int e;
+    if (dtype == DIFF_F32)
+        return (double)(float)x;
+    if (dtype > DIFF_F32 || !isfinite(x) || x == 0)
+        return x;
+    frexp(x, &e);
+    double ulp = ldexp(1, (e - 1 < f[dtype].least ? f[dtype].least : e - 1) - (f[dtype].digits - 1)), y = rint(x / ulp) * ulp;
+    return fabs(y) > f[dtype].most ? copysign(INFINITY, x) : copysign(y, x);
+}
+
+/* the bits of a number of the dtype, without the sign: consecutive numbers have consecutive ones */
+static uint64_t magnitude_bits(enum diff_dtype dtype, double x)
+{
+    union { double f64; uint64_t u64; } d = {.f64 = fabs(x)};
+    union { float f32; uint32_t u32; } f = {.f32 = (float)fabs(x)};
+    int e;
+    if (dtype >= DIFF_F64)
+        return d.u64;
+    if (dtype == DIFF_F32)
+        return f.u32;
+    if (dtype == DIFF_BF16)
+        return f.u32 >> 16;
+    if (!isfinite(x))
+        return isnan(x) ? 0x7e00 : 0x7c00;
+    frexp(x, &e);
+    return x == 0 || e - 1 < -14 ? (uint64_t)(fabs(x) * 0x1p24)
+                                 : ((uint64_t)(e - 1 + 15) << 10) + (uint64_t)((ldexp(fabs(x), 1 - e) - 1) * 1024);
+}
+
+static uint64_t bits_of(enum diff_dtype dtype, double x)
+{
+    static const int sign_at[] = {15, 15, 31, 63};
+    if (dtype == DIFF_INTEGERS)
+        return (uint64_t)(int64_t)x;
+    return magnitude_bits(dtype, x) | (uint64_t)!!signbit(x) << sign_at[dtype];
+}
+
+static uint64_t ulps_between(enum diff_dtype dtype, double x, double y)
+{
+    uint64_t m = magnitude_bits(dtype, x), n = magnitude_bits(dtype, y);
+    if (!!signbit(x) != !!signbit(y))
+        return m + n;
+    return m > n ? m - n : n - m;
+}
+
+static size_t bucket_of(uint64_t ulps)
+{
+    size_t bucket = 0;
+    if (ulps < 3)
+        return (size_t)ulps;
+    for (ulps--; ulps; ulps >>= 1)
+        bucket++;
+    return bucket + 1; /* 3-4: 3, 5-8: 4, ... */
+}
+
+static int by_value(const void *p, const void *q)
+{
+    const double *a = p, *b = q;
+    return (*a > *b) - (*a < *b);
+}
+
+/* --- which rows are behind a flip --- */
+
+static int reads_tokens_only(const char *name) /* of an MTP module */
+{
+    const char *rest = strstr(name, ".embed_tokens.output");
+    return rest || strstr(name, ".enorm.output");
+}
+
+static int is_after(const struct work *w, const struct diff_series *s, const struct diff_row *row)
+{
+    int final = s->depth < 0 && s->rank == 1 << 20, target = s->depth < 0;
+    for (size_t i = 0; i < w->flip_count; i++) {
+        const struct flip *f = &w->flips[i];
+        int layer = final ? w->last_layer + (w->last_layer > f->layer) : s->layer;
+        if (f->sequence != row->sequence || (s->depth >= 0 && reads_tokens_only(s->name)))
+            continue;
+        if (f->depth < s->depth || layer > f->layer ? row->index >= f->index
+            : (layer == f->layer || (target && final)) && row->index == f->index)
+            return 1;
+    }
+    return 0;
+}
+
+static void add_flip(struct work *w, const struct diff_series *s, const struct diff_row *row, int layer)
+{
+    w->flips = must(realloc(w->flips, (w->flip_count + 1) * sizeof *w->flips));
+    w->flips[w->flip_count++] = (struct flip){row->sequence, row->index, s->depth, layer};
+}
+
+/* --- rows that belong together --- */
+
+static const struct diff_row *partner(const struct diff_series *s, const struct diff_row *row, size_t *hint)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct diff_row *r = &s->rows[(*hint + i) % s->count];
+        if (r->sequence == row->sequence && r->index == row->index) {
+            *hint = (size_t)(r - s->rows) + 1;
+            return r;
+        }
+    }
+    return NULL;
+}
+
+static void structural(struct tap *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void structural(struct tap *t, const char *format, ...)
+{
+    va_list args;
+    if (t->verdict != STRUCTURAL) {
+        va_start(args, format);
+        vsnprintf(t->why, sizeof t->why, format, args);
+        va_end(args);
+    }
+    t->verdict = STRUCTURAL;
+}
+
+static void mark(struct tap *t, struct place *p, int *set, const struct diff_row *row, size_t column, double a, double b)
+{
+    if (*set)
+        return;
+    *set = 1;
+    *p = (struct place){row->sequence, row->index, row->token, column, a, b, bits_of(t->dtype, a), bits_of(t->dtype, b),
+                        t->dtype == DIFF_INTEGERS ? 0 : ulps_between(t->dtype, a, b)};
+}
+
+/* --- rows of numbers --- */
+
+struct sums { double dd, aa, bb, ab; };
+
+static int same_bits(enum diff_dtype dtype, double a, double b)
+{
+    return (isnan(a) && isnan(b)) || bits_of(dtype, a) == bits_of(dtype, b);
+}
+
+static void one_number(struct tap *t, struct sums *sums, const struct diff_row *row, size_t i, double a, double b)
+{
+    uint64_t ulps = isnan(a) || isnan(b) ? 0 : ulps_between(t->dtype, a, b);
+    int same = same_bits(t->dtype, a, b);
+    t->equal += (size_t)same;
+    if (!same)
+        mark(t, &t->first, &t->differs, row, i, a, b);
+    if (isfinite(a) != isfinite(b) || (!isfinite(a) && (isnan(a) != isnan(b) || (isinf(a) && a != b)))) {
+        structural(t, "a number that is not finite on one side only: index %d, column %zu: A = %g, B = %g", row->index, i, a, b);
+        mark(t, &t->worst, &t->breaks, row, i, a, b);
+        t->relative = INFINITY;
+    } else if (isfinite(a)) {
+        t->ulps[bucket_of(ulps)]++;
+        t->most_ulps = ulps > t->most_ulps ? ulps : t->most_ulps;
+        t->max_abs = fmax(t->max_abs, fabs(a - b));
+        sums->dd += (a - b) * (a - b);
+        sums->aa += a * a;
+        sums->bb += b * b;
+        sums->ab += a * b;
+    }
+}
+
+static void row_of_numbers(struct work *w, struct tap *t, struct sums *sums, const struct diff_row *row, size_t n)
+{
+    double most = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        w->x[i] = round_to(t->dtype, w->x[i]);
+        w->y[i] = round_to(t->dtype, w->y[i]);
+        one_number(t, sums, row, i, w->x[i], w->y[i]);
+        if (isfinite(w->x[i]) && isfinite(w->y[i])) {
+            most = fmax(most, fabs(w->x[i] - w->y[i]));
+            largest = fmax(largest, fmax(fabs(w->y[i]), fabs(w->x[i])));
+        }
+    }
+    t->numbers += n;
+    t->relative = fmax(t->relative, most > 0 ? most / largest : 0);
+    for (size_t i = 0; i < n && w->bounds; i++)
+        if (fabs(w->x[i] - w->y[i]) > t->bound * largest && isfinite(w->x[i]) && isfinite(w->y[i])) {
+            structural(t, "index %d, column %zu is %.3g away, rounding explains %.3g", row->index, i, fabs(w->x[i] - w->y[i]),
+                       t->bound * largest);
+            mark(t, &t->worst, &t->breaks, row, i, w->x[i], w->y[i]);
+        }
+}
+
+/* --- logits --- */
+
+static size_t best_of(const double *x, size_t n, double *margin)
+{
+    size_t best = 0;
+    double second = -INFINITY;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best]) {
+            second = x[best];
+            best = i;
+        } else if (x[i] > second) {
+            second = x[i];
+        }
+    *margin = x[best] - second;
+    return best;
+}
+
+static double log_sum(const double *x, size_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, x[i]);
+    for (size_t i = 0; i < n; i++)
+        sum += exp(x[i] - most);
+    return most + log(sum);
+}
+
+static void row_of_logits(struct work *w, struct tap *t, const struct diff_row *row, size_t n)
+{
+    double margin_a, margin_b, kl = 0, za = log_sum(w->x, n), zb = log_sum(w->y, n);
+    size_t best_a = best_of(w->x, n, &margin_a), best_b = best_of(w->y, n, &margin_b);
+    for (size_t i = 0; i < n; i++)
+        if (w->x[i] > -INFINITY)
+            kl += exp(w->x[i] - za) * ((w->x[i] - za) - (w->y[i] - zb));
+    t->kl_mean += kl;
+    t->kl_max = fmax(t->kl_max, kl);
+    t->margin_a = fmin(isnan(t->margin_a) ? INFINITY : t->margin_a, margin_a);
+    t->margin_b = fmin(isnan(t->margin_b) ? INFINITY : t->margin_b, margin_b);
+    t->top1_equal += best_a == best_b;
+    if (best_a != best_b) {
+        t->flips++;
+        w->explained |= t->a->depth < 0 && row->index + 1 == w->r->other_token &&
+                        fmax(margin_a, margin_b) <= 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b]));
+        if (t->verdict < TIE_FLIP)
+            snprintf(t->why, sizeof t->why,
+                     "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index, best_a,
+                     margin_a, best_b, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
+        if (t->verdict < TIE_FLIP && t->verdict != STRUCTURAL)
+            t->verdict = TIE_FLIP;
+    }
+}
+
+/* --- choices --- */
+
+/* The row of what the choice at `s` was made by, of one side; NULL: it is not there. */
+static const struct diff_series *candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                                            double **x)
+{
+    static const char *const by[][2] = {{".experts", ".choice"}, {".experts", ".scores"}, {".experts", ".output"},
+                                        {".groups", ".group_scores"}};
+    size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0;
+    char name[NAMING_ROOM];
+    for (size_t i = 0; i < 4; i++) {
+        if (strcmp(s->name + stem, by[i][0]))
+            continue;
+        snprintf(name, sizeof name, "%.*s%s", (int)stem, s->name, by[i][1]);
+        const struct diff_series *c = diff_find(side, name, s->depth);
+        const struct diff_row *r = c ? partner(c, row, &hint) : NULL;
+        if (!r)
+            continue;
+        *x = must(malloc((c->width + 1) * sizeof **x));
+        diff_numbers(c, r, *x);
+        return c;
+    }
+    return NULL;
+}
+
+static int holds(const double *set, size_t k, double e)
+{
+    for (size_t i = 0; i < k; i++)
+        if (set[i] == e)
+            return 1;
+    return 0;
+}
+
+/* Experts outside the kept groups were no candidates. */
+static void mask_groups(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *c,
+                        size_t E)
+{
+    char name[NAMING_ROOM];
+    size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0, n = 0;
+    snprintf(name, sizeof name, "%.*s.group_scores", (int)stem, s->name);
+    const struct diff_series *scores = diff_find(side, name, s->depth);
+    snprintf(name, sizeof name, "%.*s.groups", (int)stem, s->name);
+    const struct diff_series *groups = strcmp(s->name + stem, ".groups") ? diff_find(side, name, s->depth) : NULL;
+    const struct diff_row *r = groups && scores ? partner(groups, row, &hint) : NULL;
+    if (!r || !(n = scores->width) || E % n)
+        return;
+    double *kept = must(malloc((groups->width + 1) * sizeof *kept));
+    diff_numbers(groups, r, kept);
+    for (size_t e = 0; e < E; e++)
+        if (!holds(kept, groups->width, (double)(e / (E / n))))
+            c[e] = -INFINITY;
+    free(kept);
+}
+
+/* How far the k-th is before the (k+1)-th; *gap: at most between one chosen here and one chosen there only; *largest: of the
+ * row. 0 when the side does not tell. */
+static int margin_of(struct work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                     const double *here, const double *there, size_t k, double *margin, double *gap, double *bound)
+{
+    double *c, least = INFINITY, next = -INFINITY, largest = 0;
+    const struct diff_series *by = candidates(side, s, row, &c);
+    if (!by)
+        return 0;
+    *gap = 0;
+    for (size_t e = 0; e < by->width; e++)
+        largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
+    for (size_t i = 0; i < k; i++)
+        for (size_t j = 0; j < k; j++)
+            if (here[i] >= 0 && here[i] < (double)by->width && there[j] >= 0 && there[j] < (double)by->width &&
+                !holds(there, k, here[i]) && !holds(here, k, there[j]))
+                *gap = fmax(*gap, fabs(c[(size_t)here[i]] - c[(size_t)there[j]]));
+    for (size_t i = 0; i < k; i++)
+        if (here[i] < 0 || here[i] >= (double)by->width)
+            *gap = INFINITY;
+    mask_groups(side, s, row, c, by->width);
+    for (size_t e = 0; e < by->width; e++)
+        if (holds(here, k, (double)e))
+            least = fmin(least, c[e]);
+        else
+            next = fmax(next, c[e]);
+    *margin = least - next;
+    *bound = w->bounds ? 2 * bounds_of(w->bounds, by, by->dtype) * largest : INFINITY;
+    free(c);
+    return 1;
+}
+
+static void row_of_choices(struct work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
+{
+    double margin[2] = {NAN, NAN}, gap[2] = {0, 0}, bound[2] = {0, 0}, *set[2] = {w->x, w->y};
+    const struct diff_side *side[2] = {w->a, w->b};
+    const struct diff_row *rows[2] = {row, other};
+    int told[2], same = 1;
+    qsort(w->x, k, sizeof *w->x, by_value);
+    qsort(w->y, k, sizeof *w->y, by_value);
+    for (size_t i = 0; i < k; i++) {
+        t->equal += w->x[i] == w->y[i];
+        if (w->x[i] != w->y[i])
+            mark(t, &t->first, &t->differs, row, i, w->x[i], w->y[i]);
+        same &= w->x[i] == w->y[i];
+    }
+    t->numbers += k;
+    for (int i = 0; i < 2; i++) {
+        const struct diff_series *s = i ? t->b : t->a;
+        told[i] = t->is_choice && margin_of(w, side[i], s, rows[i], set[i], set[!i], k, &margin[i], &gap[i], &bound[i]);
+    }
+    if (told[0])
+        t->margin_a = fmin(isnan(t->margin_a) ? INFINITY : t->margin_a, margin[0]);
+    if (told[1])
+        t->margin_b = fmin(isnan(t->margin_b) ? INFINITY : t->margin_b, margin[1]);
+    if (same)
+        return;
+    t->flips++;
+    double widest = fmax(gap[0], gap[1]), allowed = fmax(told[0] ? bound[0] : 0, told[1] ? bound[1] : 0);
+    if (w->bounds && !t->is_choice) {
+        structural(t, "index %d: other integers", row->index);
+    } else if (w->bounds && !told[0] && !told[1]) {
+        structural(t, "index %d: another choice, and neither side has the values it was made by", row->index);
+    } else if (w->bounds && !(widest <= allowed)) {
+        structural(t, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index, widest, allowed);
+    } else {
+        if (t->verdict != STRUCTURAL && t->verdict != TIE_FLIP)
+            snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index,
+                     widest, allowed);
+        t->verdict = t->verdict == STRUCTURAL ? STRUCTURAL : TIE_FLIP;
+        add_flip(w, t->a, row, t->a->layer);
+        return;
+    }
+    mark(t, &t->worst, &t->breaks, row, 0, w->x[0], w->y[0]);
+}
+
+/* Weights stand in the order of the experts, which need not ascend elsewhere. */
+static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *x,
+                          double *room)
+{
+    char name[NAMING_ROOM];
+    size_t hint = 0, stem = (size_t)(strrchr(s->name, '.') - s->name);
+    snprintf(name, sizeof name, "%.*s.experts", (int)stem, s->name);
+    const struct diff_series *experts = diff_find(side, name, s->depth);
+    const struct diff_row *r = experts && experts->width == s->width ? partner(experts, row, &hint) : NULL;
+    if (!r)
+        return;
+    diff_numbers(experts, r, room);
+    for (size_t i = 1; i < s->width; i++) /* insertion, both together */
+        for (size_t j = i; j > 0 && room[j] < room[j - 1]; j--) {
+            double e = room[j], v = x[j];
+            room[j] = room[j - 1];
+            x[j] = x[j - 1];
+            room[j - 1] = e;
+            x[j - 1] = v;
+        }
+}
+
+/* --- a tap --- */
+
+static int ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
+}
+
+static void make_room(struct work *w, size_t n)
+{
+    double **rows[] = {&w->x, &w->y, &w->p, &w->q};
+    for (size_t i = 0; i < 4 && n > w->room; i++)
+        *rows[i] = must(realloc(*rows[i], n * sizeof **rows[i]));
+    w->room = n > w->room ? n : w->room;
+}
+
+static void one_row(struct work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
+{
+    size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
+    for (size_t i = 0; i < n; i++) /* scores that one side does not have are those of masked rows */
+        w->x[i] = w->y[i] = -INFINITY;
+    diff_numbers(t->a, row, w->x);
+    diff_numbers(t->b, other, w->y);
+    if (ends_with(t->a->name, ".mlp.gate.weights")) {
+        order_weights(w->a, t->a, row, w->x, w->p);
+        order_weights(w->b, t->b, other, w->y, w->p);
+    }
+    t->rows++;
+    if (t->dtype == DIFF_INTEGERS)
+        row_of_choices(w, t, row, other, n);
+    else
+        row_of_numbers(w, t, sums, row, n);
+    if (t->is_logits)
+        row_of_logits(w, t, row, n);
+}
+
+static void all_rows(struct work *w, struct tap *t, struct sums *sums)
+{
+    size_t hint = 0, met = 0;
+    for (size_t i = 0; i < t->a->count; i++) {
+        const struct diff_row *row = &t->a->rows[i], *other = partner(t->b, row, &hint);
+        if (!other || (row->token >= 0 && other->token >= 0 && row->token != other->token && t->a->depth >= 0)) {
+            t->only_a++;
+            continue;
+        }
+        met++;
+        if (row->token >= 0 && other->token >= 0 && row->token != other->token && !is_after(w, t->a, row)) {
+            if (w->r->other_token < 0) {
+                w->r->other_token = row->index;
+                w->tokens = t->verdict == STRUCTURAL ? NULL : t;
+                structural(t, "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at its tokens",
+                           row->index, row->token, other->token);
+                mark(t, &t->worst, &t->breaks, row, 0, row->token, other->token);
+                mark(t, &t->first, &t->differs, row, 0, row->token, other->token);
+            }
+            add_flip(w, t->a, row, -1);
+        }
+        if (is_after(w, t->a, row))
+            t->after++;
+        else
+            one_row(w, t, sums, row, other);
+    }
+    t->only_b = t->b->count - met;
+}
+
+static void judge(struct tap *t)
+{
+    if (t->rows && t->verdict == NOT_COMPARED)
+        t->verdict = t->equal == t->numbers ? IDENTICAL : ROUNDING;
+    else if (t->after && t->verdict == NOT_COMPARED)
+        t->verdict = AFTER_TIE_FLIP;
+}
+
+static void compare(struct work *w, struct tap *t)
+{
+    struct sums s = {0, 0, 0, 0};
+    const struct diff_series *a = t->a, *b = t->b;
+    int scores = strstr(a->name, ".self_attn.scores.") != NULL;
+    t->dtype = a->dtype < b->dtype ? a->dtype : b->dtype;
+    t->margin_a = t->margin_b = NAN;
+    if ((a->dtype == DIFF_INTEGERS) != (b->dtype == DIFF_INTEGERS)) {
+        structural(t, "integers on one side only");
+        return;
+    }
+    if (a->width != b->width && !scores) {
+        structural(t, "another shape: %s and %s", a->shape, b->shape);
+        return;
+    }
+    t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
+    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && a->width &&
+                   t->dtype != DIFF_INTEGERS;
+    t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
+    make_room(w, a->width > b->width ? a->width : b->width);
+    all_rows(w, t, &s);
+    t->nmse = s.dd > 0 ? s.dd / s.bb : 0;
+    t->cosine = s.aa > 0 && s.bb > 0 ? s.ab / sqrt(s.aa) / sqrt(s.bb) : s.aa == s.bb;
+    t->kl_mean = t->rows ? t->kl_mean / (double)t->rows : 0;
+    judge(t);
+}
+
+void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds)
+{
+    struct work w = {.a = a, .b = b, .bounds = bounds, .r = r};
+    *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1, .taps = must(calloc(a->count + 1, sizeof *r->taps))};
+    for (size_t i = 0; i < a->count; i++)
+        if (a->series[i].depth < 0 && a->series[i].layer > w.last_layer)
+            w.last_layer = a->series[i].layer;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct diff_series *other = diff_find(b, a->series[i].name, a->series[i].depth);
+        if (!other)
+            continue;
+        struct tap *t = &r->taps[r->count++];
+        t->a = &a->series[i];
+        t->b = other;
+        compare(&w, t);
+    }
+    if (w.tokens && w.explained) {
+        w.tokens->verdict = TIE_FLIP;
+        w.tokens->breaks = 0;
+    }
+    for (struct tap *t = r->taps; t < r->taps + r->count; t++) {
+        if (t->verdict != AFTER_TIE_FLIP && t->verdict > r->verdict)
+            r->verdict = t->verdict;
+        r->first = !r->first && (t->differs || t->verdict >= ROUNDING) ? t : r->first;
+        r->structural = !r->structural && t->verdict == STRUCTURAL ? t : r->structural;
+    }
+    free(w.flips);
+    free(w.x);
+    free(w.y);
+    free(w.p);
+    free(w.q);
+}
+
+void comparison_close(struct comparison *r)
+{
+    free(r->taps);
+    *r = (struct comparison){0};
+}

@@ -1,0 +1,298 @@
+/* tools/diff.c -- `verbatim diff`: which side is what, at which tokens; then the comparison. */
+#include "tools/diff/diff.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct sides {
+    struct cli *c;
+    const char *path[2];
+    int is_model[2];
+    struct diff_side side[2];
+    struct bounds bounds;
+    int32_t *ids;     /* what a model reads */
+    size_t count;
+};
+
+/* A MODEL: a GGUF file by its name, a directory by its config.json. */
+static int has_config(const char *path)
+{
+    size_t n = strlen(path);
+    if (n > 5 && !strcmp(path + n - 5, ".gguf"))
+        return 1;
+    char *inside = vb_path(NULL, path, "config.json");
+    int is = inside && vb_file_exists(inside);
+    vb_free(NULL, inside);
+    return is;
+}
+
+static int wants_scores(const struct diff_side *side)
+{
+    for (size_t i = 0; i < side->count; i++)
+        if (strstr(side->series[i].name, ".self_attn.scores."))
+            return 1;
+    return 0;
+}
+
+/* The tokens that a model reads: --tokens, else those of the dump beside it. */
+static int choose_tokens(struct sides *s)
+{
+    const struct diff_side *dump = !s->is_model[0] ? &s->side[0] : !s->is_model[1] ? &s->side[1] : NULL;
+    if (dump && !dump->token_count && dump == &s->side[0] && !s->is_model[1])
+        dump = &s->side[1];
+    if (s->c->tokens)
+        return cli_ids(s->c, s->c->tokens, &s->ids, &s->count);
+    if (!dump || !dump->token_count)
+        return EXIT_DONE;
+    s->ids = malloc(dump->token_count * sizeof *s->ids);
+    if (!s->ids)
+        abort();
+    memcpy(s->ids, dump->tokens, dump->token_count * sizeof *s->ids);
+    s->count = dump->token_count;
+    return EXIT_DONE;
+}
+
+static int check_tokens(struct sides *s, const struct cli *model)
+{
+    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER; /* the command line's or the dump's */
+    if (!s->count)
+        return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
+                        model->model_dir);
+    for (size_t i = 0; i < s->count; i++)
+        if (s->ids[i] < 0 || s->ids[i] >= vb_vocab_size(model->model))
+            return cli_fail(s->c, wrong, "token %zu is %d, outside the vocabulary of %d", i, s->ids[i], vb_vocab_size(model->model));
+    if ((long long)s->count > vb_max_positions(model->model))
+        return cli_fail(s->c, wrong, "there are %zu tokens, max_position_embeddings is %d", s->count,
+                        (int)vb_max_positions(model->model));
+    return EXIT_DONE;
+}
+
+/* Options are the one model's, or B's when both are: A is then the engine as it runs by itself, but in the precision that a
+ * reference is asked for. */
+static void options_of(const struct sides *s, int i, struct cli *model)
+{
+    *model = *s->c;
+    model->model = NULL;
+    model->tokenizer = NULL;
+    model->n = -1;
+    model->taps = model->names = NULL;
+    model->model_dir = s->path[i];
+    if (i == 0 && s->is_model[1]) {
+        model->session.threads = model->session.prefill_chunk = 0;
+        model->session.isa = NULL;
+        model->precision = s->c->reference ? s->c->precision : NULL;
+        model->as = model->convention = NULL;
+        model->context = -1;
+        model->reference = 0;
+    }
+}
+
+static int compute_side(struct sides *s, int i, int scores)
+{
+    struct cli model;
+    options_of(s, i, &model);
+    int code = cli_open(&model);
+    if (code == EXIT_DONE)
+        code = check_tokens(s, &model);
+    if (code == EXIT_DONE)
+        code = diff_dump(&model, s->ids, s->count, 0, scores, &s->side[i]);
+    s->side[i].path = s->path[i];
+    if (code == EXIT_DONE)
+        s->side[i].layers = model.model->config.num_hidden_layers;
+    cli_close(&model);
+    return code;
+}
+
+/* What rounding may do is measured on the model, if there is one and its tokens are known. Where a side computes in more than
+ * linear layers what the reference of precision bf16 rounds there, the bound is scaled by its unit roundoff: from half an
+ * ulp of f32, so what is measured is the reference that rounds nothing; no x of quantised matrices either (diff_bound.c). */
+static int measure(struct sides *s)
+{
+    struct cli model;
+    int which = s->is_model[1] ? 1 : 0, runs = s->c->runs >= 0 ? (int)s->c->runs : 8;
+    const char *dir = s->c->model_of_bound ? s->c->model_of_bound : s->is_model[which] ? s->path[which] : NULL;
+    if (!dir && s->c->runs > 0)
+        return cli_fail(s->c, EXIT_USAGE, "--runs wants a model: A or B, or --model DIR");
+    if (!dir || !runs)
+        return EXIT_DONE;
+    options_of(s, 1, &model);
+    model.model_dir = dir;
+    if (s->bounds.arithmetic != DIFF_F32)
+        model.precision = NULL;
+    int code = cli_open(&model);
+    if (code == EXIT_DONE)
+        code = check_tokens(s, &model);
+    if (code == EXIT_DONE)
+        code = bounds_measure(&model, &s->bounds, runs, s->ids, s->count, wants_scores(&s->side[0]) && wants_scores(&s->side[1]));
+    cli_close(&model);
+    return code;
+}
+
+static int read_dump(struct sides *s, int i, int layers)
+{
+    return diff_read(s->c, &s->side[i], s->path[i], s->c->names ? naming_find(s->c->names) : NULL, layers);
+}
+
+static int layers_of(struct sides *s, int i, int *layers)
+{
+    struct cli model;
+    options_of(s, i, &model);
+    if (!s->is_model[i])
+        model.model_dir = s->c->model_of_bound;
+    int code = cli_open(&model);
+    if (code == EXIT_DONE)
+        *layers = model.model->config.num_hidden_layers;
+    cli_close(&model);
+    return code;
+}
+
+/* Dumps are read first: a model reads their tokens. A model, or else a manifest, says how many layers the target has, which
+ * names of MTP modules want to know: a dump that was read without that is read again. */
+static int read_all(struct sides *s)
+{
+    int code = EXIT_DONE, scores = 0, layers = -1;
+    for (int i = 0; i < 2 && code == EXIT_DONE && layers < 0; i++)
+        if (s->is_model[i] || s->c->model_of_bound)
+            code = layers_of(s, i, &layers);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        if (!s->is_model[i])
+            code = read_dump(s, i, layers);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        if (!s->is_model[i] && !s->side[i].has_manifest && s->side[!i].has_manifest && s->side[i].layers != s->side[!i].layers) {
+            layers = s->side[!i].layers;
+            diff_close(&s->side[i]);
+            code = read_dump(s, i, layers);
+        }
+    if (code == EXIT_DONE)
+        code = choose_tokens(s);
+    for (int i = 0; i < 2; i++)
+        scores |= !s->is_model[i] && wants_scores(&s->side[i]);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        if (s->is_model[i])
+            code = compute_side(s, i, scores);
+    return code;
+}
+
+/* Nothing compared is not the same as nothing different. */
+static int check_common(struct sides *s, const struct comparison *r)
+{
+    size_t compared = 0;
+    for (size_t i = 0; i < r->count; i++)
+        compared += r->taps[i].verdict != NOT_COMPARED;
+    if (compared)
+        return EXIT_DONE;
+    const char *name[2];
+    for (int i = 0; i < 2; i++) {
+        const json_t *note = json_array_get(s->side[i].notes, 0);
+        if (!s->side[i].count && note)
+            return cli_fail(s->c, EXIT_OTHER, "%s: there is nothing to compare: %.300s", s->path[i], json_string_value(note));
+        name[i] = s->side[i].count ? s->side[i].series[0].name : "nothing";
+    }
+    return cli_fail(s->c, EXIT_OTHER,
+                    "A and B have no %s in common: A has %.100s, B has %.100s; --names says whose names they are",
+                    r->count ? "rows" : "names", name[0], name[1]);
+}
+
+/* What the bound wants to know of both sides: what a dump holds in F32 it may have computed from BF16. */
+static void look_over(struct sides *s)
+{
+    for (int i = 0; i < 2; i++)
+        for (size_t k = 0; k < s->side[i].count; k++) {
+            const struct diff_series *one = &s->side[i].series[k];
+            if (!diff_find(&s->side[!i], one->name, one->depth))
+                continue;
+            if (!s->bounds.arithmetic_given && one->dtype < s->bounds.arithmetic)
+                s->bounds.arithmetic = one->dtype;
+            if (!strstr(one->name, "head.output") && !strstr(one->name, ".self_attn.scores.") && one->width > s->bounds.longest)
+                s->bounds.longest = one->width;
+        }
+}
+
+/* Rows and names of the two sides side by side, and what the bound has to know of them. */
+static void join(struct sides *s)
+{
+    diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);
+    s->bounds.layers = s->side[0].layers > 0 ? s->side[0].layers : s->side[1].layers;
+    for (int i = 0; i < 2; i++)
+        for (size_t k = 0; k < s->side[i].count; k++)
+            if (s->side[i].layers < 0 && s->side[i].series[k].layer >= s->bounds.layers)
+                s->bounds.layers = s->side[i].series[k].layer + 1;
+    look_over(s);
+}
+
+static int compare(struct sides *s)
+{
+    struct comparison r;
+    diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
+    int code = check_common(s, &r);
+    if (code == EXIT_DONE) {
+        struct diff_told told = {&s->side[0], &s->side[1], &r, &s->bounds, s->count};
+        code = r.verdict > ROUNDING || (r.verdict == ROUNDING && s->c->bits) ? EXIT_DIFFERENCE : EXIT_DONE;
+        if (s->c->json) {
+            int printed = cli_print_json(diff_json(&told));
+            code = printed == EXIT_DONE ? code : printed;
+        } else {
+            diff_print(&told, s->c->all);
+        }
+    }
+    comparison_close(&r);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    struct sides s = {.c = c, .path = {c->model_dir, c->other}};
+    const char *arithmetic = c->arithmetic;
+    s.bounds.arithmetic_given = arithmetic != NULL;
+    s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
+    for (int i = 0; i < 2; i++)
+        s.is_model[i] = has_config(s.path[i]);
+    int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->reference ||
+                                                        c->session.prefill_chunk || c->context > 0;
+    if (!models && (compute || (!c->model_of_bound && (c->as || c->convention))))
+        return cli_fail(c, EXIT_USAGE, "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
+    if (models == 2 && !c->tokens)
+        return cli_fail(c, EXIT_USAGE, "A and B are both models: --tokens IDS is missing");
+    if (c->model_of_bound && !has_config(c->model_of_bound))
+        return cli_fail(c, EXIT_USAGE, "--model %s: it has no config.json", c->model_of_bound);
+    if (c->reference && c->context > 0)
+        return cli_fail(c, EXIT_USAGE, "--reference computes one pass over the tokens; --context does not go with it");
+    int code = read_all(&s);
+    if (code == EXIT_DONE) {
+        join(&s);
+        code = measure(&s);
+    }
+    if (code == EXIT_DONE)
+        code = compare(&s);
+    for (int i = 0; i < 2; i++)
+        diff_close(&s.side[i]);
+    bounds_close(&s.bounds);
+    free(s.ids);
+    return code;
+}
+
+const struct command command_diff = {
+    "diff", "two dumps, or a dump and a model: the first difference, and what it is",
+    "usage: verbatim diff A B [OPTIONS]\n\n"
+    "A and B: a dump (a .safetensors file, ours or another engine's, or a directory with dump.safetensors), or a MODEL, which\n"
+    "is computed at the tokens of the other side, so that one token chosen differently does not cascade. With two MODELs\n"
+    "(which may be the same) A is the engine as it runs by itself, and the options below are B's; with --reference\n"
+    "--precision is A's too.\n\n"
+    "  --reference            the MODEL by the reference, in double\n"
+    "  --tokens IDS           5,6,7 or @FILE: where no manifest tells them, or instead\n"
+    "  --names SYSTEM         a dump without manifest is in the names of hf, llama.cpp, megatron, sglang or vllm\n"
+    "  --layout-a, --layout-b LAYOUT   q_rope and k_rope of a dump without manifest: interleaved or halves\n"
+    "  --model DIR            measures the bound when A and B are both dumps\n"
+    "  --runs N               perturbed runs of the reference that measure the bound (8; 0: a priori, by dtype and depth)\n"
+    "  --arithmetic DTYPE     f32, f16 or bf16: what the coarser side computes in; without it, what it is stored in. bf16\n"
+    "                         also where it rounds to groups of 8 bits in a way of its own\n"
+    "  --bits                 rounding is a difference: exit code 3\n"
+    "  --all                  every tap in the table, not only those that differ\n"
+    "  --json                 one object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes\n"
+    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate, for the MODEL.\n\n"
+    "Per tap: equal bits, ULPs, largest distance, the same relative to the row's largest number beside its bound, NMSE,\n"
+    "cosine. Numbers of two dtypes are rounded to the coarser first. Verdicts: identical; rounding (within the bound);\n"
+    "tie-flip (a choice of experts, or the best token, fell the other way by less than rounding explains; rows behind it are\n"
+    "not judged); structural. Exit code 0 for identical and rounding, 3 for the others.\n",
+    TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run};

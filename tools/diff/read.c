@@ -1,0 +1,518 @@
+/* tools/diff_read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
+ * header is checked by engine/safetensors.c, the manifest here. */
+#include "tools/diff/diff.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sha2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/files/checkpoint.h"
+#include "engine/base/json.h"
+
+struct entry { /* a tensor of the file */
+    char *name;
+    char dtype_name[16];
+    int ndim, told; /* told: by the manifest */
+    int64_t shape[TENSOR_MAX_DIMS];
+    size_t begin, end;
+};
+
+struct reader {
+    struct cli *c;
+    struct diff_side *side;
+    const struct naming *names;
+    const char *path;     /* of the file */
+    struct entry *entries;
+    size_t count;
+};
+
+static void *must(void *p)
+{
+    if (!p)
+        abort();
+    return p;
+}
+
+static void note(struct diff_side *side, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct diff_side *side, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    json_array_append_new(side->notes, json_string(text));
+}
+
+/* --- the file --- */
+
+static int take_entry(void *context, const struct safetensors_entry *e, vb_error *err)
+{
+    struct reader *r = context;
+    (void)err;
+    r->entries = must(realloc(r->entries, (r->count + 1) * sizeof *r->entries));
+    struct entry *to = &r->entries[r->count++];
+    *to = (struct entry){.name = must(strdup(e->tensor.name)), .ndim = e->tensor.ndim, .begin = e->begin, .end = e->end};
+    memcpy(to->dtype_name, e->tensor.dtype_name, sizeof to->dtype_name);
+    memcpy(to->shape, e->tensor.shape, sizeof to->shape);
+    return 0;
+}
+
+static int map_file(struct reader *r)
+{
+    struct diff_side *side = r->side;
+    struct stat st;
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
+        if (fd >= 0)
+            close(fd);
+        return code;
+    }
+    side->size = (size_t)st.st_size;
+    side->bytes = side->size ? mmap(NULL, side->size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    close(fd);
+    if (side->bytes == MAP_FAILED || !side->bytes) {
+        side->bytes = NULL;
+        return cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, side->size ? strerror(errno) : "it is empty");
+    }
+    vb_error err = {0};
+    if (safetensors_parse(side->bytes, side->size, side->size, r->path, take_entry, r, NULL, &err))
+        return cli_error(r->c, &err);
+    return EXIT_DONE;
+}
+
+/* 0 when diff has no such dtype. */
+static size_t dtype_of(const char *name, enum diff_dtype *dtype)
+{
+    static const struct { const char *name; enum diff_dtype dtype; size_t item; } known[] = {
+        {"F64", DIFF_F64, 8}, {"F32", DIFF_F32, 4}, {"F16", DIFF_F16, 2}, {"BF16", DIFF_BF16, 2},
+        {"I32", DIFF_INTEGERS, 4}, {"I64", DIFF_INTEGERS, 8}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i].name, name)) {
+            *dtype = known[i].dtype;
+            return known[i].item;
+        }
+    return 0;
+}
+
+/* Whether there are numbers in it that diff can read; if not, it is noted. */
+static int is_readable(struct reader *r, const struct entry *e, enum diff_dtype *dtype)
+{
+    if (!dtype_of(e->dtype_name, dtype))
+        note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
+    else if (e->begin == e->end)
+        note(r->side, "%s is empty: left out", e->name);
+    else
+        return 1;
+    return 0;
+}
+
+/* --- rows --- */
+
+static void add_row(struct diff_series *s, struct diff_row row)
+{
+    const struct diff_row *newest = s->count ? &s->rows[s->count - 1] : NULL;
+    s->disordered |= newest && (newest->sequence != row.sequence || newest->index >= row.index);
+    for (size_t i = s->disordered ? s->count : 0; i-- > 0;)
+        if (s->rows[i].sequence == row.sequence && s->rows[i].index == row.index) {
+            s->rows[i] = row; /* computed again */
+            return;
+        }
+    if (s->count == s->room) {
+        s->room = 2 * s->room + 16;
+        s->rows = must(realloc(s->rows, s->room * sizeof *s->rows));
+    }
+    s->rows[s->count++] = row;
+}
+
+static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
+{
+    snprintf(key, NAMING_ROOM + 16, "%d %.300s", depth, name);
+    return key;
+}
+
+const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const json_t *place = json_object_get(side->places, place_key(key, name, depth));
+    return place ? &side->series[json_integer_value(place)] : NULL;
+}
+
+struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth)
+{
+    char key[NAMING_ROOM + 16];
+    const struct diff_series *found = diff_find(side, name, depth);
+    if (found)
+        return &side->series[found - side->series];
+    if (side->count == side->room)
+        side->series = must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
+    struct diff_series *s = &side->series[side->count];
+    int last, step, layer = naming_place(name, &step, &last);
+    *s = (struct diff_series){.name = must(strdup(name)), .layer = layer, .depth = depth, .step = step,
+                              .rank = last ? 1 << 20 : layer};
+    json_object_set_new(side->places, place_key(key, name, depth), json_integer((json_int_t)side->count++));
+    return s;
+}
+
+static void write_shape(const struct entry *e, char shape[64])
+{
+    size_t used = 0;
+    for (int d = 0; d < e->ndim; d++)
+        used += (size_t)snprintf(shape + used, 64 - used, "%s%lld", d ? "," : "[", (long long)e->shape[d]);
+    snprintf(shape + used, 64 - used, "%s]", e->ndim ? "" : "[");
+}
+
+/* Rows are the first extent. Without a manifest a batch of one may stand before it or between it and the rest: the numbers
+ * are the same. A single extent is one row. */
+static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *width)
+{
+    int d = 0;
+    *width = 1;
+    while (!has_line && d + 2 < e->ndim && e->shape[d] == 1)
+        d++;
+    int one = e->ndim == 0 || (e->ndim == 1 && !has_line);
+    *rows = one ? 1 : (size_t)e->shape[d];
+    for (int i = one ? 0 : d + 1; i < e->ndim; i++)
+        *width *= (size_t)e->shape[i];
+}
+
+static int fill(struct reader *r, const struct entry *e, struct diff_series *s, const json_t *line)
+{
+    enum diff_dtype dtype = DIFF_F32;
+    size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
+    const char *data = (const char *)r->side->bytes + e->begin;
+    shape_of(e, line != NULL, &rows, &width);
+    int scores = strstr(s->name, ".self_attn.scores.") != NULL;
+    if (s->item && ((width != s->width && !scores) || item != s->item)) {
+        note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
+        return EXIT_DONE;
+    }
+    s->dtype = dtype;
+    s->item = item;
+    s->width = width > s->width ? width : s->width;
+    s->known_rows = line != NULL;
+    write_shape(e, s->shape);
+    if (line)
+        s->layout = json_string_value(json_object_get(line, "layout"));
+    s->layout = !s->layout ? NULL : !strcmp(s->layout, "halves") ? "halves" : "interleaved";
+    for (size_t i = 0; i < rows; i++) {
+        struct diff_row row = {0, (int32_t)i, -1, width, data + i * width * item};
+        if (line) {
+            row.sequence = (int32_t)json_integer_value(json_array_get(json_object_get(line, "sequence"), i));
+            row.index = (int32_t)json_integer_value(json_array_get(json_object_get(line, "index"), i));
+            row.token = (int32_t)json_integer_value(json_array_get(json_object_get(line, "token"), i));
+            json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
+            if (draft < 0 || (draft > 0 && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i)))))
+                continue; /* padding, a draft that does not stand, or a module's row that was computed to draft on */
+            add_row(s, row);
+        } else {
+            if (s->count == s->room)
+                s->rows = must(realloc(s->rows, (s->room = rows) * sizeof *s->rows));
+            s->rows[s->count++] = row;
+        }
+    }
+    return EXIT_DONE;
+}
+
+/* --- with a manifest --- */
+
+static int bad_line(struct reader *r, const char *manifest, size_t number, const char *what)
+{
+    return cli_fail(r->c, EXIT_OTHER, "%s: line %zu: %s", manifest, number, what);
+}
+
+static const char *manifest_fault(const json_t *line, const struct entry *e)
+{
+    static const char *const lists[] = {"sequence", "token", "index"};
+    if (!json_is_string(json_object_get(line, "tensor")) || !json_is_string(json_object_get(line, "name")))
+        return "not a line of a dump's manifest: tensor or name is missing";
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *place = json_object_get(line, i ? "mtp_depth" : "layer");
+        if (json_is_integer(place) && (json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
+            return "layer and mtp_depth are whole numbers from 0, or null";
+    }
+    for (size_t i = 0; e && i < 3; i++) {
+        const json_t *list = json_object_get(line, lists[i]), *number;
+        size_t k;
+        if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != (size_t)e->shape[0])
+            return "sequence, token or index has another number of rows than the tensor";
+        json_array_foreach((json_t *)(uintptr_t)list, k, number)
+            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) || /* -1: the phantom row */
+                json_integer_value(number) > INT32_MAX)
+                return "sequence, token and index are whole numbers from 0 (index: from -1)";
+    }
+    return NULL;
+}
+
+static struct entry *entry_named(struct reader *r, const char *name, size_t *hint)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        struct entry *e = &r->entries[(i + *hint) % r->count];
+        if (!strcmp(e->name, name)) {
+            *hint = (size_t)(e - r->entries) + 1;
+            return e;
+        }
+    }
+    return NULL;
+}
+
+static int manifest_line(struct reader *r, const char *manifest, size_t number, const json_t *line, size_t *hint,
+                         size_t *missing, size_t *changed)
+{
+    const char *fault = manifest_fault(line, NULL);
+    struct entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")), hint);
+    if (!fault && e)
+        fault = manifest_fault(line, e);
+    if (fault)
+        return bad_line(r, manifest, number, fault);
+    if (!e) {
+        ++*missing;
+        return EXIT_DONE;
+    }
+    enum diff_dtype dtype;
+    char digest[SHA256_DIGEST_STRING_LENGTH];
+    const json_t *sha = json_object_get(line, "sha256"), *depth = json_object_get(line, "mtp_depth");
+    const json_t *layer = json_object_get(line, "layer");
+    e->told = 1;
+    SHA256Data((const uint8_t *)r->side->bytes + e->begin, e->end - e->begin, digest);
+    if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
+        if (!(*changed)++)
+            note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
+                 e->name);
+    }
+    if (!is_readable(r, e, &dtype))
+        return EXIT_DONE;
+    int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
+    if (d >= 0 && json_is_integer(layer))
+        r->side->layers = (int)json_integer_value(layer) - d;
+    return fill(r, e, diff_series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
+}
+
+static int read_manifest(struct reader *r)
+{
+    size_t length = strlen(r->path), stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
+    size_t room = 0, number = 0, hint = 0, missing = 0, changed = 0;
+    char *manifest = must(malloc(length + 8)), *text = NULL;
+    int code = EXIT_DONE;
+    sprintf(manifest, "%.*s.jsonl", (int)stem, r->path);
+    FILE *f = fopen(manifest, "rb");
+    for (ssize_t n; f && code == EXIT_DONE && (n = getline(&text, &room, f)) > 0;) {
+        json_t *line = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+        r->side->has_manifest = 1;
+        code = json_is_object(line) ? manifest_line(r, manifest, ++number, line, &hint, &missing, &changed)
+                                    : bad_line(r, manifest, number + 1, "it is not a JSON object: is the manifest cut short?");
+        json_decref(line);
+    }
+    if (f)
+        fclose(f);
+    if (missing)
+        note(r->side, "%s lists %zu tensors that the file lacks: the dump is partial", manifest, missing);
+    if (changed > 1)
+        note(r->side, "%s: %zu tensors are not what the manifest has the SHA-256 of", r->path, changed);
+    free(text);
+    free(manifest);
+    return code;
+}
+
+/* The target's tokens, as far as rows without a gap tell them; row i of MTP depth k reads token i + k + 1. */
+static void gather_tokens(struct diff_side *side)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < side->count; i++)
+        for (size_t k = 0; k < side->series[i].count; k++)
+            most = (size_t)side->series[i].rows[k].index + 1 > most ? (size_t)side->series[i].rows[k].index + 1 : most;
+    if (most > 1 << 24)
+        return;
+    side->tokens = must(malloc((most + 1) * sizeof *side->tokens));
+    for (size_t i = 0; i < most; i++)
+        side->tokens[i] = -1;
+    for (size_t i = 0; i < side->count; i++)
+        for (size_t k = 0; k < side->series[i].count && side->series[i].depth < 0; k++)
+            if (side->series[i].rows[k].sequence == 0 && side->series[i].rows[k].index >= 0)
+                side->tokens[side->series[i].rows[k].index] = side->series[i].rows[k].token;
+    while (side->token_count < most && side->tokens[side->token_count] >= 0)
+        side->token_count++;
+}
+
+/* --- without one --- */
+
+static int text_tokens(struct diff_side *side, const char *text)
+{
+    char *end;
+    for (const char *p = text; p && *p; p = *end == ',' ? end + 1 : end) {
+        long id = strtol(p, &end, 10);
+        if (end == p || id < 0 || id > INT32_MAX || (*end && *end != ','))
+            return -1;
+        side->tokens = must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
+        side->tokens[side->token_count++] = (int32_t)id;
+    }
+    return 0;
+}
+
+/* tools/hf_dump.py writes the tokens into __metadata__, golden/truth has a tensor of them. */
+static void file_tokens(struct reader *r, const struct entry *e)
+{
+    struct diff_side *side = r->side;
+    uint64_t length;
+    memcpy(&length, side->bytes, sizeof length);
+    json_t *header = e ? NULL : json_loadb((const char *)side->bytes + 8, length, 0, NULL);
+    if (header && text_tokens(side, json_string_value(json_object_get(json_object_get(header, "__metadata__"), "tokens"))))
+        side->token_count = 0;
+    json_decref(header);
+    for (int64_t i = 0; e && i < e->shape[0]; i++) {
+        struct diff_series s = {.dtype = DIFF_INTEGERS, .item = e->dtype_name[1] == '6' ? 8 : 4, .width = 1};
+        struct diff_row row = {.width = 1, .data = (const char *)side->bytes + e->begin + (size_t)i * s.item};
+        double x;
+        diff_numbers(&s, &row, &x);
+        side->tokens = must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
+        side->tokens[side->token_count++] = (int32_t)x;
+    }
+}
+
+static int depth_of(const struct diff_side *side, const char *name)
+{
+    int step, last, layer = naming_place(name, &step, &last);
+    return side->layers >= 0 && layer >= side->layers ? layer - side->layers : -1;
+}
+
+/* A layer with names that only MTP modules have ends the target's. */
+static void guess_layers(struct reader *r)
+{
+    static const char *const only_mtp[] = {".enorm.", ".hnorm.", ".eh_proj.", ".shared_head."};
+    for (size_t i = 0; i < r->count && r->side->layers < 0; i++)
+        for (size_t k = 0; k < 4; k++) {
+            int step, last, layer = naming_place(r->entries[i].name, &step, &last);
+            if (layer >= 0 && strstr(r->entries[i].name, only_mtp[k]) && (r->side->layers < 0 || layer < r->side->layers))
+                r->side->layers = layer;
+        }
+}
+
+static int foreign(struct reader *r, const struct entry *e)
+{
+    enum diff_dtype dtype;
+    char name[NAMING_ROOM], *at;
+    if (!is_readable(r, e, &dtype))
+        return EXIT_DONE;
+    if (!strcmp(e->name, "tokens") && e->ndim == 1 && dtype == DIFF_INTEGERS) {
+        if (!r->side->token_count)
+            file_tokens(r, e);
+        return EXIT_DONE;
+    }
+    if ((at = strrchr(e->name, '@')) && at[1]) {
+        note(r->side, "%s is of a later pass, and no manifest says which rows it has: left out", e->name);
+        return EXIT_DONE;
+    }
+    naming_from(r->names ? r->names : naming_find("hf"), e->name, r->side->layers, name);
+    size_t before = r->side->count;
+    struct diff_series *s = diff_series_of(r->side, name, depth_of(r->side, name));
+    if (r->side->count == before)
+        return cli_fail(r->c, EXIT_OTHER, "%s: two tensors are %s, one of them is called %s", r->path, name, e->name);
+    return fill(r, e, s, NULL);
+}
+
+/* Whose rows an expert has is told by the router. */
+static void expert_rows(struct diff_side *side)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        struct diff_series *s = &side->series[i];
+        char router[64], *experts = strstr(s->name, ".mlp.experts.");
+        snprintf(router, sizeof router, "model.layers.%d.mlp.gate.experts", s->layer);
+        const struct diff_series *chosen = experts && !s->known_rows ? diff_find(side, router, s->depth) : NULL;
+        if (!chosen || chosen->dtype != DIFF_INTEGERS)
+            continue;
+        double *x = must(malloc((chosen->width + 1) * sizeof *x)), expert = strtod(experts + 13, NULL);
+        size_t n = 0;
+        for (int write = 0; write < 2 && (!write || n == s->count); write++) {
+            n = 0;
+            for (size_t k = 0; k < chosen->count; k++) {
+                diff_numbers(chosen, &chosen->rows[k], x);
+                for (size_t j = 0; j < chosen->width; j++)
+                    if (x[j] == expert && n++ < s->count && write)
+                        s->rows[n - 1].index = chosen->rows[k].index;
+            }
+        }
+        free(x);
+    }
+}
+
+/* --- all of it --- */
+
+static int by_place(const void *p, const void *q)
+{
+    const struct diff_series *a = p, *b = q;
+    long x[] = {a->depth, a->rank, a->step}, y[] = {b->depth, b->rank, b->step};
+    for (size_t i = 0; i < 3; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    size_t n = strlen(a->name), m = strlen(b->name);
+    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* expert 9 before expert 10 */
+}
+
+void diff_sort(struct diff_side *side)
+{
+    char key[NAMING_ROOM + 16];
+    if (side->count)
+        qsort(side->series, side->count, sizeof *side->series, by_place);
+    json_object_clear(side->places);
+    for (size_t i = 0; i < side->count; i++)
+        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth),
+                            json_integer((json_int_t)i));
+}
+
+int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
+{
+    struct reader r = {.c = c, .side = side, .names = names};
+    struct stat st;
+    char *inside = vb_path(NULL, path, "dump.safetensors");
+    int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
+    *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
+    r.path = is_dir ? must(inside) : path;
+    if (is_dir && !vb_file_exists(inside))
+        code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
+    else
+        code = map_file(&r);
+    if (code == EXIT_DONE)
+        code = read_manifest(&r);
+    if (code == EXIT_DONE && side->has_manifest)
+        gather_tokens(side);
+    else if (code == EXIT_DONE)
+        file_tokens(&r, NULL);
+    if (side->layers < 0)
+        guess_layers(&r);
+    for (size_t i = 0; i < r.count && code == EXIT_DONE; i++)
+        if (!r.entries[i].told)
+            code = foreign(&r, &r.entries[i]);
+    if (code == EXIT_DONE) {
+        diff_sort(side);
+        expert_rows(side);
+    }
+    for (size_t i = 0; i < r.count; i++)
+        free(r.entries[i].name);
+    free(r.entries);
+    vb_free(NULL, inside);
+    return code;
+}
+
+void diff_close(struct diff_side *side)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        free(side->series[i].name);
+        free(side->series[i].rows);
+    }
+    for (size_t i = 0; i < side->owned_count; i++)
+        free(side->owned[i]);
+    free(side->owned);
+    free(side->series);
+    free(side->tokens);
+    json_decref(side->notes);
+    json_decref(side->places);
+    if (side->bytes)
+        munmap(side->bytes, side->size);
+    *side = (struct diff_side){0};
+}

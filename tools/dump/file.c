@@ -1,0 +1,339 @@
+/* tools/dump_file.c -- gathers the rows of a pass by name, then writes them: a tensor, and a line of the manifest. */
+#include "tools/dump/dump.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <sha2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct dump_tensor {
+    struct dump_tensor *next, *previous;
+    char *name;
+    int32_t layer, depth;
+    size_t rows, room, outer, inner; /* inner: the widest so far (rows of attention scores grow) */
+    enum dump_dtype dtype;
+    vb_tap_row *row;
+    size_t *width;                   /* [rows]: inner of each */
+    char *data;                      /* the rows, one after the other */
+    size_t size, data_room;
+};
+
+static const size_t dtype_size[] = {4, 8, 4};
+static const char *const dtype_name[] = {"F32", "F64", "I32"};
+
+static void *must(void *p)
+{
+    if (!p)
+        abort();
+    return p;
+}
+
+static int fail(struct dump *d, const char *path)
+{
+    if (!d->error[0])
+        snprintf(d->error, sizeof d->error, "%s: cannot write: %s", path, strerror(errno));
+    return -1;
+}
+
+static void split_globs(struct dump *d, const char *taps)
+{
+    for (const char *p = taps; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ',')) {
+        d->globs = must(realloc(d->globs, (d->glob_count + 1) * sizeof *d->globs));
+        d->matched = must(realloc(d->matched, (d->glob_count + 1) * sizeof *d->matched));
+        d->globs[d->glob_count] = must(strndup(p, strcspn(p, ",")));
+        d->matched[d->glob_count++] = 0;
+    }
+}
+
+int dump_begin(struct dump *d, const char *path, const char *taps)
+{
+    static const char suffix[] = ".safetensors";
+    size_t length = strlen(path), n = sizeof suffix - 1;
+    int is_file = length > n && !strcmp(path + length - n, suffix);
+    char *file = must(malloc(length + 32));
+    *d = (struct dump){.pass = (uint64_t)-1, .named = must(json_object())};
+    split_globs(d, taps);
+    if (is_file)
+        strcpy(file, path);
+    else
+        sprintf(file, "%s/dump%s", path, suffix);
+    size_t stem = strlen(file) - n;
+    d->manifest_path = must(malloc(stem + 8));
+    sprintf(d->manifest_path, "%.*s.jsonl", (int)stem, file);
+    d->manifest_part = must(malloc(stem + 48));
+    sprintf(d->manifest_part, "%s.%ld.part", d->manifest_path, (long)getpid());
+    if (!is_file && !mkdir(path, 0777))
+        d->made_directory = must(strdup(path));
+    else if (!is_file && errno != EEXIST)
+        fail(d, path);
+    if (!d->error[0] && tensors_begin(&d->tensors, file))
+        snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
+    if (!d->error[0] && !(d->manifest = fopen(d->manifest_part, "wb")))
+        fail(d, d->manifest_path);
+    free(file);
+    return d->error[0] ? -1 : 0;
+}
+
+int dump_wants_scores(const struct dump *d, int layers, int heads)
+{
+    char name[80];
+    for (size_t i = 0; i < d->glob_count; i++)
+        for (int n = 0; n < layers * heads; n++) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.scores.%d", n / heads, n % heads);
+            if (!fnmatch(d->globs[i], name, 0))
+                return 1;
+        }
+    return 0;
+}
+
+static int wanted(struct dump *d, const char *name)
+{
+    int any = d->glob_count == 0;
+    for (size_t i = 0; i < d->glob_count; i++)
+        if (!fnmatch(d->globs[i], name, 0))
+            d->matched[i] = any = 1;
+    return any;
+}
+
+/* --- one pass --- */
+
+static void free_tensor(struct dump_tensor *t)
+{
+    free(t->name);
+    free(t->row);
+    free(t->width);
+    free(t->data);
+    free(t);
+}
+
+/* Rows of equal width, those that are shorter filled up with what a masked score is. */
+static void pad(struct dump_tensor *t)
+{
+    size_t size = dtype_size[t->dtype], row = t->outer * t->inner * size;
+    char *padded = must(malloc(t->rows * row + 1)), *from = t->data;
+    for (size_t r = 0; r < t->rows; r++) {
+        memcpy(padded + r * row, from, t->width[r] * size);
+        from += t->width[r] * size;
+        for (size_t i = t->width[r]; i < t->inner; i++) {
+            if (t->dtype == DUMP_F64)
+                ((double *)(void *)(padded + r * row))[i] = -INFINITY;
+            else
+                ((float *)(void *)(padded + r * row))[i] = -INFINITY;
+        }
+    }
+    free(t->data);
+    t->data = padded;
+    t->size = t->rows * row;
+}
+
+static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const vb_tap_row *row)
+{
+    if (t->depth >= 0 || row->draft == 0)
+        return json_null();
+    for (size_t i = 0; i < d->emitted_count; i++)
+        if (d->emitted[i].index == (size_t)row->index && d->emitted[i].draft == row->draft)
+            return json_true();
+    return json_false();
+}
+
+/* Modules draft for the round that comes. */
+static int64_t step_of(const struct dump *d, const struct dump_tensor *t)
+{
+    return d->step + (t->depth >= 0 && d->prompt_done && d->decodes);
+}
+
+static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, const char *key)
+{
+    char digest[SHA256_DIGEST_STRING_LENGTH];
+    json_t *lists[8], *shape = json_array(), *line;
+    const char *last = strrchr(t->name, '.');
+    int has_rope = !strcmp(last, ".q_rope") || !strcmp(last, ".k_rope") || strstr(t->name, "kv_a_proj_with_mqa.output") ||
+                   strstr(t->name, "q_b_proj.output") || strstr(t->name, "q_proj.output");
+    for (size_t i = 0; i < 8; i++)
+        lists[i] = json_array();
+    for (size_t r = 0; r < t->rows; r++) {
+        const vb_tap_row *row = &t->row[r];
+        int32_t numbers[] = {row->sequence, row->token, row->index, row->position, row->slot, row->draft};
+        for (size_t i = 0; i < 6; i++)
+            json_array_append_new(lists[i], json_integer(numbers[i]));
+        json_array_append_new(lists[6], accepted(d, t, row));
+        json_array_append_new(lists[7], row->draft > 0 && t->depth < 0 ? json_integer(row->parent) : json_null());
+    }
+    json_array_append_new(shape, json_integer((json_int_t)t->rows));
+    if (t->outer > 1)
+        json_array_append_new(shape, json_integer((json_int_t)t->outer));
+    json_array_append_new(shape, json_integer((json_int_t)t->inner));
+    SHA256Data((const uint8_t *)t->data, t->size, digest);
+    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
+                     "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
+                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t), "pass",
+                     (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
+                     "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
+                     "shape", shape, "dtype", dtype_name[t->dtype],
+                     "layout", has_rope ? json_string(d->layout) : json_null(), "sha256", digest);
+    return must(line);
+}
+
+/* What the file calls it. One name for two values would lose one of them. */
+static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMING_ROOM])
+{
+    snprintf(name, NAMING_ROOM, "%s", t->name);
+    if (!d->naming)
+        return;
+    naming_to(d->naming, t->name, d->layers, name);
+    const char *before = json_string_value(json_object_get(d->named, name));
+    if (before && strcmp(before, t->name) && !d->error[0])
+        snprintf(d->error, sizeof d->error, "--names: %s and %s would both be %s", before, t->name, name);
+    json_object_set_new(d->named, name, json_string(t->name));
+}
+
+/* Everything that a pass has told. The name alone where it comes for the first time, else with the pass's number. */
+static void flush(struct dump *d)
+{
+    for (struct dump_tensor *t = d->first, *next; t; t = next) {
+        size_t shape[3] = {t->rows, t->outer, t->inner}, rank = 3;
+        char name[NAMING_ROOM], key[NAMING_ROOM + 32];
+        next = t->next;
+        name_of(d, t, name);
+        strcpy(key, name);
+        if (json_object_get(d->tensors.header, key))
+            sprintf(key, "%s@%llu", name, (unsigned long long)d->pass);
+        if (t->size != t->rows * t->outer * t->inner * dtype_size[t->dtype])
+            pad(t);
+        if (t->outer == 1) {
+            shape[1] = t->inner;
+            rank = 2;
+        }
+        if (tensors_add(&d->tensors, key, dtype_name[t->dtype], shape, rank, t->data, t->size) && !d->error[0])
+            snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
+        json_t *line = manifest_line(d, t, key);
+        if (!d->error[0] && (json_dumpf(line, d->manifest, JSON_COMPACT) || fputc('\n', d->manifest) == EOF))
+            fail(d, d->manifest_path);
+        json_decref(line);
+        free_tensor(t);
+        d->tensor_count++;
+    }
+    d->first = d->last = NULL;
+    d->emitted_count = 0;
+}
+
+static void begin_pass(struct dump *d, const struct dump_rows *r)
+{
+    flush(d);
+    d->pass = r->pass;
+    if (r->depth >= 0)
+        return;
+    if (d->prompt_done)
+        d->step++;
+    else if ((size_t)r->row[r->rows - 1].index + 1 == d->prompt)
+        d->prompt_done = 1;
+}
+
+/* The newest first: pieces of a name come soon after each other. */
+static struct dump_tensor *tensor_of(struct dump *d, const struct dump_rows *r)
+{
+    for (struct dump_tensor *t = d->last; t; t = t->previous)
+        if (!strcmp(t->name, r->name))
+            return t;
+    struct dump_tensor *t = must(calloc(1, sizeof *t));
+    t->name = must(strdup(r->name));
+    t->layer = r->layer;
+    t->depth = r->depth;
+    t->outer = r->outer;
+    t->dtype = r->dtype;
+    t->previous = d->last;
+    if (d->last)
+        d->last->next = t;
+    else
+        d->first = t;
+    d->last = t;
+    return t;
+}
+
+void dump_rows(struct dump *d, const struct dump_rows *r)
+{
+    if (r->pass != d->pass)
+        begin_pass(d, r);
+    if (!wanted(d, r->name))
+        return;
+    struct dump_tensor *t = tensor_of(d, r);
+    size_t size = dtype_size[r->dtype], bytes = r->rows * r->outer * r->inner * size;
+    if (t->rows + r->rows > t->room) {
+        t->room = 2 * t->room + r->rows;
+        t->row = must(realloc(t->row, t->room * sizeof *t->row));
+        t->width = must(realloc(t->width, t->room * sizeof *t->width));
+    }
+    if (t->size + bytes > t->data_room) {
+        t->data_room = 2 * t->data_room + bytes;
+        t->data = must(realloc(t->data, t->data_room));
+    }
+    for (size_t i = 0; i < r->rows; i++)
+        for (size_t o = 0; o < r->outer; o++, t->size += r->inner * size)
+            memcpy(t->data + t->size, (const char *)r->data + (i * r->stride + o * r->outer_stride) * size, r->inner * size);
+    for (size_t i = 0; i < r->rows; i++, t->rows++) {
+        t->row[t->rows] = r->row[i];
+        t->width[t->rows] = r->outer * r->inner;
+    }
+    t->inner = t->inner > r->inner ? t->inner : r->inner;
+}
+
+void dump_emitted(struct dump *d, size_t index, int draft)
+{
+    if (d->emitted_count < sizeof d->emitted / sizeof *d->emitted)
+        d->emitted[d->emitted_count++] = (struct dump_emitted){index, draft};
+}
+
+int dump_end(struct dump *d, int *usage, size_t *tensors)
+{
+    flush(d);
+    *tensors = d->tensor_count;
+    *usage = 0;
+    for (size_t i = 0; i < d->glob_count && !d->error[0]; i++)
+        if (!d->matched[i]) {
+            *usage = 1;
+            snprintf(d->error, sizeof d->error, "--taps %s: no intermediate value has such a name; README, \"Taps\", lists them",
+                     d->globs[i]);
+        }
+    int bad = fclose(d->manifest) != 0;
+    d->manifest = NULL;
+    if (bad)
+        fail(d, d->manifest_path);
+    if (!d->error[0] && (tensors_finish(&d->tensors, cli_progress) || tensors_rename(&d->tensors)))
+        snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
+    if (!d->error[0] && rename(d->manifest_part, d->manifest_path)) /* both are whole by now */
+        fail(d, d->manifest_path);
+    int code = d->error[0] ? -1 : 0;
+    char error[sizeof d->error];
+    memcpy(error, d->error, sizeof error);
+    dump_abandon(d);
+    memcpy(d->error, error, sizeof error);
+    return code;
+}
+
+void dump_abandon(struct dump *d)
+{
+    for (struct dump_tensor *t = d->first, *next; t; t = next) {
+        next = t->next;
+        free_tensor(t);
+    }
+    if (d->manifest)
+        fclose(d->manifest);
+    if (d->manifest_part)
+        unlink(d->manifest_part);
+    tensors_close(&d->tensors);
+    if (d->made_directory)
+        rmdir(d->made_directory); /* nothing happens where something is in it */
+    free(d->made_directory);
+    for (size_t i = 0; i < d->glob_count; i++)
+        free(d->globs[i]);
+    free(d->globs);
+    free(d->matched);
+    json_decref(d->named);
+    free(d->manifest_path);
+    free(d->manifest_part);
+    *d = (struct dump){.pass = (uint64_t)-1};
+}

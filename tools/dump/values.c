@@ -1,0 +1,248 @@
+/* tools/dump_values.c -- where a dump's values come from: the engine's taps, or the reference's hook under our names. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/reference.h"
+#include "tools/dump/dump.h"
+
+struct target {
+    struct dump *dump;
+    int32_t layers;   /* of the target */
+    int depths;       /* MTP depths that read the tokens themselves */
+    int scores;       /* of attention are wanted */
+    const struct config *config;
+    /* what follows is the reference's */
+    const int32_t *ids;
+    size_t tokens;    /* of ids */
+    int depth;        /* MTP depth being computed, -1: the target */
+    struct conventions conventions;
+    size_t phantom;   /* 1 where the pass begins with the row of first-row=phantom */
+    vb_tap_row *rows; /* of its pass */
+    size_t count;
+    int32_t *experts; /* the reference's choice in `moe_layer`, [count, chosen] */
+    size_t chosen;
+    int moe_layer, residual_layer;
+};
+
+static void on_tap(void *context, const vb_tap *tap)
+{
+    struct target *t = context;
+    dump_rows(t->dump, &(struct dump_rows){.name = tap->name, .layer = tap->layer, .depth = tap->depth, .pass = tap->pass,
+                                           .rows = tap->rows, .row = tap->row, .outer = tap->outer, .inner = tap->inner,
+                                           .stride = tap->stride, .outer_stride = tap->outer_stride,
+                                           .dtype = tap->integers ? DUMP_I32 : DUMP_F32, .data = tap->data});
+    if (tap->layer >= 0 && t->dump->step == 0)
+        cli_progress("layer", (size_t)tap->layer + 1, (size_t)(t->layers + t->depths));
+}
+
+static int on_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    (void)depth, (void)context, (void)index, (void)logits, (void)hidden;
+    return 0;
+}
+
+static int on_token(void *context, const vb_event *event)
+{
+    struct target *t = context;
+    dump_emitted(t->dump, event->index, event->draft);
+    return 0;
+}
+
+static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size_t count)
+{
+    vb_session *session = NULL;
+    vb_error err = {0};
+    long long n = c->n > 0 ? c->n : 0;
+    c->session.tap = on_tap;
+    c->session.tap_context = t;
+    c->session.tap_scores = t->scores;
+    if (!c->session.prefill_chunk && !c->session.prefill) /* one pass, unless another chunk is asked for */
+        c->session.prefill_chunk = (int32_t)count;
+    int code = cli_session(c, count, n, &session);
+    if (code == EXIT_DONE) {
+        vb_result result;
+        vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .callback = on_token, .context = t};
+        int failed = vb_append(session, ids, count, &err) ||
+                     (n ? vb_generate(session, &g, &result, &err) : vb_evaluate(session, t->depths, on_row, NULL, &err));
+        if (failed)
+            code = cli_error(c, &err);
+    }
+    vb_session_close(session);
+    return code;
+}
+
+/* --- the reference: its names, and ours --- */
+
+static const struct { const char *reference, *ours; } names[] = {
+    {"taken", "hnorm.input"},
+    {"input_layernorm", "input_layernorm.output"}, {"q_a", "self_attn.q_a_proj.output"},
+    {"q_a_norm", "self_attn.q_a_layernorm.output"}, {"kv_a", "self_attn.kv_a_proj_with_mqa.output"},
+    {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
+    {"heads", "self_attn.o_proj.input"}, {"attention", "self_attn.o_proj.output"},
+    {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
+    {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
+    {"router_weights", "mlp.gate.weights"}, {"moe", "mlp.output"},
+    {"norm", "model.norm.output"}, {"enorm", "enorm.output"}, {"hnorm", "hnorm.output"}, {"concat", "eh_proj.input"},
+    {"eh_proj", "eh_proj.output"}, {"shared_head_norm", "shared_head.norm.output"},
+};
+
+static void add_reference(struct target *t, const char *name, int layer, const vb_tap_row *row, size_t rows, size_t outer,
+                          size_t inner, size_t stride, enum dump_dtype dtype, const void *data)
+{
+    char full[128];
+    if (layer < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "model.layers.%d.%s", layer, name);
+    dump_rows(t->dump, &(struct dump_rows){.name = full, .layer = layer, .depth = t->depth, .pass = (uint64_t)(t->depth + 1),
+                                           .rows = rows, .row = row, .outer = outer, .inner = inner, .stride = stride,
+                                           .outer_stride = inner, .dtype = dtype, .data = data});
+}
+
+static void add_matrix(struct target *t, const char *name, int layer, const struct reference_value *v, const double *data)
+{
+    size_t D = (size_t)v->cols;
+    add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
+}
+
+/* The rows of the pass that begins: MTP depth k reads k+1 tokens ahead. */
+static void reference_pass(struct target *t, int depth)
+{
+    const unsigned char *convention = t->conventions.value;
+    int phantom = depth >= 0 && convention[FIRST_ROW], ahead = depth + 1;
+    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* position of the first row */
+    t->depth = depth;
+    t->phantom = (size_t)phantom;
+    t->count = t->tokens - (size_t)ahead + t->phantom;
+    t->moe_layer = t->residual_layer = -1;
+    for (int i = 0; i < (int)t->count; i++)
+        t->rows[i] = (vb_tap_row){.token = t->ids[i - phantom + ahead], .index = i - phantom, .position = first + i, .slot = i,
+                                  .hidden_of = depth < 0 ? -1 : i - phantom, .hidden_depth = depth < 0 ? -1 : depth - 1};
+}
+
+/* Choices come as numbers in double. */
+static int32_t *integers(struct target *t, const char *name, const struct reference_value *v)
+{
+    size_t n = (size_t)v->rows * (size_t)v->cols, cols = (size_t)v->cols;
+    int32_t *numbers = malloc(n * sizeof *numbers);
+    if (!numbers)
+        abort();
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = (int32_t)v->data[i];
+    add_reference(t, name, v->layer, t->rows, t->count, 1, cols, cols, DUMP_I32, numbers);
+    return numbers;
+}
+
+/* After attention; then after the MLP: the layer's end, and the input of what follows. */
+static void reference_residual(struct target *t, const struct reference_value *v)
+{
+    int last = v->layer == t->residual_layer, next = v->layer + 1;
+    t->residual_layer = last ? -1 : v->layer;
+    add_matrix(t, last ? "output" : "post_attention_layernorm.input", v->layer, v, v->data);
+    if (last && t->depth >= 0)
+        add_matrix(t, "shared_head.norm.input", v->layer, v, v->data);
+    else if (last)
+        add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v, v->data);
+}
+
+/* What a pass begins with. */
+static void reference_embedding(struct target *t, const struct reference_value *v)
+{
+    reference_pass(t, v->layer < 0 ? -1 : v->layer - t->layers);
+    add_matrix(t, t->depth < 0 ? "model.embed_tokens.output" : "embed_tokens.output", v->layer, v, v->data);
+    if (t->depth < 0)
+        add_matrix(t, "input_layernorm.input", 0, v, v->data);
+}
+
+static void reference_down(struct target *t, const struct reference_value *v)
+{
+    size_t D = (size_t)v->cols;
+    char name[64];
+    if (v->index < 0) {
+        add_matrix(t, t->moe_layer == v->layer ? "mlp.shared_experts.output" : "mlp.output", v->layer, v, v->data);
+        return;
+    }
+    snprintf(name, sizeof name, "mlp.experts.%d.output", v->index);
+    for (size_t i = 0, row = 0; i < t->count * t->chosen; i++)
+        if (t->experts[i] == v->index)
+            add_reference(t, name, v->layer, t->rows + i / t->chosen, 1, 1, D, D, DUMP_F64, v->data + row++ * D);
+}
+
+static void on_value(void *context, const struct reference_value *v)
+{
+    struct target *t = context;
+    size_t inner = (size_t)v->cols;
+    char name[64];
+    if (!strcmp(v->name, "embed"))
+        reference_embedding(t, v);
+    /* the phantom of first-row is no row for the head */
+    size_t headless = !strcmp(v->name, "shared_head_norm") || !strcmp(v->name, "logits") ? t->phantom : 0;
+    const vb_tap_row *row = t->rows + headless;
+    size_t S = t->count - headless, outer = (size_t)v->rows / S;
+    if (!strcmp(v->name, "router_experts")) {
+        free(t->experts); /* an expert's rows are the tokens that chose it */
+        t->experts = integers(t, "mlp.gate.experts", v);
+        t->chosen = (size_t)v->cols;
+        t->moe_layer = v->layer;
+    } else if (!strcmp(v->name, "router_kept") && t->config->topk_group < t->config->n_group) {
+        free(integers(t, "mlp.gate.groups", v));
+    } else if (!strcmp(v->name, "router_groups") && t->config->topk_group < t->config->n_group) {
+        add_matrix(t, "mlp.gate.group_scores", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "experts_sum") && t->config->n_shared_experts == 0) {
+        add_matrix(t, "mlp.output", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "down")) {
+        reference_down(t, v);
+    } else if (!strcmp(v->name, "scores")) {
+        snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
+        if (t->scores)
+            add_matrix(t, name, v->layer, v, v->data);
+    } else if (!strcmp(v->name, "q")) {
+        add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "logits")) {
+        add_reference(t, t->depth < 0 ? "lm_head.output" : "shared_head.head.output", v->layer, row, S, 1, inner, inner,
+                      DUMP_F64, v->data);
+    } else if (!strcmp(v->name, "eh_proj")) {
+        add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "residual")) {
+        reference_residual(t, v);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(v->name, names[i].reference))
+            add_reference(t, names[i].ours, v->layer, row, S, outer, inner, outer * inner, DUMP_F64, v->data);
+    if (v->layer >= 0)
+        cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
+}
+
+static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, size_t count, uint64_t perturb)
+{
+    struct reference *r;
+    vb_error err = {0};
+    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
+                                  .conventions = c->model->config.conventions, .precision = c->model->config.precision};
+    if (reference_open(&r, c->model_dir, NULL, &err))
+        return cli_error(c, &err);
+    t->config = reference_config(r);
+    t->conventions = o.conventions;
+    t->ids = ids;
+    t->tokens = count;
+    t->rows = calloc(count + 1, sizeof *t->rows);
+    if (!t->rows)
+        abort();
+    int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
+    reference_close(r);
+    free(t->experts);
+    free(t->rows);
+    return failed ? cli_error(c, &err) : EXIT_DONE;
+}
+
+int dump_values(struct cli *c, struct dump *dump, const int32_t *ids, size_t count, uint64_t perturb)
+{
+    struct target t = {.dump = dump, .layers = c->model->config.num_hidden_layers};
+    t.depths = c->n > 0 ? 0 : vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
+    dump->layout = c->model->config.rope_interleave ? "interleaved" : "halves";
+    dump->layers = t.layers;
+    dump->prompt = count;
+    dump->decodes = c->n > 0;
+    t.scores = dump_wants_scores(dump, t.layers + t.depths, c->model->config.num_attention_heads);
+    return c->reference ? dump_reference(c, &t, ids, count, perturb) : dump_engine(c, &t, ids, count);
+}

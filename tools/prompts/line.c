@@ -1,0 +1,233 @@
+/* tools/prompts_line.c -- one line of a file of prompts: {"prompt": "Once", "max_tokens": 20, ...}. */
+#include "tools/prompts/prompts.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/draft/drafter.h"
+#include "engine/base/json.h"
+
+/* Numbers go to a place in struct prompt; null is as good as nothing. */
+enum kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
+static const struct key {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    double least, most;
+} keys[] = {
+    {"prompt", ELSEWHERE, 0, 0, 0},
+    {"tokens", ELSEWHERE, 0, 0, 0},
+    {"messages", ELSEWHERE, 0, 0, 0},
+    {"id", ELSEWHERE, 0, 0, 0},
+    {"max_tokens", SIZE, offsetof(struct prompt, max_tokens), 0, 1 << 30},
+    {"seed", SEED, offsetof(struct prompt, sampling.seed), 0, 9223372036854775807.0},
+    {"temperature", REAL, offsetof(struct prompt, sampling.temperature), 0, 1e30},
+    {"top_k", WHOLE, offsetof(struct prompt, sampling.top_k), 0, 1 << 30},
+    {"top_p", REAL, offsetof(struct prompt, sampling.top_p), 0, 1},
+    {"min_p", REAL, offsetof(struct prompt, sampling.min_p), 0, 1},
+    {"repetition_penalty", REAL, offsetof(struct prompt, sampling.repetition_penalty), 0, 1e30},
+    {"presence_penalty", REAL, offsetof(struct prompt, sampling.presence_penalty), -1e30, 1e30},
+    {"frequency_penalty", REAL, offsetof(struct prompt, sampling.frequency_penalty), -1e30, 1e30},
+    {"stop", ELSEWHERE, 0, 0, 0},
+    {"draft", ELSEWHERE, 0, 0, 0},
+    {"draft_tokens", WHOLE, offsetof(struct prompt, draft_tokens), 0, VB_MAX_DRAFT},
+};
+#define NUM_KEYS (sizeof keys / sizeof *keys)
+
+static const struct key *find(const char *name)
+{
+    for (size_t i = 0; i < NUM_KEYS; i++)
+        if (!strcmp(keys[i].name, name))
+            return &keys[i];
+    return NULL;
+}
+
+static int unknown(const struct cli *c, const char *name)
+{
+    char shown[JSON_SHOWN], known[400] = "";
+    json_t *quoted = json_string(name);
+    for (size_t i = 0; i < NUM_KEYS; i++) {
+        strcat(known, i ? ", " : "");
+        strcat(known, keys[i].name);
+    }
+    int code = cli_fail(c, EXIT_OTHER, "unknown key %s; known are %s", json_show(quoted, shown), known);
+    json_decref(quoted);
+    return code;
+}
+
+static int wrong(const struct cli *c, const char *name, const json_t *value, const char *wanted)
+{
+    char shown[JSON_SHOWN];
+    return cli_fail(c, EXIT_OTHER, "%s is %s, wanted %s", name, json_show(value, shown), wanted);
+}
+
+static int read_number(const struct cli *c, struct prompt *p, const struct key *k, const json_t *value)
+{
+    char wanted[80];
+    void *place = (char *)p + k->offset;
+    double x = json_number_value(value);
+    int is_whole = k->kind != REAL;
+    snprintf(wanted, sizeof wanted, "%s from %.10g to %.10g", is_whole ? "an integer" : "a number", k->least, k->most);
+    if (!(is_whole ? json_is_integer(value) : json_is_number(value)) || !(x >= k->least && x <= k->most))
+        return wrong(c, k->name, value, wanted);
+    if (k->kind == REAL)
+        *(float *)place = (float)x;
+    else if (k->kind == WHOLE)
+        *(int32_t *)place = (int32_t)json_integer_value(value);
+    else if (k->kind == SIZE)
+        *(size_t *)place = (size_t)json_integer_value(value);
+    else
+        *(uint64_t *)place = (uint64_t)json_integer_value(value);
+    return EXIT_DONE;
+}
+
+static int add_stop(const struct cli *c, struct prompt *p, const json_t *value)
+{
+    if (!json_is_string(value) || !json_string_length(value))
+        return wrong(c, "stop", value, "a string that is not empty, or an array of such");
+    if (p->num_stops == MOST_STOPS)
+        return cli_fail(c, EXIT_OTHER, "stop holds more than %d strings", MOST_STOPS);
+    p->stop[p->num_stops++] = json_string_value(value);
+    return EXIT_DONE;
+}
+
+/* Those of the command line no longer hold. */
+static int read_stops(const struct cli *c, struct prompt *p, const json_t *value)
+{
+    int code = EXIT_DONE;
+    p->num_stops = 0;
+    if (!json_is_array(value))
+        code = add_stop(c, p, value);
+    for (size_t i = 0; i < json_array_size(value) && code == EXIT_DONE; i++)
+        code = add_stop(c, p, json_array_get(value, i));
+    if (code == EXIT_DONE && p->num_stops && !c->tokenizer)
+        code = cli_error(c, &c->tokenizer_error);
+    return code;
+}
+
+static int read_draft(const struct cli *c, struct prompt *p, const json_t *value)
+{
+    const struct drafter_type *type;
+    vb_error err;
+    if (!json_is_string(value))
+        return wrong(c, "draft", value, "the name of a draft method");
+    p->draft = json_string_value(value);
+    if (drafter_find(&type, p->draft, &err))
+        return cli_fail(c, EXIT_OTHER, "%s", err.message);
+    return EXIT_DONE;
+}
+
+static int read_ids(const struct cli *c, struct prompt *p, const json_t *value)
+{
+    size_t n = json_array_size(value);
+    if (!json_is_array(value) || !n)
+        return wrong(c, "tokens", value, "an array of token ids that is not empty");
+    p->tokens = malloc(n * sizeof *p->tokens);
+    if (!p->tokens)
+        return cli_fail(c, EXIT_OTHER, "no memory for %zu tokens", n);
+    for (; p->count < n; p->count++) {
+        const json_t *id = json_array_get(value, p->count);
+        long long i = json_integer_value(id);
+        char shown[JSON_SHOWN];
+        if (!json_is_integer(id) || i < 0 || i >= vb_vocab_size(c->model))
+            return cli_fail(c, EXIT_OTHER, "token %zu is %s, outside the vocabulary of %d", p->count, json_show(id, shown),
+                            vb_vocab_size(c->model));
+        p->tokens[p->count] = (int32_t)i;
+    }
+    return EXIT_DONE;
+}
+
+/* The ids of a prompt, or of what the chat template makes of messages, or with --chat of a prompt. */
+static int encode(struct cli *c, struct prompt *p, const json_t *text, const json_t *messages)
+{
+    char *rendered = NULL;
+    const char *bytes = json_string_value(text);
+    size_t size = json_string_length(text);
+    int is_chat = messages || c->chat, code = EXIT_DONE;
+    if (text && !json_is_string(text))
+        return wrong(c, "prompt", text, "a string");
+    if (!c->tokenizer)
+        return cli_error(c, &c->tokenizer_error);
+    if (is_chat)
+        code = cli_render_given(c, messages, bytes, &rendered, &size);
+    if (code == EXIT_DONE)
+        code = cli_encode_prompt(c, is_chat ? "the chat template's text" : "prompt", is_chat ? rendered : bytes, size, is_chat, &p->tokens, &p->count);
+    vb_free(NULL, rendered);
+    for (size_t i = 0; i < p->count && code == EXIT_DONE; i++)
+        if (p->tokens[i] >= vb_vocab_size(c->model))
+            code = cli_fail(c, EXIT_OTHER, "token %zu of the prompt is %d, outside the vocabulary of %d", i, p->tokens[i], vb_vocab_size(c->model));
+    return code;
+}
+
+static const json_t *member(const struct prompt *p, const char *name)
+{
+    const json_t *value = json_object_get(p->json, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static int read_members(struct cli *c, struct prompt *p)
+{
+    const char *name;
+    json_t *value;
+    int code = EXIT_DONE;
+    json_object_foreach(p->json, name, value) {
+        const struct key *k = find(name);
+        if (!k)
+            return unknown(c, name);
+        if (k->kind != ELSEWHERE && !json_is_null(value) && (code = read_number(c, p, k, value)) != EXIT_DONE)
+            return code;
+    }
+    p->id = member(p, "id");
+    if (p->id && !json_is_string(p->id) && !json_is_number(p->id))
+        return wrong(c, "id", p->id, "a string or a number");
+    if (member(p, "temperature") && p->sampling.temperature != 0.0f && p->sampling.temperature < 1e-5f)
+        return wrong(c, "temperature", member(p, "temperature"), "0 or at least 1e-5");
+    if (member(p, "draft_tokens") && p->draft_tokens == 0)
+        p->draft_tokens = -1;
+    if (member(p, "stop"))
+        code = read_stops(c, p, member(p, "stop"));
+    return code == EXIT_DONE && member(p, "draft") ? read_draft(c, p, member(p, "draft")) : code;
+}
+
+static int read_prompt(struct cli *c, struct prompt *p)
+{
+    const json_t *text = member(p, "prompt"), *ids = member(p, "tokens"), *messages = member(p, "messages");
+    int found = !!text + !!ids + !!messages;
+    if (found != 1)
+        return cli_fail(c, EXIT_OTHER, "wanted one of prompt, tokens and messages, found %d", found);
+    return ids ? read_ids(c, p, ids) : encode(c, p, text, messages);
+}
+
+static int parse(const struct cli *c, const struct prompt_line *line, struct prompt *p)
+{
+    json_error_t e;
+    p->json = json_loadb(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (!p->json)
+        return cli_fail(c, EXIT_OTHER, "column %d: %s", e.column, json_no_memory(&e) ? "no memory to read it" : json_trouble(&e));
+    return json_is_object(p->json) ? EXIT_DONE : wrong(c, "it", p->json, "an object");
+}
+
+int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *p)
+{
+    *p = (struct prompt){.max_tokens = c->n < 0 ? 128 : (size_t)c->n, .sampling = c->session.sampling,
+                         .num_stops = (size_t)c->sampling.num_stops};
+    memcpy(p->stop, c->sampling.stop, sizeof p->stop);
+    int code = parse(c, line, p);
+    if (code == EXIT_DONE)
+        code = read_members(c, p);
+    if (code == EXIT_DONE)
+        code = read_prompt(c, p);
+    if (code == EXIT_DONE)
+        return code;
+    prompt_close(p);
+    return EXIT_OTHER; /* the file is wrong, not the command line */
+}
+
+void prompt_close(struct prompt *p)
+{
+    json_decref(p->json);
+    free(p->tokens);
+    *p = (struct prompt){0};
+}

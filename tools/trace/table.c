@@ -1,0 +1,201 @@
+/* tools/trace_table.c -- a trace as an aligned table: the columns of a worked example on paper. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/trace/trace.h"
+
+enum column { ROUND, PASS, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
+static const char *const titles[COLUMNS] = {"round", "pass", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
+
+struct line {
+    char *cell[COLUMNS];
+};
+
+static char *joined(const json_t *array, int show_padding_of, const json_t *draft)
+{
+    char *text = calloc(json_array_size(array) * 24 + 1, 1), *p = text;
+    if (!text)
+        abort();
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        int padding = show_padding_of && json_integer_value(json_array_get(draft, i)) < 0;
+        p += sprintf(p, padding ? "%s(%lld)" : "%s%lld", i ? " " : "", (long long)json_integer_value(json_array_get(array, i)));
+    }
+    return text;
+}
+
+/* h3: row 3 of the target; m3: row 3 of this module; m0:3: of module 0; 0: zeros */
+static char *origins(const json_t *pass)
+{
+    const json_t *hidden = json_object_get(pass, "hidden"), *own = json_object_get(pass, "depth");
+    char *text = calloc(json_array_size(hidden) * 40 + 1, 1), *p = text;
+    if (!text)
+        abort();
+    for (size_t i = 0; json_is_integer(own) && i < json_array_size(hidden); i++) {
+        const json_t *o = json_array_get(hidden, i), *depth = json_object_get(o, "depth");
+        long long row = json_integer_value(json_object_get(o, "row"));
+        p += sprintf(p, "%s", i ? " " : "");
+        if (json_is_null(o))
+            p += sprintf(p, "0");
+        else if (!depth)
+            p += sprintf(p, "h%lld", row);
+        else if (json_equal(depth, own))
+            p += sprintf(p, "m%lld", row);
+        else
+            p += sprintf(p, "m%lld:%lld", (long long)json_integer_value(depth), row);
+    }
+    return text;
+}
+
+/* "17 ' the'" */
+static void add_token(FILE *to, const json_t *choice)
+{
+    const char *piece = json_string_value(json_object_get(choice, "piece"));
+    fprintf(to, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
+    for (const char *p = piece; p && *p; p++) { /* one line stays one */
+        if (p == piece)
+            fputs(" '", to);
+        int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
+        *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
+        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F, which terminals obey too */
+    }
+    if (piece && *piece)
+        fputc('\'', to);
+}
+
+/* "target cut to 5; module 0 cut to 4"; a cache that was cut twice in a row is where the second cut left it */
+static void add_cuts(FILE *to, const json_t *cuts, const char *when, const char **separator)
+{
+    for (size_t i = 0; i < json_array_size(cuts); i++) {
+        const json_t *cut = json_array_get(cuts, i), *depth = json_object_get(cut, "depth");
+        if (json_equal(depth, json_object_get(json_array_get(cuts, i + 1), "depth")))
+            continue;
+        fprintf(to, "%s%s", *separator, when);
+        json_is_null(depth) ? fputs("target", to) : fprintf(to, "module %lld", (long long)json_integer_value(depth));
+        fprintf(to, " cut to %lld", (long long)json_integer_value(json_object_get(cut, "first")));
+        *separator = "; ";
+    }
+}
+
+static void add_kept(FILE *to, const json_t *kept, const char **separator)
+{
+    size_t count = json_array_size(kept);
+    if (!count)
+        return;
+    fprintf(to, "%sh%lld", *separator, (long long)json_integer_value(json_array_get(kept, 0)));
+    if (count > 1)
+        fprintf(to, "..h%lld", (long long)json_integer_value(json_array_get(kept, count - 1)));
+    fputs(" kept", to);
+    *separator = "; ";
+}
+
+/* "accepted 1 of 3: 557 ' time'; then 466 ' there'" or "draft 2: 466 ' there'" */
+static void add_choices(FILE *to, const json_t *pass, const char **separator)
+{
+    const json_t *chosen = json_object_get(pass, "chosen"), *accepted = json_object_get(pass, "accepted"), *item;
+    size_t drafts = json_array_size(json_object_get(pass, "lm_head_indices")), i;
+    if (accepted && drafts > 1) {
+        fprintf(to, "accepted %lld of %zu", (long long)json_integer_value(accepted), drafts - 1);
+        *separator = ": ";
+    }
+    json_array_foreach(chosen, i, item) {
+        long long draft = json_integer_value(json_object_get(item, "draft"));
+        if (accepted && !draft && drafts > 1)
+            *separator = "; then ";
+        fputs(*separator, to);
+        if (!accepted)
+            fprintf(to, "draft %lld: ", draft);
+        json_integer_value(json_object_get(item, "token")) < 0 ? fputs("none, its logits are not finite", to) : add_token(to, item);
+        *separator = ", ";
+    }
+    if (**separator)
+        *separator = "; ";
+}
+
+static char *result(const json_t *pass)
+{
+    char *text = NULL;
+    size_t size;
+    const char *separator = "";
+    FILE *to = open_memstream(&text, &size);
+    if (!to)
+        abort();
+    add_cuts(to, json_object_get(pass, "cut_before"), "first ", &separator);
+    add_choices(to, pass, &separator);
+    add_kept(to, json_object_get(pass, "hidden_kept"), &separator);
+    add_cuts(to, json_object_get(pass, "cut"), "", &separator);
+    if (fclose(to))
+        abort();
+    return text;
+}
+
+static char *text_of(const char *format, const char *name, long long number)
+{
+    char text[64];
+    snprintf(text, sizeof text, format, name, number);
+    char *copy = strdup(text);
+    if (!copy)
+        abort();
+    return copy;
+}
+
+static struct line line_of(const json_t *pass)
+{
+    const json_t *depth = json_object_get(pass, "depth"), *draft = json_object_get(pass, "draft");
+    struct line l;
+    l.cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
+    l.cell[PASS] = json_is_null(depth) ? text_of("%s", "target", 0) : text_of("%s %lld", "module", (long long)json_integer_value(depth));
+    l.cell[INPUT] = joined(json_object_get(pass, "input_ids"), 1, draft);
+    l.cell[SLOTS] = joined(json_object_get(pass, "slots"), 0, NULL);
+    l.cell[POSITIONS] = joined(json_object_get(pass, "positions"), 0, NULL);
+    l.cell[CONTEXT] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "context_length")));
+    l.cell[HEAD] = joined(json_object_get(pass, "lm_head_indices"), 0, NULL);
+    l.cell[HIDDEN] = origins(pass);
+    l.cell[RESULT] = result(pass);
+    return l;
+}
+
+/* A long prompt's rows: "0 1 2 .. 30 31 32" */
+static void shorten(char *text)
+{
+    size_t size = strlen(text);
+    if (size <= 44)
+        return;
+    char *left = text + 16, *right = text + size - 20;
+    while (*left != ' ')
+        left++;
+    while (*right != ' ')
+        right++;
+    if (right > left + 3) {
+        memcpy(left, " ..", 3);
+        memmove(left + 3, right, strlen(right) + 1);
+    }
+}
+
+void trace_table(FILE *to, const json_t *passes)
+{
+    size_t count = json_array_size(passes), width[COLUMNS];
+    struct line *lines = calloc(count + 1, sizeof *lines);
+    if (!lines)
+        abort();
+    for (int k = 0; k < COLUMNS; k++)
+        width[k] = strlen(titles[k]);
+    for (size_t i = 0; i < count; i++) {
+        lines[i] = line_of(json_array_get(passes, i));
+        for (int k = 0; k < COLUMNS; k++) {
+            if (k != RESULT)
+                shorten(lines[i].cell[k]);
+            width[k] = strlen(lines[i].cell[k]) > width[k] ? strlen(lines[i].cell[k]) : width[k];
+        }
+    }
+    for (int k = 0; k < COLUMNS; k++)
+        k == RESULT ? fprintf(to, "%s\n", titles[k]) : fprintf(to, "%-*s  ", (int)width[k], titles[k]);
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < COLUMNS; k++) {
+            if (k == RESULT)
+                fprintf(to, "%s\n", lines[i].cell[k]);
+            else
+                fprintf(to, "%-*s  ", (int)width[k], lines[i].cell[k]);
+            free(lines[i].cell[k]);
+        }
+    free(lines);
+}

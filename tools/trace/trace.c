@@ -1,0 +1,247 @@
+/* tools/trace.c -- `verbatim trace`: the bookkeeping of every round of drafting and verification.
+ *
+ * The engine tells of passes, choices, hidden rows handed over and cuts (vb_trace). Each pass becomes one JSON object, with
+ * what was chosen from it and what was cut after it; table, JSON lines and page are three ways to show the same objects. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/cli.h"
+#include "tools/trace/trace.h"
+
+struct recorder {
+    const struct cli *c;
+    json_t *passes;         /* array; the last one is still being told about */
+    json_t *newest[VB_MAX_DRAFT + 1]; /* of the target, of each depth; borrowed */
+    uint64_t round;         /* of the last pass */
+    json_t *early;          /* cuts of a round that has no pass yet */
+};
+
+static json_t *numbers(const vb_trace *t, size_t offset)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < t->count; i++) {
+        int32_t value;
+        memcpy(&value, (const char *)&t->row[i] + offset, sizeof value);
+        json_array_append_new(a, json_integer(value));
+    }
+    return a;
+}
+
+/* A token's text, invalid bytes as U+FFFD; null without a tokenizer. */
+json_t *trace_piece(const struct cli *c, int32_t token)
+{
+    struct utf8_stream stream = {0};
+    size_t size, used;
+    const char *piece = c->tokenizer ? tokenizer_piece(c->tokenizer, token, &size) : NULL;
+    if (!piece)
+        return json_null();
+    char *text = malloc(3 * (size + 4) + 16);
+    if (!text)
+        abort();
+    used = utf8_stream_push(&stream, piece, size, text);
+    used += utf8_stream_finish(&stream, text + used);
+    json_t *out = json_stringn(text, used);
+    free(text);
+    return out ? out : json_null();
+}
+
+/* {"from": "target" or "module", "depth": of the module, "row": its index}, or null: zeros, or a row that takes none */
+static json_t *hidden_origin(const vb_tap_row *row, int depth)
+{
+    if (depth < 0 || row->hidden_of < 0)
+        return json_null();
+    if (row->hidden_depth < 0)
+        return json_pack("{s:s,s:i}", "from", "target", "row", row->hidden_of);
+    return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
+}
+
+static void record_pass(struct recorder *r, const vb_trace *t)
+{
+    json_t *hidden = json_array(), *pieces = json_array();
+    for (size_t i = 0; i < t->count; i++) {
+        json_array_append_new(hidden, hidden_origin(&t->row[i], t->depth));
+        json_array_append_new(pieces, t->row[i].draft < 0 ? json_null() : trace_piece(r->c, t->row[i].token));
+    }
+    json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round", (json_int_t)t->round, "pass",
+                             t->depth < 0 ? "target" : "module", "depth", t->depth < 0 ? json_null() : json_integer(t->depth),
+                             "input_ids", numbers(t, offsetof(vb_tap_row, token)), "pieces", pieces, "index",
+                             numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
+                             "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
+                             numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
+                             (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
+    if (!pass)
+        abort();
+    if (t->depth < 0) {
+        json_object_set_new(pass, "hidden_kept", json_array());
+        json_object_set_new(pass, "accepted", json_integer(0));
+    } else {
+        json_object_set_new(pass, "module", json_integer(t->depth % (vb_mtp_modules(r->c->model) ? vb_mtp_modules(r->c->model) : 1)));
+    }
+    json_array_append_new(r->passes, pass);
+    json_object_set_new(pass, "cut_before", r->early ? r->early : json_array());
+    r->early = NULL;
+    r->newest[t->depth + 1] = pass;
+    r->round = t->round;
+}
+
+/* The head reads the row of the last committed token and those of the drafts after it, whether or not all of them count. */
+static void head_of_target(json_t *pass)
+{
+    json_t *draft = json_object_get(pass, "draft"), *head = json_object_get(pass, "lm_head_indices");
+    size_t first = 0;
+    if (json_array_size(head))
+        return;
+    for (size_t i = 0; i < json_array_size(draft); i++)
+        if (json_integer_value(json_array_get(draft, i)) == 0)
+            first = i;
+    for (size_t i = first; i < json_array_size(draft) && json_integer_value(json_array_get(draft, i)) >= 0; i++)
+        json_array_append_new(head, json_integer((json_int_t)i));
+}
+
+static void record_choice(struct recorder *r, const vb_trace *t)
+{
+    json_t *pass = r->newest[t->depth + 1];
+    if (t->depth < 0) {
+        head_of_target(pass);
+        if (t->draft)
+            json_object_set_new(pass, "accepted", json_integer(t->draft));
+    } else {
+        json_array_append_new(json_object_get(pass, "lm_head_indices"), json_integer((json_int_t)t->first));
+    }
+    json_array_append_new(json_object_get(pass, "chosen"),
+                          json_pack("{s:I,s:i,s:o,s:i}", "row", (json_int_t)t->first, "token", t->token, "piece",
+                                    t->token < 0 ? json_null() : trace_piece(r->c, t->token), "draft", t->draft));
+}
+
+static json_t *cuts_of(struct recorder *r, const vb_trace *t)
+{
+    if (t->round == r->round)
+        return json_object_get(json_array_get(r->passes, json_array_size(r->passes) - 1), "cut");
+    if (!r->early)
+        r->early = json_array();
+    return r->early;
+}
+
+static void record(void *context, const vb_trace *t)
+{
+    struct recorder *r = context;
+    json_t *newest = r->newest[t->depth + 1];
+    size_t passes = json_array_size(r->passes);
+    if (t->kind == VB_TRACE_PASS)
+        record_pass(r, t);
+    else if (t->kind == VB_TRACE_CHOOSE)
+        record_choice(r, t);
+    else if (t->kind == VB_TRACE_HIDDEN)
+        for (size_t i = 0; newest && i < t->count; i++)
+            json_array_append_new(json_object_get(newest, "hidden_kept"), json_integer((json_int_t)(t->first + i)));
+    else if (passes) /* a cut belongs to the pass of its round that it follows, whosever cache it is; else to the next one */
+        json_array_append_new(cuts_of(r, t), json_pack("{s:s,s:o,s:I,s:I}", "cache", t->depth < 0 ? "target" : "module", "depth",
+                                                       t->depth < 0 ? json_null() : json_integer(t->depth), "first",
+                                                       (json_int_t)t->first, "rows", (json_int_t)t->count));
+}
+
+static json_t *ids_and_pieces(const struct cli *c, const int32_t *ids, size_t count, json_t **pieces)
+{
+    json_t *a = json_array();
+    *pieces = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(a, json_integer(ids[i]));
+        json_array_append_new(*pieces, trace_piece(c, ids[i]));
+    }
+    return a;
+}
+
+static json_t *heading(const struct cli *c, const int32_t *ids, size_t count)
+{
+    json_t *pieces, *tokens = ids_and_pieces(c, ids, count, &pieces);
+    return json_pack("{s:s,s:s,s:i,s:s,s:b,s:o,s:o}", "event", "begin", "draft", cli_draft_name(c), "draft_tokens",
+                     cli_draft_tokens(c), "conventions", c->conventions, "padded", c->session.padded, "prompt", tokens,
+                     "prompt_pieces", pieces);
+}
+
+static json_t *ending(const struct cli *c, const int32_t *ids, const vb_result *r)
+{
+    char fingerprint[17];
+    json_t *pieces, *tokens = ids_and_pieces(c, ids, r->tokens, &pieces);
+    snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)r->fingerprint);
+    return json_pack("{s:s,s:o,s:o,s:s,s:s,s:o}", "event", "end", "tokens", tokens, "pieces", pieces, "finish_reason",
+                     r->finish == VB_FINISH_STOP ? "stop" : "length", "fingerprint", fingerprint, "stats",
+                     cli_stats(r, cli_draft_tokens(c)));
+}
+
+static int show(struct cli *c, json_t *begin, json_t *passes, json_t *end)
+{
+    size_t i;
+    json_t *pass;
+    int code = c->html ? trace_html(c, begin, passes, end) : EXIT_DONE;
+    if (code != EXIT_DONE || (c->html && !c->json))
+        return code;
+    if (!c->json) {
+        trace_table(stdout, passes);
+        return EXIT_DONE;
+    }
+    json_dumpf(begin, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_array_foreach(passes, i, pass) {
+        json_dumpf(pass, stdout, JSON_COMPACT);
+        putchar('\n');
+    }
+    json_dumpf(end, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    return EXIT_DONE;
+}
+
+static int run(struct cli *c)
+{
+    struct recorder r = {.c = c, .passes = json_array()};
+    vb_session *session = NULL;
+    vb_error err = {0};
+    int32_t *ids = NULL;
+    size_t count, all;
+    long long n = c->n >= 0 ? c->n : 16;
+    int code = cli_open(c);
+    if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
+        c->session.draft = "mtp-eagle";
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &ids, &count);
+    c->session.trace = record;
+    c->session.trace_context = &r;
+    if (code == EXIT_DONE)
+        code = cli_session(c, count, n, &session);
+    if (code == EXIT_DONE) {
+        vb_result result;
+        vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = 1};
+        if (vb_append(session, ids, count, &err) || vb_generate(session, &g, &result, &err)) {
+            code = cli_error(c, &err);
+        } else {
+            json_t *begin = heading(c, ids, count), *end = ending(c, vb_tokens(session, &all) + count, &result);
+            code = show(c, begin, r.passes, end);
+            json_decref(begin);
+            json_decref(end);
+        }
+    }
+    vb_session_close(session);
+    json_decref(r.early);
+    json_decref(r.passes);
+    free(ids);
+    return code;
+}
+
+const struct command command_trace = {
+    "trace", "the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
+    "usage: verbatim trace MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
+    "A line per pass of the target or of a module: round (0 is the prompt, or its first chunk), which pass, input ids, cache slots,\n"
+    "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
+    "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
+    "(brackets).\n\n"
+    "  --chat, --messages, --system, --chat-template-kwargs,\n"
+    "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos,\n"
+    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
+    "  --logit-bias\n"
+    "  --draft METHOD (mtp-eagle), --draft-tokens K, --ngram-min, --ngram-max, --convention, --as: as for generate\n"
+    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
+    "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
+    "  --json                 JSON lines: what began, a line per pass, how it ended\n"
+    "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
+    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};
