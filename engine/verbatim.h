@@ -245,12 +245,12 @@ typedef struct vb_session_options {
     void *draft_context;
     const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
                                      the session; ids that only one of them has are not drafted */
-    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/eagle.h), opened with the session */
+    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/draft/eagle_net.h), opened with the session */
     float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
                               callbacks have no probabilities */
     int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
                               passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
-    int32_t draft_topk;    /* 2 or more: drafts are a tree (engine/draft_tree.h), draft_tokens deep: that many may follow each; of
+    int32_t draft_topk;    /* 2 or more: drafts are a tree (engine/draft/tree.h), draft_tokens deep: that many may follow each; of
                               mtp-eagle, eagle, eagle3, with strict acceptance. 0, 1: a chain */
     int32_t draft_nodes;   /* of a tree: the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
 } vb_session_options;
@@ -441,7 +441,7 @@ typedef struct vb_file_options {
 
 /* Writes the session to a file: its tokens, the target's cache, what its draft method holds, and which of its tokens penalties
  * count as output. Options of sampling are not in it, and need not be, since random numbers depend on seed and index alone.
- * `path` is there when the file is whole and on the disk, not before; engine/session_file.h draws it. The session goes on as
+ * `path` is there when the file is whole and on the disk, not before; engine/pass/session_file.h draws it. The session goes on as
  * if it had not been saved, but that drafts of eagle-reroll may be others after a save without_hidden. options may be NULL. */
 int vb_session_save(vb_session *session, const char *path, const vb_file_options *options, vb_error *err);
 
@@ -453,7 +453,7 @@ int vb_session_save(vb_session *session, const char *path, const vb_file_options
  * with zeros for hidden rows; those that have modules propose worse drafts for a while.
  * Refused: what is no session file, of another version, cut short, damaged (VB_BAD_CHECKPOINT, VB_UNSUPPORTED); a model that
  * is not the one it was saved with, another precision, other conventions of the target, another prefill while rows of the
- * prompt are due, a context smaller than the tokens (VB_BAD_ARGUMENT). engine/session_identity.h says how models are told
+ * prompt are due, a context smaller than the tokens (VB_BAD_ARGUMENT). engine/session/identity.h says how models are told
  * apart. *out is NULL then. file_options may be NULL. */
 int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
                     const vb_file_options *file_options, vb_error *err);

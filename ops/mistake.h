@@ -1,7 +1,7 @@
 /* ops/mistake.h -- named mistakes, each one that some implementation has made or could make, to try the tests with.
  *
  * In a normal build MISTAKE(name) is the constant 0 and leaves nothing behind. In the build of `make mistakes` it asks
- * a variable that belongs to the test program; tests/mistakes.txt says which test must notice, and tests/mistakes.sh
+ * a variable that belongs to the test program; tests/mistakes/mistakes.txt says which test must notice, and tests/mistakes/mistakes.sh
  * sees that it does. A site is the wrong variant of one line, short enough to be read past. */
 #ifndef VB_MISTAKE_H
 #define VB_MISTAKE_H
@@ -71,7 +71,7 @@ enum mistake { NO_MISTAKE, MISTAKES(MISTAKE_NUMBER) };
 #undef MISTAKE_NUMBER
 
 #ifdef VB_MISTAKES
-extern enum mistake the_mistake; /* tests/mistakes.c */
+extern enum mistake the_mistake; /* tests/mistakes/mistakes.c */
 #define MISTAKE(name) (the_mistake == MISTAKE_##name)
 #else
 #define MISTAKE(name) (MISTAKE_##name == NO_MISTAKE) /* 0, and the name must exist here too */

@@ -2,7 +2,7 @@
  *
  * A node is a group of processors with a memory of their own; other nodes' memory is farther. What the machine is comes
  * in (struct topology), what to do goes out (struct placement); nothing here asks or tells the machine, so that tests
- * invent machines nobody has. ops/parallel.c follows the plan with threads, engine/numa.c with pages.
+ * invent machines nobody has. ops/parallel.c follows the plan with threads, engine/model/numa.c with pages.
  *
  * bind: the processors of a node are a part. Every matrix is cut by rows, in proportion to the parts' processors, and a
  * part's rows lie in its home: its node's memory, or the nearest one with room. A thread takes its own part's tasks first,

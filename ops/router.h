@@ -22,7 +22,7 @@ struct router {
     int norm_topk_prob;
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL: elects experts, never weighs them */
-    /* how others do it; all 0: as above (engine/conventions.h) */
+    /* how others do it; all 0: as above (engine/model/conventions.h) */
     int mask_with_zero;             /* experts outside the kept groups stay in, with a choice of 0 */
     int normaliser;                 /* norm_topk_prob divides by 0: the sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */
     int bf16;                       /* the weights are rounded to bf16; with sigmoid s, their sum and the quotients too */

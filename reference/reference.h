@@ -3,7 +3,7 @@
  * Read it with the report open. No cache, no threads, no vector code, nothing shared with the engine but the reading of
  * config.json and of the files' headers: every call computes every row of every layer from the tokens. Attention is the
  * naive form (keys and values expanded per head), where the engine uses the absorbed one. Where implementations disagree
- * it does what the options' conventions say; all zero, the defaults of engine/conventions.h.
+ * it does what the options' conventions say; all zero, the defaults of engine/model/conventions.h.
  *
  * Precision bf16: a linear layer multiplies numbers that bf16 holds. W is rounded to the nearest, ties to even (what is not
  * BF16 has its value in f32 first); x likewise, then what is below 2^-56 is 0. The router's gate is left out of it, as is all

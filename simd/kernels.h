@@ -1,7 +1,7 @@
 /* simd/kernels.h -- the list of kernels, and the order of every sum. This file is the arithmetic contract.
  *
  * Every table (scalar, avx2, avx512, neon) returns the same bits for the same input; simd/scalar.c says in plain C
- * what they compute, tests/checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,
+ * what they compute, checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,
  * subnormals kept; fma rounds once; everything is compiled with -ffp-contract=off. The caller has set the default
  * floating-point environment (ops/parallel.c does, in every worker).
  *

@@ -1,4 +1,4 @@
-/* engine/crc64.h -- CRC-64/XZ (polynomial 0x42F0E1EBA9EA3693, reflected, start and end inverted), the checksum of session files.
+/* engine/base/crc64.h -- CRC-64/XZ (polynomial 0x42F0E1EBA9EA3693, reflected, start and end inverted), the checksum of session files.
  *
  * Why this one: whatever differs within 64 bits side by side is noticed for certain, so every byte that changed is, and of
  * damage of other kinds one in 2^64 is not. It is no defence against a forger. Its result for "123456789" is

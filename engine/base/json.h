@@ -1,4 +1,4 @@
-/* engine/json.h -- JSON that comes from outside: keys unique, and messages that quote values only as escaped JSON, so
+/* engine/base/json.h -- JSON that comes from outside: keys unique, and messages that quote values only as escaped JSON, so
  * that a hostile file cannot put a newline or a control character into a sentence of ours. */
 #ifndef VB_JSON_H
 #define VB_JSON_H

@@ -1,4 +1,4 @@
-/* engine/mapping.c -- mapping a file and letting go of it. No advice to the kernel: of WILLNEED, SEQUENTIAL, HUGEPAGE and
+/* engine/base/mapping.c -- mapping a file and letting go of it. No advice to the kernel: of WILLNEED, SEQUENTIAL, HUGEPAGE and
  * reading it all in, none brought the first token of a 2.6 GB checkpoint sooner, and reading all in doubled it on a cold
  * cache. */
 #include "engine/base/mapping.h"

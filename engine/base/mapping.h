@@ -1,4 +1,4 @@
-/* engine/mapping.h -- files mapped read-only: the bytes of weights, whatever the format around them. */
+/* engine/base/mapping.h -- files mapped read-only: the bytes of weights, whatever the format around them. */
 #ifndef VB_MAPPING_H
 #define VB_MAPPING_H
 

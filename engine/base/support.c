@@ -1,4 +1,4 @@
-/* engine/support.c -- errors, memory, whole files. */
+/* engine/base/support.c -- errors, memory, whole files. */
 #include "engine/base/support.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* engine/support.h -- what every file of engine/ needs: errors, memory, whole files. No global state. */
+/* engine/base/support.h -- what every file of engine/ needs: errors, memory, whole files. No global state. */
 #ifndef VB_SUPPORT_H
 #define VB_SUPPORT_H
 

@@ -1,4 +1,4 @@
-/* engine/utf8.c -- checking UTF-8, and joining characters that arrive in parts. */
+/* engine/base/utf8.c -- checking UTF-8, and joining characters that arrive in parts. */
 #include "engine/base/utf8.h"
 
 #include <string.h>

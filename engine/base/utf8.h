@@ -1,4 +1,4 @@
-/* engine/utf8.h -- UTF-8: checking it, reading code points, and joining characters that arrive in parts. */
+/* engine/base/utf8.h -- UTF-8: checking it, reading code points, and joining characters that arrive in parts. */
 #ifndef VB_UTF8_H
 #define VB_UTF8_H
 

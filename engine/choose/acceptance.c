@@ -1,4 +1,4 @@
-/* engine/acceptance.c -- strict, rejection, relaxed. */
+/* engine/choose/acceptance.c -- strict, rejection, relaxed. */
 #include "engine/choose/acceptance.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* engine/acceptance.h -- which token a row chooses when a draft stands beside it, and how drafts are drawn.
+/* engine/choose/acceptance.h -- which token a row chooses when a draft stands beside it, and how drafts are drawn.
  *
  *   strict     the target's token, sampled with a number that depends on (seed, index) alone; the draft stands if it is that
  *   rejection  p: the target's distribution at this index, q: the one that the draft was drawn from, both after bias, penalties

@@ -1,4 +1,4 @@
-/* engine/random.c -- Philox4x32-10. */
+/* engine/choose/random.c -- Philox4x32-10. */
 #include "engine/choose/random.h"
 
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])

@@ -1,4 +1,4 @@
-/* engine/random.h -- random numbers that depend on (seed, index of the token, stream) alone: whoever asks gets the same, so a
+/* engine/choose/random.h -- random numbers that depend on (seed, index of the token, stream) alone: whoever asks gets the same, so a
  * drafted run can follow the path of plain decoding. */
 #ifndef VB_RANDOM_H
 #define VB_RANDOM_H

@@ -1,4 +1,4 @@
-/* engine/sampler.c -- rule 8: the order of every step, and of every sum. */
+/* engine/choose/sampler.c -- rule 8: the order of every step, and of every sum. */
 #include "engine/choose/sampler.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* engine/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
+/* engine/choose/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
 #include "engine/choose/stop.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* engine/stop.h -- stop strings: where in a run's text the first of them is complete.
+/* engine/choose/stop.h -- stop strings: where in a run's text the first of them is complete.
  *
  * One Knuth-Morris-Pratt automaton per string takes the text byte by byte, so nothing depends on where tokens cut it. The
  * first byte that completes a string ends the text; of several that it completes the longest counts. */

@@ -1,4 +1,4 @@
-/* engine/draft_callback.c -- drafts that the session's user makes. What is nonsense is left out here, so that the rest of the
+/* engine/draft/callback.c -- drafts that the session's user makes. What is nonsense is left out here, so that the rest of the
  * engine meets ids of the vocabulary and lengths it has room for, as from any other method. */
 #include "engine/draft/drafter.h"
 

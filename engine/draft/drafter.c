@@ -1,4 +1,4 @@
-/* engine/drafter.c -- the list of drafters, and what they need. */
+/* engine/draft/drafter.c -- the list of drafters, and what they need. */
 #include "engine/draft/eagle_net.h"
 #include "engine/choose/sampler.h"
 

@@ -1,4 +1,4 @@
-/* engine/drafter.h -- one interface for every way to draft; one file per method. A drafter has no say in the output.
+/* engine/draft/drafter.h -- one interface for every way to draft; one file per method. A drafter has no say in the output.
  *
  * The cycle: propose, verify the drafts as rows of one pass, cut the cache to what stands, observe. */
 #ifndef VB_DRAFTER_H

@@ -1,4 +1,4 @@
-/* engine/draft_eagle.c -- EAGLE-1 and EAGLE-3: as mtp-eagle, with a published head in the place of module 0. EAGLE-3 takes the
+/* engine/draft/eagle.c -- EAGLE-1 and EAGLE-3: as mtp-eagle, with a published head in the place of module 0. EAGLE-3 takes the
  * target's features through the head's fc as they come; what is kept of them are rows of the head's own width. */
 #include "engine/draft/mtp.h"
 

@@ -1,4 +1,4 @@
-/* engine/eagle_head.c -- a head's config.json and weights, checked against the target that it drafts for. */
+/* engine/draft/eagle_head.c -- a head's config.json and weights, checked against the target that it drafts for. */
 #include "engine/draft/eagle_net.h"
 
 #include "ops/weights.h"

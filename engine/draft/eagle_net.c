@@ -1,4 +1,4 @@
-/* engine/eagle.c -- one pass of rows through an EAGLE head. */
+/* engine/draft/eagle_net.c -- one pass of rows through an EAGLE head. */
 #include "engine/draft/eagle_net.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* engine/eagle.h -- EAGLE's heads as they are published: one decoder layer of the Llama kind that reads embeddings beside the
- * target's features, and drafts token after token like MTP module 0 (engine/mtp.h).
+/* engine/draft/eagle_net.h -- EAGLE's heads as they are published: one decoder layer of the Llama kind that reads embeddings beside the
+ * target's features, and drafts token after token like MTP module 0 (engine/draft/mtp.h).
  *
  *     EAGLE-1   x = fc [ Emb(tok[i+1]) ; h_i ] (+ bias)          h_i: the target's row after model.norm, then the head's own y
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
@@ -11,8 +11,8 @@
  *
  * Attention has grouped queries (ops/gqa.h), RoPE in halves at position i. (Li et al. 2024, 2025; SafeAILab/EAGLE cb7e084,
  * eagle/model/cnets1.py and cnets.py.) Weights are used as stored, activations are f32 in every precision. */
-#ifndef VB_EAGLE_H
-#define VB_EAGLE_H
+#ifndef VB_DRAFT_EAGLE_NET_H
+#define VB_DRAFT_EAGLE_NET_H
 
 #include "ops/gqa.h"
 #include "engine/draft/drafter.h"

@@ -1,4 +1,4 @@
-/* engine/draft_eagle_reroll.c -- mtp-eagle as MindIE runs it: every step takes the round's rows again, its tokens rolled left
+/* engine/draft/eagle_reroll.c -- mtp-eagle as MindIE runs it: every step takes the round's rows again, its tokens rolled left
  * by one and the newest draft appended, each row with what the module gave for the row before it in the step before.
  *
  *     step 1   rows first..N-1       tokens tok[first+1..N]          hidden rows: the target's h_first..h_{N-1}

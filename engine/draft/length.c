@@ -1,4 +1,4 @@
-/* engine/draft_length.c -- two tables that fade, and where their quotient is largest. */
+/* engine/draft/length.c -- two tables that fade, and where their quotient is largest. */
 #include "engine/draft/length.h"
 
 #define FEWEST_BETWEEN_DETOURS 16 /* twice as many after each that changed nothing */

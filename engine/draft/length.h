@@ -1,4 +1,4 @@
-/* engine/draft_length.h -- how long the next draft should be: `--draft-tokens auto`.
+/* engine/draft/length.h -- how long the next draft should be: `--draft-tokens auto`.
  *
  * A round asked for K drafts gives E(K) = 1 + a_1 + a_1 a_2 + .. + a_1 .. a_K tokens on average, where a_k is how often the k-th
  * draft is made and stands when those before it stood, and takes T(K) seconds, drafting included. Over many rounds

@@ -1,4 +1,4 @@
-/* engine/draft_model.c -- a smaller checkpoint with the same tokenizer drafts, token after token, as it would decode.
+/* engine/draft/model.c -- a smaller checkpoint with the same tokenizer drafts, token after token, as it would decode.
  *
  * Its cache keeps the rows of drafts too: a row's bits depend on the tokens up to it alone (the contract), so rows of those
  * that stood are not computed again. A round is as many passes of the small model as there are drafts, the first of one or two

@@ -1,4 +1,4 @@
-/* engine/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
+/* engine/draft/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
 #include "engine/draft/mtp.h"
 
 #include <assert.h>

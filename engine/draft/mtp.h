@@ -1,4 +1,4 @@
-/* engine/mtp.h -- what the drafters that use MTP modules share: the committed tokens, the hidden rows that missing rows
+/* engine/draft/mtp.h -- what the drafters that use MTP modules share: the committed tokens, the hidden rows that missing rows
  * need, and one cache per depth.
  *
  * Let tok[0..N] be committed and the target's hidden rows h_0..h_{N-1} known. Row i of module k takes Emb(tok[i+k+1])
@@ -16,7 +16,7 @@ struct mtp_depth {
     float *hidden_of_next; /* h^k of the row that comes next, which the depth before computed as its last final row [d] */
 };
 
-/* What drafting trees takes (engine/mtp_tree.c). */
+/* What drafting trees takes (engine/draft/mtp_tree.c). */
 struct mtp_tree {
     struct tree_builder builder;
     float *logits;   /* [topk, V] of module 0's head */

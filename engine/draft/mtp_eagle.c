@@ -1,4 +1,4 @@
-/* engine/draft_mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden row of
+/* engine/draft/mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden row of
  * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden rows in the next round. */
 #include "engine/draft/mtp.h"
 

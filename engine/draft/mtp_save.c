@@ -1,4 +1,4 @@
-/* engine/mtp_save.c -- what a drafter with MTP modules holds, in a session file, and back.
+/* engine/draft/mtp_save.c -- what a drafter with MTP modules holds, in a session file, and back.
  *
  *     u64 depths, d, numbers in a row (with its padding), fingerprint of the head (0: the model's modules draft);
  *         hidden (0 or 1), missing (0 or 1), first_pending, pending_count

@@ -1,4 +1,4 @@
-/* engine/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows sees the committed
+/* engine/draft/mtp_tree.c -- trees of drafts by one module or head. A level of the tree is one pass; each of its rows sees the committed
  * rows of the cache and those of its own ancestors: what the same drafts as a chain would see, so it has their bits. */
 #include "engine/draft/mtp.h"
 

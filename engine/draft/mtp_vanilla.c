@@ -1,4 +1,4 @@
-/* engine/draft_mtp_vanilla.c -- MTP-Vanilla: depth k drafts token k+1 with module k and a cache of its own. A checkpoint
+/* engine/draft/mtp_vanilla.c -- MTP-Vanilla: depth k drafts token k+1 with module k and a cache of its own. A checkpoint
  * with fewer modules than K uses module k mod D, still with a cache per depth. */
 #include "engine/draft/mtp.h"
 

@@ -1,4 +1,4 @@
-/* engine/draft_ngram.c -- prompt lookup: what followed when the last few tokens stood here before. No model runs.
+/* engine/draft/ngram.c -- prompt lookup: what followed when the last few tokens stood here before. No model runs.
  *
  * Of all n from ngram_max down to ngram_min the first is taken whose last n tokens occur earlier in the timeline, and of
  * its occurrences the latest (vLLM takes the first one; what was said last is nearer to what is being said). They may overlap

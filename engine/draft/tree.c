@@ -1,4 +1,4 @@
-/* engine/draft_tree.c -- growing and pruning: numbers only, no model. */
+/* engine/draft/tree.c -- growing and pruning: numbers only, no model. */
 #include "engine/draft/tree.h"
 
 #include <assert.h>

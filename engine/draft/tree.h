@@ -1,4 +1,4 @@
-/* engine/draft_tree.h -- drafts that branch, and which of them EAGLE-2 makes (Li et al. 2024; SafeAILab/EAGLE,
+/* engine/draft/tree.h -- drafts that branch, and which of them EAGLE-2 makes (Li et al. 2024; SafeAILab/EAGLE,
  * eagle/model/cnets.py, topK_genrate).
  *
  * The confidence of a node is the product of the drafter's probabilities, at temperature 1, on the way to it. Level by level

@@ -1,4 +1,4 @@
-/* engine/gguf_write.c -- the plan of a GGUF file put together, and its data written.
+/* engine/export/gguf_write.c -- the plan of a GGUF file put together, and its data written.
  *
  * A task takes some rows of a tensor from the mapped weights to f32, to their bytes, and into the file at their own place:
  * tasks know nothing of one another, and what is in memory is some rows for each thread. */

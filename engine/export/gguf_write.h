@@ -1,4 +1,4 @@
-/* engine/gguf_write.h -- a model of the Hugging Face layout as one GGUF file of llama.cpp's architecture "deepseek2", its
+/* engine/export/gguf_write.h -- a model of the Hugging Face layout as one GGUF file of llama.cpp's architecture "deepseek2", its
  * weights rounded or quantised on the way. gguf.h draws the format; the keys and the tensors' names are those of llama.cpp's
  * converter, with the MTP layers (nextn), which it leaves out.
  *

@@ -1,4 +1,4 @@
-/* engine/gguf_write_config.c -- a config as the metadata of a GGUF file: the counterpart of config_gguf.c. What that reader
+/* engine/export/gguf_write_config.c -- a config as the metadata of a GGUF file: the counterpart of config_gguf.c. What that reader
  * would not read back as it was is refused here. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/utf8.h"

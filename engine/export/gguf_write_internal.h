@@ -1,4 +1,4 @@
-/* engine/gguf_write_internal.h -- what the files of the GGUF writer share: the header while it grows. */
+/* engine/export/gguf_write_internal.h -- what the files of the GGUF writer share: the header while it grows. */
 #ifndef VB_GGUF_WRITE_INTERNAL_H
 #define VB_GGUF_WRITE_INTERNAL_H
 

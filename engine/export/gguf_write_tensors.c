@@ -1,4 +1,4 @@
-/* engine/gguf_write_tensors.c -- which tensors a GGUF file of a model has, from where, and of which type: the counterpart of
+/* engine/export/gguf_write_tensors.c -- which tensors a GGUF file of a model has, from where, and of which type: the counterpart of
  * checkpoint_gguf.c, whose names these are. */
 #include "engine/export/gguf_write_internal.h"
 

@@ -1,5 +1,5 @@
-/* engine/gguf_write_tokenizer.c -- a tokenizer.json, or a tiktoken.model said as one, as the metadata of a GGUF file: the
- * counterpart of tokenizer_gguf.c.
+/* engine/export/gguf_write_tokenizer.c -- a tokenizer.json, or a tiktoken.model said as one, as the metadata of a GGUF file: the
+ * counterpart of text/gguf.c.
  *
  * Of how text is cut into words GGUF has only a name, and of added tokens only whether they are special. So what was put
  * together is read back, as any reader would, and compared with the tokenizer of the directory; when the tables differ, the

@@ -1,4 +1,4 @@
-/* engine/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
+/* engine/files/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/files/gguf.h"
 #include "engine/base/json.h"

@@ -1,4 +1,4 @@
-/* engine/checkpoint.h -- the files of a checkpoint: safetensors or GGUF, one or many, mapped; copied is only what a GGUF file
+/* engine/files/checkpoint.h -- the files of a checkpoint: safetensors or GGUF, one or many, mapped; copied is only what a GGUF file
  * holds in another order than it is used (checkpoint_gguf.c). Names are those of the Hugging Face layout.
  *
  * A checkpoint knows names, shapes, dtypes and bytes; engine/model knows what they mean. Every tensor is consumed

@@ -1,4 +1,4 @@
-/* engine/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
+/* engine/files/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
 #include "engine/files/checkpoint.h"
 #include "engine/base/crc64.h"
 

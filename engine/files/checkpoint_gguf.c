@@ -1,4 +1,4 @@
-/* engine/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
+/* engine/files/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
  *
  * Most are the same matrix under another name, and stay where they are mapped; RoPE's rows too: for this architecture
  * llama.cpp's converter permutes none, and rotates adjacent pairs. Two things differ:

@@ -1,4 +1,4 @@
-/* engine/checkpoint_internal.h -- what the readers of the two file formats share: a checkpoint while it is being filled. */
+/* engine/files/checkpoint_internal.h -- what the readers of the two file formats share: a checkpoint while it is being filled. */
 #ifndef VB_CHECKPOINT_INTERNAL_H
 #define VB_CHECKPOINT_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* engine/checkpoint_memory.c -- which bytes of the mapped files stay in memory: locked, or let go. */
+/* engine/files/checkpoint_memory.c -- which bytes of the mapped files stay in memory: locked, or let go. */
 #include "engine/files/checkpoint_internal.h"
 
 #include <errno.h>

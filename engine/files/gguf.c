@@ -1,4 +1,4 @@
-/* engine/gguf.c -- the header of a GGUF file. Nothing in it is believed: every number is checked against the file's size
+/* engine/files/gguf.c -- the header of a GGUF file. Nothing in it is believed: every number is checked against the file's size
  * before it is used, and no name gets into a message before it has passed. */
 #include "engine/files/gguf.h"
 #include "engine/base/mapping.h"

@@ -1,4 +1,4 @@
-/* engine/gguf.h -- GGUF, version 3: a file's metadata and tensors, checked and pointed at.
+/* engine/files/gguf.h -- GGUF, version 3: a file's metadata and tensors, checked and pointed at.
  *
  *     "GGUF" | u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data              (little-endian)
  *
@@ -8,7 +8,7 @@
  *
  * The data and every offset in it are multiples of general.alignment (32 if not given). A model may be a set of files,
  * NAME-00001-of-0000N.gguf and so on: the first has the metadata, all have tensors, split.* says which is which.
- * Three readers understand what is in it: config_gguf.c, checkpoint_gguf.c, tokenizer_gguf.c. */
+ * Three readers understand what is in it: config_gguf.c, checkpoint_gguf.c, text/gguf.c. */
 #ifndef VB_GGUF_H
 #define VB_GGUF_H
 

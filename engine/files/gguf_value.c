@@ -1,4 +1,4 @@
-/* engine/gguf_value.c -- the values of a GGUF file's metadata as numbers and strings of C. */
+/* engine/files/gguf_value.c -- the values of a GGUF file's metadata as numbers and strings of C. */
 #include "engine/files/gguf.h"
 
 #include <math.h>

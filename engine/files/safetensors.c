@@ -1,4 +1,4 @@
-/* engine/safetensors.c -- the header of a safetensors file. Nothing in it is believed: every number is checked against
+/* engine/files/safetensors.c -- the header of a safetensors file. Nothing in it is believed: every number is checked against
  * the file's size before it is used, and every complaint names the file and the tensor. */
 #include "engine/files/checkpoint.h"
 #include "engine/base/json.h"

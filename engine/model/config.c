@@ -1,4 +1,4 @@
-/* engine/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
+/* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"

@@ -1,4 +1,4 @@
-/* engine/config.h -- config.json: what the model is. Every value comes from the file, else from the default of that
+/* engine/model/config.h -- config.json: what the model is. Every value comes from the file, else from the default of that
  * architecture's Hugging Face class (one table in config.c, printed by `inspect`); nothing is inferred from a size. */
 #ifndef VB_CONFIG_H
 #define VB_CONFIG_H

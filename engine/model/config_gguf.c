@@ -1,4 +1,4 @@
-/* engine/config_gguf.c -- the metadata of a GGUF file, of llama.cpp's architecture "deepseek2", said as a config.json says it.
+/* engine/model/config_gguf.c -- the metadata of a GGUF file, of llama.cpp's architecture "deepseek2", said as a config.json says it.
  * So both go through the same checks, and a value means the same in both.
  *
  * What surprises: a file that has no expert_group_count is routed without groups, as llama.cpp does it. Older converters

@@ -1,4 +1,4 @@
-/* engine/config_reader.h -- typed values out of a config.json, and complaints about them: for the model's and for a draft head's. */
+/* engine/model/config_reader.h -- typed values out of a config.json, and complaints about them: for the model's and for a draft head's. */
 #ifndef VB_CONFIG_READER_H
 #define VB_CONFIG_READER_H
 

@@ -1,4 +1,4 @@
-/* engine/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
+/* engine/model/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
 #include "engine/model/config_reader.h"
 
 #include "ops/mistake.h"

@@ -1,4 +1,4 @@
-/* engine/conventions.c -- the table of conventions, the systems that follow them, and the reading of a list. */
+/* engine/model/conventions.c -- the table of conventions, the systems that follow them, and the reading of a list. */
 #include "engine/model/conventions.h"
 
 #include <stdio.h>

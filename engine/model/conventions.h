@@ -1,4 +1,4 @@
-/* engine/conventions.h -- where implementations disagree, as named switches.
+/* engine/model/conventions.h -- where implementations disagree, as named switches.
  *
  * Draft conventions change what is proposed, never what is put out. Target conventions change the output: they are part
  * of what a fingerprint belongs to. Value 0 of each is the default. conventions.c has the table, with who does what. */

@@ -1,4 +1,4 @@
-/* engine/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
+/* engine/model/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
 #include "engine/model/model_internal.h"
 #include "ops/mistake.h"

@@ -1,4 +1,4 @@
-/* engine/model.h -- a model: config and weights, every tensor bound by name to the place where it is used.
+/* engine/model/model.h -- a model: config and weights, every tensor bound by name to the place where it is used.
  *
  * Weights stay in the mapped file (struct weight_view points into it). Vectors (norms, the router's bias) are widened
  * to f32 at open: a few kilobytes. A model is read-only once open and may be shared by threads. */

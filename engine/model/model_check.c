@@ -1,4 +1,4 @@
-/* engine/model_check.c -- `inspect --check`: every weight is a number. */
+/* engine/model/model_check.c -- `inspect --check`: every weight is a number. */
 #include "engine/model/model.h"
 #include "simd/quantised.h"
 

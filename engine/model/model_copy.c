@@ -1,4 +1,4 @@
-/* engine/model_copy.c -- matrices that are not read as they are stored: rounded to BF16, quantised, decoded, or put into panels.
+/* engine/model/model_copy.c -- matrices that are not read as they are stored: rounded to BF16, quantised, decoded, or put into panels.
  *
  * Binding plans them; when every tensor is known to be there they are made one after the other, some megabytes at a time and
  * by all threads, into one block of memory. What has been read of the file is let go at once, so that at no time there is

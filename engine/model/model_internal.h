@@ -1,4 +1,4 @@
-/* engine/model_internal.h -- a model while it is being bound: model.c says which tensor is what, model_copy.c which of them
+/* engine/model/model_internal.h -- a model while it is being bound: model.c says which tensor is what, model_copy.c which of them
  * are read from a copy, and makes the copies when all is known to be there. */
 #ifndef VB_MODEL_INTERNAL_H
 #define VB_MODEL_INTERNAL_H

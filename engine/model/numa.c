@@ -1,4 +1,4 @@
-/* engine/numa.c -- the plan becomes calls. The only file that knows libnuma. */
+/* engine/model/numa.c -- the plan becomes calls. The only file that knows libnuma. */
 #include "engine/model/model_internal.h"
 #include "engine/model/numa.h"
 #include "ops/weights.h"

@@ -1,4 +1,4 @@
-/* engine/numa.h -- `--numa`: what ops/placement.h planned, done. The only place that asks the machine for its nodes.
+/* engine/model/numa.h -- `--numa`: what ops/placement.h planned, done. The only place that asks the machine for its nodes.
  *
  * Weights are a read-only shared mapping of files: their pages belong to the kernel's page cache. mbind is ignored there
  * (mbind(2), NOTES), and a call for each range would split the mapping into more pieces than the kernel allows. What

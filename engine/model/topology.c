@@ -1,4 +1,4 @@
-/* engine/topology.c -- which processors and memories the machine has, from sysfs. libnuma would tell the same, but writes to
+/* engine/model/topology.c -- which processors and memories the machine has, from sysfs. libnuma would tell the same, but writes to
  * stderr where sysfs lacks a file. */
 #include "engine/model/numa.h"
 

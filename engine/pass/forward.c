@@ -1,4 +1,4 @@
-/* engine/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
+/* engine/pass/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
 #include "engine/pass/forward.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* engine/forward.h -- one pass of rows through the transformer.
+/* engine/pass/forward.h -- one pass of rows through the transformer.
  *
  * Prefill, decoding and verification are the same function: rows of any sequences, each knowing its token, its index
  * in its timeline and the cache that its row goes to. What a row computes depends on its timeline alone. */
@@ -27,7 +27,7 @@ struct workspace {
     const struct model *model;
     struct op_ctx cx;
     struct pace pace, module_pace; /* of the target's passes; of its MTP modules' */
-    struct onednn **onednn;        /* NULL; or who computes prompts, one per thread: cx's in those passes (engine/prefill.h) */
+    struct onednn **onednn;        /* NULL; or who computes prompts, one per thread: cx's in those passes (engine/session/prefill.h) */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;

@@ -1,4 +1,4 @@
-/* engine/kvcache.c -- append and cut. */
+/* engine/pass/kvcache.c -- append and cut. */
 #include "engine/pass/kvcache.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* engine/kvcache.h -- the latent cache: per layer and token one row [normalised latent c | rotated rope part r], f32,
+/* engine/pass/kvcache.h -- the latent cache: per layer and token one row [normalised latent c | rotated rope part r], f32,
  * packed as ops/attention.h reads it.
  *
  * A timeline is a list of tokens by index; slots[index] says which row of a pool holds the token. Rows are appended and cut

@@ -1,4 +1,4 @@
-/* engine/session_file.c -- bytes to the disk and back: the header, sections, checksums; a new name for a file that is whole. */
+/* engine/pass/session_file.c -- bytes to the disk and back: the header, sections, checksums; a new name for a file that is whole. */
 #include "engine/pass/session_file.h"
 
 #include <assert.h>

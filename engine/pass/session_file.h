@@ -1,4 +1,4 @@
-/* engine/session_file.h -- the file that a session is saved to: a header, sections one after the other, checksums.
+/* engine/pass/session_file.h -- the file that a session is saved to: a header, sections one after the other, checksums.
  *
  *     0     8   89 'V' 'B' 'S' 0D 0A 1A 0A: what a copy as text would change is in it, as in PNG's
  *     8     4   version, 1. Another one is refused before anything else is looked at
@@ -9,7 +9,7 @@
  *     72    6 x 24  of each section: name, 8 bytes, padded with 0; bytes; CRC-64/XZ (crc64.h)
  *     216   8   CRC-64/XZ of all before it
  *     224       about    lines KEY=VALUE: what `session info` tells, and whether the drafter's state can be used
- *               model    lines KEY=VALUE which the model must have too (session_identity.c)
+ *               model    lines KEY=VALUE which the model must have too (session/identity.c)
  *               tokens   i32 [tokens]
  *               output   {i32 token, i32 how often} ascending: those that penalties count as output
  *               cache    f32 [layers, rows, c + r]: latents and rotated keys in natural order, by index, whatever slots and

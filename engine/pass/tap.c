@@ -1,4 +1,4 @@
-/* engine/tap.c -- from the engine's rows to the caller's. */
+/* engine/pass/tap.c -- from the engine's rows to the caller's. */
 #include "engine/pass/tap.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* engine/tap.h -- named intermediate values, told to the caller as they are computed (vb_tap in verbatim.h). One branch
+/* engine/pass/tap.h -- named intermediate values, told to the caller as they are computed (vb_tap in verbatim.h). One branch
  * where nobody listens. */
 #ifndef VB_TAP_H
 #define VB_TAP_H

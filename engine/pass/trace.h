@@ -1,4 +1,4 @@
-/* engine/trace.h -- the bookkeeping of a round, told to the caller as it happens (vb_trace in verbatim.h). A tracer is one
+/* engine/pass/trace.h -- the bookkeeping of a round, told to the caller as it happens (vb_trace in verbatim.h). A tracer is one
  * session's; NULL where nobody listens. */
 #ifndef VB_TRACE_H
 #define VB_TRACE_H

@@ -1,4 +1,4 @@
-/* engine/workspace.c -- the memory of a pass, sized once for the largest pass. */
+/* engine/pass/workspace.c -- the memory of a pass, sized once for the largest pass. */
 #include "engine/pass/forward.h"
 
 #include <assert.h>

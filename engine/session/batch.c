@@ -1,6 +1,6 @@
-/* engine/batch.c -- continuous batching: requests wait, are admitted, share passes, and leave when they are done.
+/* engine/session/batch.c -- continuous batching: requests wait, are admitted, share passes, and leave when they are done.
  *
- * A step is a round (engine/round.h). Its pass takes the rows of every sequence that is decoding, oldest first, then as much of
+ * A step is a round (engine/session/round.h). Its pass takes the rows of every sequence that is decoding, oldest first, then as much of
  * the prompts as there is room for. Rows of all caches are in one pool. When it is full the youngest sequence gives its rows
  * back and waits again, in front; what it had is computed anew, in chunks, later: the same bits (the contract), and no token is
  * chosen twice. The oldest is never made to wait, so every request ends. */

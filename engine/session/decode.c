@@ -1,4 +1,4 @@
-/* engine/decode.c -- which drafts stand; where a run ends. */
+/* engine/session/decode.c -- which drafts stand; where a run ends. */
 #include "engine/session/decode.h"
 
 #include <string.h>

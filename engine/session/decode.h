@@ -1,4 +1,4 @@
-/* engine/decode.h -- choosing tokens from the rows of a pass: which drafts stand, and where a run ends. */
+/* engine/session/decode.h -- choosing tokens from the rows of a pass: which drafts stand, and where a run ends. */
 #ifndef VB_DECODE_LOOP_H
 #define VB_DECODE_LOOP_H
 
@@ -24,7 +24,7 @@ int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run);
 
 /* Verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it counts only
- * if drafts 1..i are the tokens chosen before it. Chooses from row to row, as engine/acceptance.h says, until a draft does not
+ * if drafts 1..i are the tokens chosen before it. Chooses from row to row, as engine/choose/acceptance.h says, until a draft does not
  * stand, the run ends, or a row that would choose is not finite (VB_NOT_FINITE, naming the token's index and the first layer). Tokens
  * go to the callback as they are chosen. chosen has room for 1 + drafts tokens; *n are chosen, also on an error. */
 int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);

@@ -1,4 +1,4 @@
-/* engine/evaluate.c -- every row's logits, of the target and of MTP modules that read the text itself. */
+/* engine/session/evaluate.c -- every row's logits, of the target and of MTP modules that read the text itself. */
 #include <string.h>
 
 #include "simd/fpenv.h"

@@ -1,4 +1,4 @@
-/* engine/generate.c -- sessions run to their end: rounds of passes that they share. */
+/* engine/session/generate.c -- sessions run to their end: rounds of passes that they share. */
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"

@@ -1,4 +1,4 @@
-/* engine/session_identity.c -- a model in some sixty lines. */
+/* engine/session/identity.c -- a model in some sixty lines. */
 #include "engine/session/identity.h"
 
 #include <inttypes.h>

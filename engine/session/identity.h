@@ -1,4 +1,4 @@
-/* engine/session_identity.h -- what a model must have in common with the one that computed a saved session, as lines KEY=VALUE
+/* engine/session/identity.h -- what a model must have in common with the one that computed a saved session, as lines KEY=VALUE
  * that are compared as text, so that a refusal can name the first that differs. */
 #ifndef VB_SESSION_IDENTITY_H
 #define VB_SESSION_IDENTITY_H

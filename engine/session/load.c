@@ -1,4 +1,4 @@
-/* engine/session_load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
+/* engine/session/load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
 #include <string.h>
 
 #include "ops/mistake.h"

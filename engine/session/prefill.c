@@ -1,4 +1,4 @@
-/* engine/prefill.c -- which rows of a prompt are oneDNN's, and whether it can. */
+/* engine/session/prefill.c -- which rows of a prompt are oneDNN's, and whether it can. */
 #include "engine/session/prefill.h"
 
 #include <assert.h>

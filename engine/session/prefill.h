@@ -1,4 +1,4 @@
-/* engine/prefill.h -- option `prefill`: which passes are given to oneDNN's linear layers, for speed.
+/* engine/session/prefill.h -- option `prefill`: which passes are given to oneDNN's linear layers, for speed.
  *
  * With onednn, rows of the original prompt are its: those of tokens that were appended before anything was generated, in
  * chunks of 512 from index 0, each computed whole and by itself, and the MTP modules' rows that such a chunk makes final. All

@@ -1,6 +1,6 @@
-/* engine/round.h -- a round: one pass of the target that many sequences share, and what belongs to it before and after. */
-#ifndef VB_ROUND_H
-#define VB_ROUND_H
+/* engine/session/round.h -- a round: one pass of the target that many sequences share, and what belongs to it before and after. */
+#ifndef VB_SESSION_ROUND_H
+#define VB_SESSION_ROUND_H
 
 #include "engine/session/decode.h"
 

@@ -1,4 +1,4 @@
-/* engine/session_save.c -- a session to a file, and computing a prompt without choosing anything, which is what comes before
+/* engine/session/save.c -- a session to a file, and computing a prompt without choosing anything, which is what comes before
  * where one machine reads and another one writes. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* engine/session.c -- opening, appending, cutting; one session's part of a pass. */
+/* engine/session/session.c -- opening, appending, cutting; one session's part of a pass. */
 #include "engine/session/session.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* engine/session.h -- a session from the inside: the timeline, how far each cache has come, and one round of it.
+/* engine/session/session.h -- a session from the inside: the timeline, how far each cache has come, and one round of it.
  *
  * Between rounds: tokens[0..count) are committed, the target's cache holds `cached` < count rows (0 at the start), and
  * the drafter has observed tokens[0..cached] and the hidden rows before index `cached`. A round takes the tokens from

@@ -1,4 +1,4 @@
-/* engine/template_call.c -- the filters, tests, methods and functions that templates may name. A line in a table is all that
+/* engine/template/call.c -- the filters, tests, methods and functions that templates may name. A line in a table is all that
  * the parser needs to know of one. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* engine/template_chat.c -- where a checkpoint keeps its chat template, and what the template is given. */
+/* engine/template/chat.c -- where a checkpoint keeps its chat template, and what the template is given. */
 #include <string.h>
 
 #include "engine/files/gguf.h"

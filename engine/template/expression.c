@@ -1,4 +1,4 @@
-/* engine/template_expression.c -- expressions to nodes, in Jinja2's order, the loosest first:
+/* engine/template/expression.c -- expressions to nodes, in Jinja2's order, the loosest first:
  *
  *   x if y else z;  or;  and;  not;  == != < <= > >= in, not in;  + -;  ~;  * / // %;  - + in front;  .a [b] (c);  | is */
 #include "engine/template/template_internal.h"

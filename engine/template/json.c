@@ -1,4 +1,4 @@
-/* engine/template_json.c -- values from JSON and to it, as Python's json module writes it. */
+/* engine/template/json.c -- values from JSON and to it, as Python's json module writes it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* engine/template_lex.c -- a template's source cut into text and the words of its tags, with Jinja2's rules for white space:
+/* engine/template/lex.c -- a template's source cut into text and the words of its tags, with Jinja2's rules for white space:
  *
  *   -%} -}} -#}   take all white space behind them, {%- {{- {#- all before them
  *   %} #}         take one newline behind them (trim_blocks), +%} does not

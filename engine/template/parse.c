@@ -1,4 +1,4 @@
-/* engine/template_parse.c -- tags to nodes. Expressions are in template_expression.c. */
+/* engine/template/parse.c -- tags to nodes. Expressions are in expression.c. */
 #include <string.h>
 
 #include "engine/template/template_internal.h"

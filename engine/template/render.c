@@ -1,4 +1,4 @@
-/* engine/template_render.c -- nodes to text. Names live in scopes: the body of a loop has a new one for each element, so what is
+/* engine/template/render.c -- nodes to text. Names live in scopes: the body of a loop has a new one for each element, so what is
  * set inside is gone behind it (which is why templates have namespaces); that of a macro hangs on the one it was defined in. */
 #include <stdio.h>
 #include <string.h>

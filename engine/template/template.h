@@ -1,11 +1,11 @@
-/* engine/template.h -- chat templates: the part of Jinja2 that they use, rendered as Hugging Face renders it.
+/* engine/template/template.h -- chat templates: the part of Jinja2 that they use, rendered as Hugging Face renders it.
  *
  *   tags      if elif else, for (also with `if` and else), set (a name, namespace.name), macro, break, continue, generation, comments
  *   values    strings, integers, floats, true, false, none, lists, dicts with keys that are strings, namespaces, undefined
  *   operators or and not, == != < <= > >= in, + - * / // % ~, is, |, x if y else z, .name [i] [a:b:c], calls
  *
  * with trim_blocks and lstrip_blocks, as transformers sets them. tojson is transformers' too: it escapes nothing for HTML.
- * Filters, tests, methods and functions are those in template_call.c. Whatever else is refused by its name when the template is
+ * Filters, tests, methods and functions are those in call.c. Whatever else is refused by its name when the template is
  * parsed (VB_UNSUPPORTED), which is before anything is computed.
  *
  * A template comes from outside. Its size, the depth of its nesting, the steps and the memory of a rendering are bounded: one

@@ -1,9 +1,9 @@
-/* engine/template_internal.h -- what the files of the template interpreter share; nobody else includes it.
+/* engine/template/template_internal.h -- what the files of the template interpreter share; nobody else includes it.
  *
- *   text -> tokens (template_lex.c) -> nodes (template_parse.c) -> output (template_render.c)
+ *   text -> tokens (lex.c) -> nodes (parse.c) -> output (render.c)
  *
- * template_value.c knows values, template_json.c how they become JSON and come from it, template_call.c the filters, tests,
- * methods and functions, template_text.c characters. Nodes live in the template's arena, values in one of the rendering's:
+ * value.c knows values, json.c how they become JSON and come from it, call.c the filters, tests,
+ * methods and functions, text.c characters. Nodes live in the template's arena, values in one of the rendering's:
  * nothing is freed alone. */
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
@@ -77,11 +77,11 @@ enum node_kind {
     E_NOT, E_NEGATE, E_PLUS, E_AND, E_OR, E_BINARY, E_CONDITIONAL
 };
 
-/* One shape for all kinds; which fields a kind uses stands where template_parse.c makes it. */
+/* One shape for all kinds; which fields a kind uses stands where parse.c makes it. */
 struct node {
     enum node_kind kind;
     int line;
-    int op;             /* E_BINARY: its operator; E_FILTER, E_TEST, E_CALL: an index into a table of template_call.c */
+    int op;             /* E_BINARY: its operator; E_FILTER, E_TEST, E_CALL: an index into a table of call.c */
     struct value value; /* E_CONST, N_TEXT */
     struct text name;
     struct text keyword; /* of an argument, a parameter or a dict's entry */
@@ -99,7 +99,7 @@ struct template {
     struct node *body;
 };
 
-/* ---- template_text.c ----------------------------------------------------------------------------------------------- */
+/* ---- text.c ----------------------------------------------------------------------------------------------- */
 uint32_t text_character(const char *s, size_t *size); /* at s, valid UTF-8 */
 size_t text_length(struct text t);                    /* in characters */
 int text_space(uint32_t c);                           /* what Python's str.strip() takes */
@@ -113,7 +113,7 @@ struct text_shown {
 };
 struct text_shown text_show(struct text t);
 
-/* ---- template_lex.c ------------------------------------------------------------------------------------------------ */
+/* ---- lex.c ------------------------------------------------------------------------------------------------ */
 
 enum token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OPERATOR };
 struct token {
@@ -140,7 +140,7 @@ int lex_next(struct lexer *x, struct token *out);
 int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* ---- template_parse.c ---------------------------------------------------------------------------------------------- */
+/* ---- parse.c ---------------------------------------------------------------------------------------------- */
 
 struct parser {
     struct lexer lexer;
@@ -148,7 +148,7 @@ struct parser {
     int depth, loops;
 };
 int parse_template(struct template *t, const char *source, size_t size, vb_error *err);
-int parse_expression(struct parser *p, struct node **out); /* template_expression.c */
+int parse_expression(struct parser *p, struct node **out); /* expression.c */
 int parse_condition(struct parser *p, struct node **out);  /* an expression that is no x if y else z */
 int parse_targets(struct parser *p, struct node **out);    /* a, b: E_NAME nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
@@ -207,7 +207,7 @@ int run_put(struct rendering *r, const char *s, size_t n);
 /* What was put since `from` becomes a string. */
 int run_take(struct rendering *r, size_t from, struct value *out);
 
-/* ---- template_value.c ---------------------------------------------------------------------------------------------- */
+/* ---- value.c ---------------------------------------------------------------------------------------------- */
 struct value value_string(struct text s);
 struct value value_bool(int yes);
 struct value value_int(int64_t i);
@@ -224,7 +224,7 @@ int value_binary(struct rendering *r, int op, struct value a, struct value b, st
 int value_print(struct rendering *r, struct value v);
 int value_to_list(struct rendering *r, struct value v, struct value *out); /* what a loop over v sees */
 
-/* ---- template_json.c ----------------------------------------------------------------------------------------------- */
+/* ---- json.c ----------------------------------------------------------------------------------------------- */
 int value_from_json(struct rendering *r, const json_t *json, struct value *out);
 struct json_style {
     int ascii, indent; /* indent -1: one line */
@@ -232,7 +232,7 @@ struct json_style {
 int value_to_json(struct rendering *r, struct value v, const struct json_style *style, int level);
 int value_put_float(struct rendering *r, double f);
 
-/* ---- template_call.c: tables of names; find gives an index or -1 ---------------------------------------------------- */
+/* ---- call.c: tables of names; find gives an index or -1 ---------------------------------------------------- */
 int filter_find(struct text name);
 int test_find(struct text name);
 int method_find(struct text name);
@@ -242,7 +242,7 @@ int filter_call(struct rendering *r, int filter, struct value on, const struct a
 int test_call(struct rendering *r, int test, struct value on, int *yes);
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
-/* An attribute or item of a value; undefined where there is none. template_render.c */
+/* An attribute or item of a value; undefined where there is none. render.c */
 int value_attribute(struct rendering *r, struct value on, struct text name, struct value *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* engine/template_value.c -- values of the template interpreter, with Python's meanings. */
+/* engine/template/value.c -- values of the template interpreter, with Python's meanings. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

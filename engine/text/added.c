@@ -1,4 +1,4 @@
-/* engine/tokenizer_added.c -- added tokens: strings that are looked for in the text before anything else.
+/* engine/text/added.c -- added tokens: strings that are looked for in the text before anything else.
  *
  * As in Hugging Face's AddedVocabulary the tokens with normalized = false are looked for first and the others in what
  * is left, each time the leftmost match and of several there the longest. What surprises: a match that is then not

@@ -1,4 +1,4 @@
-/* engine/tokenizer_bpe.c -- byte pair encoding: a word's bytes become tokens, and of all neighbouring pairs that the
+/* engine/text/bpe.c -- byte pair encoding: a word's bytes become tokens, and of all neighbouring pairs that the
  * merges name the one of lowest rank is joined, the leftmost first, until no pair is left.
  *
  * Pairs wait in a heap by (rank, position); a joined pair leaves its neighbours' entries behind, and those are known

@@ -1,4 +1,4 @@
-/* engine/tokenizer_compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
+/* engine/text/compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
  * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
 #include "engine/text/tokenizer_internal.h"
 

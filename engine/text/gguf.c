@@ -1,4 +1,4 @@
-/* engine/tokenizer_gguf.c -- the tokenizer of a GGUF file's metadata, said as tokenizer.json says it, so that both give the
+/* engine/text/gguf.c -- the tokenizer of a GGUF file's metadata, said as tokenizer.json says it, so that both give the
  * same ids.
  *
  * The metadata has tokens, their kinds and the merges; of how text is cut into words it has only a name

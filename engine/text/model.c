@@ -1,4 +1,4 @@
-/* engine/tokenizer_model.c -- the "model", "added_tokens", "normalizer" and "decoder" of tokenizer.json, into tables.
+/* engine/text/model.c -- the "model", "added_tokens", "normalizer" and "decoder" of tokenizer.json, into tables.
  *
  * A byte-level vocabulary writes each byte as one printable character (GPT-2's mapping: "G-breve t" is " t"), so that
  * JSON can hold any bytes. Here tokens are turned into their bytes once, at opening. A token with a character outside

@@ -1,4 +1,4 @@
-/* engine/tokenizer_pattern.c -- regular expressions written for Oniguruma, matched by PCRE2.
+/* engine/text/pattern.c -- regular expressions written for Oniguruma, matched by PCRE2.
  *
  * tokenizer.json's patterns are Oniguruma's (Ruby flavour, UTF-8). What both engines read alike passes as it is; what
  * they read differently is rewritten or, if no tokenizer that we know uses it, refused by name. The differences:
@@ -11,7 +11,7 @@
  *   (?i:)  Oniguruma also matches one character for several (U+FB06 for "st"); taken only where no such one exists.
  *   \p{..} general categories and Han only: a script's name means Script_Extensions in PCRE2 from 10.40 on, so Han is
  *          written out. One-letter categories and letters of all kinds get the characters that younger versions of
- *          Unicode added (tokenizer_unicode.c); for the others of two letters (\p{Nd}, also \d) the library's own version
+ *          Unicode added (unicode.c); for the others of two letters (\p{Nd}, also \d) the library's own version
  *          of Unicode decides. \p{C} and \p{Cn}, which hold what is not assigned yet, are refused. */
 #include "engine/text/tokenizer_internal.h"
 

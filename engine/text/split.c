@@ -1,4 +1,4 @@
-/* engine/tokenizer_split.c -- the pre-tokenizers: text is cut into pieces, each stage cutting the pieces of the last.
+/* engine/text/split.c -- the pre-tokenizers: text is cut into pieces, each stage cutting the pieces of the last.
  *
  * A piece goes through all later stages before the next one is cut off, so no list of pieces is ever kept; a stage
  * remembers one piece at most (those behaviours that join neighbours). A pattern sees its piece alone: look-ahead

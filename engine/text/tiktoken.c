@@ -1,4 +1,4 @@
-/* engine/tokenizer_tiktoken.c -- a tokenizer in tiktoken's format, said as tokenizer.json says it, so that both give the
+/* engine/text/tiktoken.c -- a tokenizer in tiktoken's format, said as tokenizer.json says it, so that both give the
  * same ids.
  *
  * tiktoken.model has a line per token: its bytes in base64, and its rank, which is its id. Behind the ranks come 258 ids for

@@ -1,4 +1,4 @@
-/* engine/tokenizer.c -- opening a tokenizer, asking it, encoding with it. */
+/* engine/text/tokenizer.c -- opening a tokenizer, asking it, encoding with it. */
 #include "engine/files/gguf.h"
 #include "engine/text/tokenizer_internal.h"
 

@@ -1,4 +1,4 @@
-/* engine/tokenizer.h -- text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json defines it, or as
+/* engine/text/tokenizer.h -- text to token ids and back: byte-level BPE as a Hugging Face tokenizer.json defines it, or as
  * tiktoken.model and the Python code of Kimi-K2 and Moonlight do.
  *
  * A tokenizer is read-only once open and may be shared by threads. It needs tokenizer.json; tokenizer_config.json
@@ -11,8 +11,8 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer in a GGUF file's metadata (tokenizer_gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json),
- * or DIR/tiktoken.model (tokenizer_tiktoken.c). A directory with neither is VB_IO; a tokenizer.json that uses a model,
+/* Opens the tokenizer in a GGUF file's metadata (gguf.c), or DIR/tokenizer.json (and DIR/tokenizer_config.json),
+ * or DIR/tiktoken.model (tiktoken.c). A directory with neither is VB_IO; a tokenizer.json that uses a model,
  * normalizer, pre-tokenizer or decoder that is not implemented, or a tiktoken.model of other Python code than what is
  * known, is VB_UNSUPPORTED, naming it. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);

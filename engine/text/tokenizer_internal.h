@@ -1,9 +1,9 @@
-/* engine/tokenizer_internal.h -- what the files of the tokenizer share; nobody else includes it.
+/* engine/text/tokenizer_internal.h -- what the files of the tokenizer share; nobody else includes it.
  *
- *   text -> added tokens (tokenizer_added.c) -> words (tokenizer_split.c) -> ids (tokenizer_bpe.c)
+ *   text -> added tokens (added.c) -> words (split.c) -> ids (bpe.c)
  *
- * tokenizer_model.c fills the tables from the JSON, which tokenizer_gguf.c and tokenizer_tiktoken.c make of other formats,
- * tokenizer_pattern.c carries Oniguruma patterns over to PCRE2,
+ * model.c fills the tables from the JSON, which gguf.c and tiktoken.c make of other formats,
+ * pattern.c carries Oniguruma patterns over to PCRE2,
  * tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
  * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
 #ifndef VB_TOKENIZER_INTERNAL_H
@@ -101,7 +101,7 @@ struct tokenizer {
 
     int32_t bos, eos;
     int add_bos;
-    int slices; /* long texts are cut first, as Kimi's Python code does (tokenizer_slices.c) */
+    int slices; /* long texts are cut first, as Kimi's Python code does (slices.c) */
 };
 
 /* What opening needs and the open tokenizer does not. */
@@ -152,7 +152,7 @@ json_t *get_member(const json_t *object, const char *key);
 /* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
 int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
-/* ---- tokenizer_model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
+/* ---- model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
 int tables_load(struct loading *l);
 int names_make(struct name_table *table, size_t n, const vb_allocator *a);
 int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* 0: it is there already */
@@ -162,11 +162,11 @@ int32_t names_find(const struct name_table *table, const char *s, size_t size); 
 /* byte_of[c]: the byte that character c stands for in a byte-level vocabulary, -1: none. */
 void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
-/* ---- tokenizer_bpe.c ---- */
+/* ---- bpe.c ---- */
 int merges_load(struct loading *l, const json_t *merges);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
-/* ---- tokenizer_added.c ---- */
+/* ---- added.c ---- */
 int added_load(struct loading *l, const json_t *list);
 void added_close(struct tokenizer *t);
 
@@ -185,12 +185,12 @@ struct added_scan {
 /* 1: there is one; 0: the end; else an error. */
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id);
 
-/* ---- tokenizer_split.c ---- */
+/* ---- split.c ---- */
 int split_load(struct loading *l, const json_t *pre_tokenizer);
 void split_close(struct tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
 
-/* ---- tokenizer_slices.c ---- */
+/* ---- slices.c ---- */
 struct slices { /* all 0 at first but text and size */
     const char *text;
     size_t size, at;
@@ -200,7 +200,7 @@ struct slices { /* all 0 at first but text and size */
 /* The bytes of the next slice, 0: the end. */
 size_t slices_next(struct slices *s);
 
-/* ---- tokenizer_gguf.c ---- */
+/* ---- gguf.c ---- */
 /* The tokenizer of a GGUF file's metadata as tokenizer.json and tokenizer_config.json would describe it; the caller owns both
  * objects. */
 int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err);
@@ -209,7 +209,7 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
  * the parts over. 0: no memory. */
 int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges);
 
-/* ---- tokenizer_tiktoken.c ---- */
+/* ---- tiktoken.c ---- */
 struct tiktoken { /* the files */
     const char *ranks, *config, *ranks_name, *config_name;
     size_t ranks_size, config_size;
@@ -218,13 +218,13 @@ struct tiktoken { /* the files */
 /* A tokenizer in tiktoken's format as tokenizer.json and tokenizer_config.json say it; the caller owns both objects. */
 int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
 
-/* ---- tokenizer_words.c: which name a GGUF file has for how text is cut into words ---- */
+/* ---- words.c: which name a GGUF file has for how text is cut into words ---- */
 /* As tokenizer_encode, without added tokens: the sizes in bytes of the words that BPE would see. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
 /* *same: whether both cut every text alike, by trial: all that is common, and every character among others. */
 int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
-/* ---- tokenizer_pattern.c ---- */
+/* ---- pattern.c ---- */
 /* The PCRE2 pattern that matches what `onig` matches in Oniguruma, in memory of the allocator; a construct whose
  * meaning differs and is not translated is VB_UNSUPPORTED, by name. */
 int pattern_translate(struct loading *l, const char *onig, char **pcre);
@@ -232,7 +232,7 @@ int pattern_compile(struct loading *l, const char *pattern, uint32_t options, pc
 /* Looks for the pattern from `start` on. 1: found, at match's ovector; 0: not there; else an error. */
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
-/* ---- tokenizer_unicode.c ---- */
+/* ---- unicode.c ---- */
 const char *unicode_since_14(const char *category, size_t size);
 const char *unicode_han(void);
 

@@ -1,4 +1,4 @@
-/* engine/tokenizer_words.c -- do two tokenizers cut text into the same words? A GGUF file has a name for how it is done, a
+/* engine/text/words.c -- do two tokenizers cut text into the same words? A GGUF file has a name for how it is done, a
  * tokenizer.json has patterns, and one thing can be said by many patterns. So both are tried: on text that has one of
  * everything, then on every character of Unicode's first plane, and every eighth of the second, among letters, digits, blanks
  * and itself. */

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Writes golden/gguf/tiny.gguf: a whole model (deepseek2, three layers, the last an MTP layer) with a tokenizer, so small
-that most of it is header; and with --quantised the same of rows of 32 numbers, in blocks of them. They are what tests/fuzz_gguf.c
+that most of it is header; and with --quantised the same of rows of 32 numbers, in blocks of them. They are what tests/fuzz/fuzz_gguf.c
 mutates. Needs nothing but Python.
 
     golden/scripts/make_gguf.py golden/gguf/tiny.gguf

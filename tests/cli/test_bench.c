@@ -1,4 +1,4 @@
-/* tests/test_bench.c -- `verbatim bench`: what it says is there and adds up; its times are nobody's promise. Runs the program
+/* tests/cli/test_bench.c -- `verbatim bench`: what it says is there and adds up; its times are nobody's promise. Runs the program
  * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>

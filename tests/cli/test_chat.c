@@ -1,4 +1,4 @@
-/* tests/test_chat.c -- talking to the model: `generate --chat`, `chat`, Ctrl-C, --logprobs. The bundled model with a chat template
+/* tests/cli/test_chat.c -- talking to the model: `generate --chat`, `chat`, Ctrl-C, --logprobs. The bundled model with a chat template
  * beside it (skipped without it; what it answers means nothing), a terminal where one is needed. Runs the program itself in the
  * repository's root. */
 #include <math.h>

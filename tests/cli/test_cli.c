@@ -1,4 +1,4 @@
-/* tests/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its text.
+/* tests/cli/test_cli.c -- what the `verbatim` command prints, from outside: keys and types of its JSON, its files, its text.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. What it refuses is in
  * test_cli_errors.c, verify and draft are in test_cli_verify.c. */
 #include <math.h>

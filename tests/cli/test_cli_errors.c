@@ -1,4 +1,4 @@
-/* tests/test_cli_errors.c -- what the `verbatim` command refuses, and how: the exit code, one sentence on stderr or one
+/* tests/cli/test_cli_errors.c -- what the `verbatim` command refuses, and how: the exit code, one sentence on stderr or one
  * {"error": ...} on stdout, never a signal. Then the shapes in which options may come. Text is in test_cli_text.c.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/test_cli_sampling.c -- the sampling options of the `verbatim` command, from outside: that each one reaches the
+/* tests/cli/test_cli_sampling.c -- the sampling options of the `verbatim` command, from outside: that each one reaches the
  * sampler, that no draft method changes what it gives, and what is refused. Runs the program itself (argv[1], or
  * ../verbatim beside this one) in the repository's root. The rule itself is tested in test_sampler.c. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/test_cli_session.c -- `verbatim session`, and generate's --session and --save-session. Runs the program itself (argv[1], or
+/* tests/cli/test_cli_session.c -- `verbatim session`, and generate's --session and --save-session. Runs the program itself (argv[1], or
  * ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* tests/test_cli_text.c -- the `verbatim` command where text goes in or comes out: tokenize, prompts, generated text; and
+/* tests/cli/test_cli_text.c -- the `verbatim` command where text goes in or comes out: tokenize, prompts, generated text; and
  * the bundled model of golden/tale (skipped without it). Runs the program itself (argv[1], or ../verbatim beside this one)
  * in the repository's root. */
 #include <setjmp.h>

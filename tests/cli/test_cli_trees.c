@@ -1,4 +1,4 @@
-/* tests/test_cli_trees.c -- the `verbatim` command with trees of drafts, and with published heads. Runs the program itself (argv[1],
+/* tests/cli/test_cli_trees.c -- the `verbatim` command with trees of drafts, and with published heads. Runs the program itself (argv[1],
  * or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

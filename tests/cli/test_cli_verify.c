@@ -1,4 +1,4 @@
-/* tests/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings are compared,
+/* tests/cli/test_cli_verify.c -- `verbatim draft` and `verbatim verify`, from outside: what is proposed, which settings are compared,
  * and what is said of them. */
 #include "tests/support/cli.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_conventions_cli.c -- `verbatim conventions` and the options --convention and --as. Runs the program itself
+/* tests/cli/test_conventions_cli.c -- `verbatim conventions` and the options --convention and --as. Runs the program itself
  * (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

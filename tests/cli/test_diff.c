@@ -1,4 +1,4 @@
-/* tests/test_diff.c -- the verdicts of `verbatim diff`, from outside: what is the same is called so, what rounding did is
+/* tests/cli/test_diff.c -- the verdicts of `verbatim diff`, from outside: what is the same is called so, what rounding did is
  * within the bound, a tie is told from a mistake, and a mistake is found where it was made. Runs the program itself (argv[1],
  * or ../verbatim beside this one) in the repository's root. */
 #include <math.h>

@@ -1,4 +1,4 @@
-/* tests/test_diff_files.c -- what `verbatim diff` reads and tells: other dtypes, layouts, names, shapes; parts of dumps; files
+/* tests/cli/test_diff_files.c -- what `verbatim diff` reads and tells: other dtypes, layouts, names, shapes; parts of dumps; files
  * that are none. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>

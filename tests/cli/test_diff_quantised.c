@@ -1,4 +1,4 @@
-/* tests/test_diff_quantised.c -- `verbatim diff` and `dump` where weights are quantised, in the file or by the precision: the
+/* tests/cli/test_diff_quantised.c -- `verbatim diff` and `dump` where weights are quantised, in the file or by the precision: the
  * engine is within the bound of the reference, and a side that rounds otherwise is not. Runs the program itself (argv[1], or
  * ../verbatim beside this one) in the repository's root. */
 #include "tests/support/engine_support.h"

@@ -1,4 +1,4 @@
-/* tests/test_dump.c -- `verbatim dump` from outside: its two files agree with each other, with the reference, with what
+/* tests/cli/test_dump.c -- `verbatim dump` from outside: its two files agree with each other, with the reference, with what
  * `generate` computes, and between any two ways to dump the same rows. Runs the program itself (argv[1], or ../verbatim
  * beside this one) in the repository's root; whether taps change bits is asked through the C interface. */
 #include <math.h>

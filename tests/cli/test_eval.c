@@ -1,4 +1,4 @@
-/* tests/test_eval.c -- `verbatim eval`: the losses are those of the reference, whatever the settings. Runs the program
+/* tests/cli/test_eval.c -- `verbatim eval`: the losses are those of the reference, whatever the settings. Runs the program
  * itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* tests/test_prefill_cli.c -- --prefill onednn on the command line: its rows beside the reference's, verify, and what is refused.
+/* tests/cli/test_prefill_cli.c -- --prefill onednn on the command line: its rows beside the reference's, verify, and what is refused.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static void need_onednn(void)
 }
 
 /* Every tensor of a prompt that oneDNN read, judged by `verbatim diff`: its bound is what the reference moves when values are
- * perturbed as an engine that computes in BF16 would (tools/diff_bound.c). */
+ * perturbed as an engine that computes in BF16 would (tools/diff/bound.c). */
 TEST(with_bf16_weights_every_tensor_is_within_rounding_of_the_reference)
 {
     static const char *const of[] = {TINY "glm", TINY "v3-mtp3", TINY "moonlight", TINY "v2-lite", TALE};

@@ -1,4 +1,4 @@
-/* tests/test_prompts.c -- `generate --prompts`: each answer is the one that its prompt has alone, whatever ran beside it; what was
+/* tests/cli/test_prompts.c -- `generate --prompts`: each answer is the one that its prompt has alone, whatever ran beside it; what was
  * answered when a run was ended, in whatever way, is kept and not computed again. What is refused is in test_prompts_errors.c.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>

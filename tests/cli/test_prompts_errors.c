@@ -1,4 +1,4 @@
-/* tests/test_prompts_errors.c -- what `generate --prompts` refuses: files of answers that are something else, which stay as they are;
+/* tests/cli/test_prompts_errors.c -- what `generate --prompts` refuses: files of answers that are something else, which stay as they are;
  * files of prompts that are wrong, before anything starts. Runs the program itself (argv[1], or ../verbatim beside this one) in the
  * repository's root. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/test_quantised_cli.c -- quantised weights as the command has them: --repack, --precision q8 and q4, what inspect and the
+/* tests/cli/test_quantised_cli.c -- quantised weights as the command has them: --repack, --precision q8 and q4, what inspect and the
  * statistics tell, what is refused, what memory it takes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_quantize_cli.c -- `verbatim quantize` as its users run it: what it says, and that OUT is there whole or not at
+/* tests/cli/test_quantize_cli.c -- `verbatim quantize` as its users run it: what it says, and that OUT is there whole or not at
  * all. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

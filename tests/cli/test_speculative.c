@@ -1,4 +1,4 @@
-/* tests/test_speculative.c -- drafting configured in the words of vLLM, vllm-ascend, MindIE, TensorRT-LLM and llama.cpp. The
+/* tests/cli/test_speculative.c -- drafting configured in the words of vLLM, vllm-ascend, MindIE, TensorRT-LLM and llama.cpp. The
  * command lines are those of their documents. Runs the program itself in the repository's root. */
 #include <setjmp.h>
 #include <stdarg.h>

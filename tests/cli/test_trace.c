@@ -1,4 +1,4 @@
-/* tests/test_trace.c -- `verbatim trace` from outside: every trace is followed line by line with caches, tokens and drafts kept
+/* tests/cli/test_trace.c -- `verbatim trace` from outside: every trace is followed line by line with caches, tokens and drafts kept
  * here, and each number in it must be the one that follows. Runs the program itself (argv[1], or ../verbatim beside this one) in
  * the repository's root. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/test_trace_example.c -- a trace beside a worked example on paper: MindIE's, as its documentation draws it for a
+/* tests/cli/test_trace_example.c -- a trace beside a worked example on paper: MindIE's, as its documentation draws it for a
  * prompt A B C D and two drafts, in golden/trace/mindie.txt; and what padding must not change. Runs the program itself
  * (argv[1], or ../verbatim beside this one) in the repository's root. */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection on models. That
+/* tests/engine/test_acceptance.c -- which drafts stand: relaxed acceptance and the reasons counted, by hand; rejection on models. That
  * rejection keeps the distribution is proved in test_rejection.c. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 #include "tests/support/toy_session.h"

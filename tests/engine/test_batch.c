@@ -1,4 +1,4 @@
-/* tests/test_batch.c -- continuous batching: whatever the neighbours, the moment of admission, prefixes that are shared and caches
+/* tests/engine/test_batch.c -- continuous batching: whatever the neighbours, the moment of admission, prefixes that are shared and caches
  * that are taken away, a request's tokens and bits are those of a session that is alone. */
 #include "tests/support/engine_support.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_bits.c -- golden/bits/fingerprints.txt: the same bits on this machine, whatever the instruction set, the
+/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt: the same bits on this machine, whatever the instruction set, the
  * threads, the prefill chunk and the draft method. These goldens are the engine's own and change only on purpose.
  *
  *     test_bits [LINES]    only the first LINES lines (for slow machines, such as an emulator) */

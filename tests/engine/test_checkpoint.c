@@ -1,4 +1,4 @@
-/* tests/test_checkpoint.c -- safetensors headers, right and hostile, and the opening of whole checkpoints. Every complaint
+/* tests/engine/test_checkpoint.c -- safetensors headers, right and hostile, and the opening of whole checkpoints. Every complaint
  * is compared word for word. Runs in the repository's root. */
 #include "engine/files/checkpoint.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_config.c -- what config.json means: every key, the class defaults, and every refusal by its message. */
+/* tests/engine/test_config.c -- what config.json means: every key, the class defaults, and every refusal by its message. */
 #include "engine/model/config.h"
 #include "simd/kernels.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_config_published.c -- the published config.json files: those of our models mean what their authors say, the
+/* tests/engine/test_config_published.c -- the published config.json files: those of our models mean what their authors say, the
  * others are refused in one sentence. They lie in ../shared/assets; without them these tests are skipped. Runs in the
  * repository's root. */
 #include "engine/model/config.h"

@@ -1,4 +1,4 @@
-/* tests/test_conventions.c -- where implementations disagree: conventions of drafting change drafts and no output; under
+/* tests/engine/test_conventions.c -- where implementations disagree: conventions of drafting change drafts and no output; under
  * every convention the engine is as near to the reference as f32 allows, and the convention does change what it says it
  * changes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

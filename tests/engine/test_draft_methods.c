@@ -1,4 +1,4 @@
-/* tests/test_draft_methods.c -- the draft methods without MTP modules: what they propose, against a second definition, and
+/* tests/engine/test_draft_methods.c -- the draft methods without MTP modules: what they propose, against a second definition, and
  * that nothing they could propose reaches the output. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_draft_rows.c -- the rows that drafts are chosen from, number by number: a draft is only an argmax, which
+/* tests/engine/test_draft_rows.c -- the rows that drafts are chosen from, number by number: a draft is only an argmax, which
  * many a mistake leaves as it is. Runs in the repository's root.
  *
  * The bound is test_truth's: references perturbed by up to half an f32 ulp say how far an f32 program may be away. */

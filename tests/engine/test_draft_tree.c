@@ -1,4 +1,4 @@
-/* tests/test_draft_tree.c -- growing and pruning a tree of drafts (engine/draft_tree.h), without a model: against the rules written
+/* tests/engine/test_draft_tree.c -- growing and pruning a tree of drafts (engine/draft/tree.h), without a model: against the rules written
  * down naively, against all sequences there are, and as a chain. Probabilities are powers of 1/2, so that ties are everywhere. */
 #include "tests/support/engine_support.h"
 

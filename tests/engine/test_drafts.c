@@ -1,4 +1,4 @@
-/* tests/test_drafts.c -- a round's drafts are those of `draft` on the same tokens, bit for bit in effect: what a session
+/* tests/engine/test_drafts.c -- a round's drafts are those of `draft` on the same tokens, bit for bit in effect: what a session
  * has been through (rounds, rejected drafts, cuts, appended tokens, short rounds) leaves no trace in what it proposes.
  *
  * A spying drafter type stands between a session and its real drafter and notes what was proposed after which tokens;

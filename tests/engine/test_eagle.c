@@ -1,4 +1,4 @@
-/* tests/test_eagle.c -- EAGLE-1 and EAGLE-3 heads: a pass against the numbers of the official code (golden/truth/eagle*.safetensors,
+/* tests/engine/test_eagle.c -- EAGLE-1 and EAGLE-3 heads: a pass against the numbers of the official code (golden/truth/eagle*.safetensors,
  * golden/scripts/make_eagle.py), features against taps, drafting against plain decoding, heads that do not fit. Runs in the
  * repository's root. */
 #include "tests/support/engine_support.h"

@@ -1,4 +1,4 @@
-/* tests/test_faults.c -- memory that runs out: every allocation fails in its turn, and what comes back is one sentence, an
+/* tests/engine/test_faults.c -- memory that runs out: every allocation fails in its turn, and what comes back is one sentence, an
  * error code and no block that nobody owns. And a step of decoding allocates nothing. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

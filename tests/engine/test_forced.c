@@ -1,4 +1,4 @@
-/* tests/test_forced.c -- drafts that the test chooses: all right, all wrong, right up to a place, of any length. The output
+/* tests/engine/test_forced.c -- drafts that the test chooses: all right, all wrong, right up to a place, of any length. The output
  * never changes, the counters are those counted by hand, and a drafter is told exactly the committed tokens and the
  * target's hidden rows, never those of a rejected draft. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

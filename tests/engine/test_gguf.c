@@ -1,4 +1,4 @@
-/* tests/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter wrote it, and
+/* tests/engine/test_gguf.c -- a GGUF file gives the bits of the directory whose weights it holds, whatever converter wrote it, and
  * the ids of its tokenizer.json. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

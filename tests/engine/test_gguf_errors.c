@@ -1,4 +1,4 @@
-/* tests/test_gguf_errors.c -- GGUF files that are wrong: each is one sentence, compared word for word, and does no harm. */
+/* tests/engine/test_gguf_errors.c -- GGUF files that are wrong: each is one sentence, compared word for word, and does no harm. */
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"

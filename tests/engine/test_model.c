@@ -1,4 +1,4 @@
-/* tests/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over is told by
+/* tests/engine/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over is told by
  * name. On the checkpoints of golden/tiny, on lists made from them, and on the published list of DeepSeek-R1's 91,991
  * tensors (in ../shared/assets; skipped without it). Runs in the repository's root. */
 #include "engine/model/model.h"

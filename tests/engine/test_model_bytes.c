@@ -1,4 +1,4 @@
-/* tests/test_model_bytes.c -- what depends on the bytes of a checkpoint and not on its names: `inspect --check`, MTP copies
+/* tests/engine/test_model_bytes.c -- what depends on the bytes of a checkpoint and not on its names: `inspect --check`, MTP copies
  * compared with the main tables, and scales at addresses that C cannot read. Runs in the repository's root. */
 #include "engine/model/model.h"
 

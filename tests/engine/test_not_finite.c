@@ -1,4 +1,4 @@
-/* tests/test_not_finite.c -- weights that are NaN or infinite. A row that has to choose a token and is not finite ends the
+/* tests/engine/test_not_finite.c -- weights that are NaN or infinite. A row that has to choose a token and is not finite ends the
  * run: the tokens before it are delivered, the message names position and first layer. A row that was to propose a draft
  * ends that draft alone, and is counted. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

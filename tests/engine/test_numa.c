@@ -1,4 +1,4 @@
-/* tests/test_numa.c -- --numa and --mlock: sysfs as it is read, pages as they are placed, the same bits everywhere, and what
+/* tests/engine/test_numa.c -- --numa and --mlock: sysfs as it is read, pages as they are placed, the same bits everywhere, and what
  * the command says. This machine may have one node only: others are invented, with its one memory for all. */
 #include <setjmp.h>
 #include <stdarg.h>

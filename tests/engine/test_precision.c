@@ -1,4 +1,4 @@
-/* tests/test_precision.c -- precision bf16: the engine computes what the reference does, on every checkpoint and with the
+/* tests/engine/test_precision.c -- precision bf16: the engine computes what the reference does, on every checkpoint and with the
  * MTP modules; every setting gives the same bits; what is rounded at open is what a checkpoint that was rounded on disk
  * holds. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

@@ -1,4 +1,4 @@
-/* tests/test_prefill.c -- `prefill` onednn: which rows are oneDNN's, and that nothing else reaches a bit: no draft, thread,
+/* tests/engine/test_prefill.c -- `prefill` onednn: which rows are oneDNN's, and that nothing else reaches a bit: no draft, thread,
  * instruction set, neighbour in a pass, or way by which a timeline came about. Skipped where oneDNN is not. Runs in the
  * repository's root.
  *

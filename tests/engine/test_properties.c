@@ -1,4 +1,4 @@
-/* tests/test_properties.c -- the promise: MTP-on equals MTP-off, bit by bit, whatever the setting.
+/* tests/engine/test_properties.c -- the promise: MTP-on equals MTP-off, bit by bit, whatever the setting.
  *
  * Settings are rows of a covering array: every pair of values of any two factors, the model among them, occurs in a row.
  * Each row runs several sequences in shared passes, cache rows beyond every cut poisoned with NaN, and each sequence must

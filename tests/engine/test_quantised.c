@@ -1,4 +1,4 @@
-/* tests/test_quantised.c -- quantised weights: the engine computes what the reference does, of every type of a GGUF file and
+/* tests/engine/test_quantised.c -- quantised weights: the engine computes what the reference does, of every type of a GGUF file and
  * whatever is mixed in it, and in the precisions q8 and q4 that quantise other weights. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

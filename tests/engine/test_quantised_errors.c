@@ -1,4 +1,4 @@
-/* tests/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
+/* tests/engine/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
  * block holds. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

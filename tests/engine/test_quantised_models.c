@@ -1,4 +1,4 @@
-/* tests/test_quantised_models.c -- quantised weights in a model: what a GGUF file of every type computes, what a directory computes in
+/* tests/engine/test_quantised_models.c -- quantised weights in a model: what a GGUF file of every type computes, what a directory computes in
  * precisions q8 and q4, and that panels change no bit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
@@ -69,7 +69,7 @@ static void check_part(const struct golden *g, const json_t *fact, size_t prompt
         fail_msg("%s: %g away from NumPy, perturbed runs of NumPy are up to %g", name, away, spread);
 }
 
-/* The bound is measured, as in tests/test_truth.c: runs of NumPy whose every number is moved by up to half an f32 ulp. The prompts stay
+/* The bound is measured, as in tests/engine/test_truth.c: runs of NumPy whose every number is moved by up to half an f32 ulp. The prompts stay
  * away from the middle between two integers, so that all of them quantise x alike. */
 static void check_truth(const vb_model *m)
 {

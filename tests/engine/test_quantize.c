@@ -1,4 +1,4 @@
-/* tests/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are those of
+/* tests/engine/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are those of
  * ops/quantise, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness of where each
  * number belongs. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

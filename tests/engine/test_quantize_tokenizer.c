@@ -1,4 +1,4 @@
-/* tests/test_quantize_tokenizer.c -- what `quantize` makes of a tokenizer: a file that has one gives the ids of the directory,
+/* tests/engine/test_quantize_tokenizer.c -- what `quantize` makes of a tokenizer: a file that has one gives the ids of the directory,
  * and one that GGUF cannot say is left out and noted. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

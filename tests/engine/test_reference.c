@@ -1,4 +1,4 @@
-/* tests/test_reference.c -- the executable specification against NumPy and transformers (golden/truth), the decoding of
+/* tests/engine/test_reference.c -- the executable specification against NumPy and transformers (golden/truth), the decoding of
  * every code, and what must hold of any causal model. Runs in the repository's root. */
 #include "reference/layers.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_rejection.c -- rejection sampling gives the distribution of plain decoding: exactly, in rational arithmetic.
+/* tests/engine/test_rejection.c -- rejection sampling gives the distribution of plain decoding: exactly, in rational arithmetic.
  *
  * The engine's own verification runs on rows whose distributions are eighths, under every value of every random number: a
  * number is one of G equal cells, G such that the probability of whatever may happen is a multiple of 1/G. The probabilities

@@ -1,4 +1,4 @@
-/* tests/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions of drafting,
+/* tests/engine/test_rounds.c -- sessions under random operations. Every method, padded or not, under random conventions of drafting,
  * must tell after each append, run, cut and draft what a plain session tells that did the same; cut rows are NaN, so a draft
  * that meets one is counted. ROUNDS=N runs N sessions instead of the usual 160. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

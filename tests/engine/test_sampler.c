@@ -1,4 +1,4 @@
-/* tests/test_sampler.c -- rule 8 of the contract: how a token is chosen from a row of logits. Published vectors for the
+/* tests/engine/test_sampler.c -- rule 8 of the contract: how a token is chosen from a row of logits. Published vectors for the
  * random numbers; for the choice, a second implementation that sorts and sums as the rule is worded, over thousands of
  * rows with ties. Runs in the repository's root. */
 #include "tests/support/engine_support.h"

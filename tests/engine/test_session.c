@@ -1,4 +1,4 @@
-/* tests/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in a pass,
+/* tests/engine/test_session.c -- a session from the outside: where a run ends, cutting and appending, many sessions in a pass,
  * refused calls, the caller's floating-point environment. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_session_file.c -- session files that are wrong, or do not belong to the model: one sentence each, and no harm; and
+/* tests/engine/test_session_file.c -- session files that are wrong, or do not belong to the model: one sentence each, and no harm; and
  * how a file comes into being. */
 #include "tests/support/engine_support.h"
 

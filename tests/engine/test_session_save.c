@@ -1,4 +1,4 @@
-/* tests/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was not. Files that
+/* tests/engine/test_session_save.c -- a session that was saved and loaded goes on, bit for bit, as the one that was not. Files that
  * are wrong are test_session_file.c's. */
 #include "tests/support/engine_support.h"
 

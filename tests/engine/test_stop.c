@@ -1,4 +1,4 @@
-/* tests/test_stop.c -- stop strings: the automaton against a search by hand on texts cut anywhere, then runs that end with
+/* tests/engine/test_stop.c -- stop strings: the automaton against a search by hand on texts cut anywhere, then runs that end with
  * one: on any draft, at any depth, they end where plain decoding ends. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_template.c -- chat templates. Truth: what Jinja2 makes of golden/chat (vectors.jsonl), and, where they are, the
+/* tests/engine/test_template.c -- chat templates. Truth: what Jinja2 makes of golden/chat (vectors.jsonl), and, where they are, the
  * published templates with their renderings in ../shared/assets. Then what is refused by name, and that hostile templates end in
  * a sentence. Runs in the repository's root. */
 #include "engine/template/template.h"

@@ -1,4 +1,4 @@
-/* tests/test_tiktoken.c -- tokenizers in tiktoken's format. Truth: golden/tiktoken, made by the `tiktoken` package as the
+/* tests/engine/test_tiktoken.c -- tokenizers in tiktoken's format. Truth: golden/tiktoken, made by the `tiktoken` package as the
  * Python code of Kimi-K2 and Moonlight calls it. Runs in the repository's root. */
 #include "engine/text/tokenizer.h"
 

@@ -1,4 +1,4 @@
-/* tests/test_tokenizer.c -- text to ids and back. Truth: golden/tokenizer (what Hugging Face's library makes of a small
+/* tests/engine/test_tokenizer.c -- text to ids and back. Truth: golden/tokenizer (what Hugging Face's library makes of a small
  * tokenizer and some thirty changes of it) and, where they are, DeepSeek's own tokenizers with their vectors in ../shared/assets.
  * Runs in the repository's root. */
 #include "engine/text/tokenizer.h"

@@ -1,4 +1,4 @@
-/* tests/test_tokenizer_errors.c -- what the tokenizer refuses, word for word. */
+/* tests/engine/test_tokenizer_errors.c -- what the tokenizer refuses, word for word. */
 #include "engine/text/tokenizer.h"
 
 #include <setjmp.h>

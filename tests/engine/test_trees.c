@@ -1,4 +1,4 @@
-/* tests/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output as it is; a node's row is
+/* tests/engine/test_trees.c -- trees of drafts in the engine: any tree, right or wrong, leaves every bit of the output as it is; a node's row is
  * that of the same drafts as a chain; what a drafter is told is what plain decoding tells it. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 

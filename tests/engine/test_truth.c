@@ -1,4 +1,4 @@
-/* tests/test_truth.c -- the engine against the truth: NumPy's numbers in golden/truth, and reference/. Runs in the
+/* tests/engine/test_truth.c -- the engine against the truth: NumPy's numbers in golden/truth, and reference/. Runs in the
  * repository's root.
  *
  * The bound is measured, not chosen: 20 runs of the reference whose every intermediate value is perturbed by up to half an

@@ -1,4 +1,4 @@
-/* tests/fuzz_config.c -- config.json, and generation_config.json after the first zero byte. What is accepted must keep the
+/* tests/fuzz/fuzz_config.c -- config.json, and generation_config.json after the first zero byte. What is accepted must keep the
  * promises that the engine computes with: positive extents that fit an int, groups that divide, a finite scale. */
 #include "engine/model/config.h"
 

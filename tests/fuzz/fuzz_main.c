@@ -1,4 +1,4 @@
-/* tests/fuzz_main.c -- runs a fuzz target without libFuzzer: on the files given, or on mutations of them.
+/* tests/fuzz/fuzz_main.c -- runs a fuzz target without libFuzzer: on the files given, or on mutations of them.
  *
  *     fuzz_x FILE...                     each file once
  *     fuzz_x -random N SEED FILE...      N inputs, each a file with a few bytes, lines or stretches changed

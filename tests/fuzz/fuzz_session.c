@@ -1,4 +1,4 @@
-/* tests/fuzz_session.c -- a session file of golden/tiny/v3-mtp3, as it is and with its checksums and sizes made to fit: whatever
+/* tests/fuzz/fuzz_session.c -- a session file of golden/tiny/v3-mtp3, as it is and with its checksums and sizes made to fit: whatever
  * stands in it, it is refused in one sentence, or loaded into a session that goes on. Runs in the repository's root. */
 #include "engine/verbatim.h"
 #include "tests/support/session.h"

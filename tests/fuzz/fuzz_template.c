@@ -1,4 +1,4 @@
-/* tests/fuzz_template.c -- any bytes as a chat template: parsing it and rendering a conversation must end in a text or in one
+/* tests/fuzz/fuzz_template.c -- any bytes as a chat template: parsing it and rendering a conversation must end in a text or in one
  * sentence. The seeds are golden/chat/. */
 #include <stdlib.h>
 #include <string.h>

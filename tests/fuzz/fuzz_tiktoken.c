@@ -1,4 +1,4 @@
-/* tests/fuzz_tiktoken.c -- any bytes as tiktoken.model: opening it and encoding with it must end in a result or in one sentence.
+/* tests/fuzz/fuzz_tiktoken.c -- any bytes as tiktoken.model: opening it and encoding with it must end in a result or in one sentence.
  * The seed is golden/tiktoken/fuzz.seed: behind a 0 byte stands tokenizer_config.json. */
 #include "engine/text/tokenizer.h"
 

@@ -1,4 +1,4 @@
-/* tests/fuzz_tokenizer.c -- any bytes as tokenizer.json: opening it and encoding with it must end in a result or in one
+/* tests/fuzz/fuzz_tokenizer.c -- any bytes as tokenizer.json: opening it and encoding with it must end in a result or in one
  * sentence. The seed is golden/tokenizer/tokenizer.json. */
 #include "engine/text/tokenizer.h"
 

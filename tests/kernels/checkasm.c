@@ -1,4 +1,4 @@
-/* tests/checkasm.c -- proves that every kernel table returns the bits of simd/scalar.c; with --bench, times them.
+/* tests/kernels/checkasm.c -- proves that every kernel table returns the bits of simd/scalar.c; with --bench, times them.
  *
  *     checkasm [--seed N] [--filter PART-OF-A-NAME] [--quick] [--bench]
  *

@@ -1,4 +1,4 @@
-/* tests/checkasm.h -- what the parts of checkasm share: random data, memory that ends at an unreadable page, results. */
+/* tests/kernels/checkasm.h -- what the parts of checkasm share: random data, memory that ends at an unreadable page, results. */
 #ifndef VB_CHECKASM_H
 #define VB_CHECKASM_H
 

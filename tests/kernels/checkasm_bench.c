@@ -1,4 +1,4 @@
-/* tests/checkasm_bench.c -- `checkasm --bench`: what a call of each kernel takes, on one thread, next to what the machine
+/* tests/kernels/checkasm_bench.c -- `checkasm --bench`: what a call of each kernel takes, on one thread, next to what the machine
  * can read and multiply in the same minute. Rounds alternate between all lines, medians are printed and the clock is the
  * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
  * WEIGHT_BYTES in turn, more than the caches hold. */

@@ -1,4 +1,4 @@
-/* tests/checkasm_bf16.c -- the part of checkasm that compares the kernels of precision bf16: rounding, and the product
+/* tests/kernels/checkasm_bf16.c -- the part of checkasm that compares the kernels of precision bf16: rounding, and the product
  * whose instruction flushes subnormals where the contract does not. */
 #include "tests/kernels/checkasm.h"
 

@@ -1,4 +1,4 @@
-/* tests/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of weights. */
+/* tests/kernels/checkasm_matrix.c -- the part of checkasm that compares matmul and fma_rows, for every type of weights. */
 #include "tests/kernels/checkasm.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* tests/checkasm_quantised.c -- the part of checkasm that compares the kernels of quantised weights (rule 2): every type, as
+/* tests/kernels/checkasm_quantised.c -- the part of checkasm that compares the kernels of quantised weights (rule 2): every type, as
  * blocks of a file and as panels. What scalar itself returns is held against the formats' definitions in
  * checkasm_quantised_truth.c. */
 #include "tests/kernels/checkasm_quantised.h"

@@ -1,4 +1,4 @@
-/* tests/checkasm_quantised.h -- what the two parts of checkasm share that are about quantised weights. */
+/* tests/kernels/checkasm_quantised.h -- what the two parts of checkasm share that are about quantised weights. */
 #ifndef VB_CHECKASM_QUANTISED_H
 #define VB_CHECKASM_QUANTISED_H
 

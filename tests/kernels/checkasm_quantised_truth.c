@@ -1,4 +1,4 @@
-/* tests/checkasm_quantised_truth.c -- what the scalar table makes of quantised weights, against the formats' definitions: the
+/* tests/kernels/checkasm_quantised_truth.c -- what the scalar table makes of quantised weights, against the formats' definitions: the
  * blocks are read weight by weight as ggml's dequantize_row functions state them, in double, by code of its own.
  *
  * Sums of integers are checked exactly (with scales of 1 they are the result), whole dots within the bound that rule 2's

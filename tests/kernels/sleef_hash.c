@@ -1,4 +1,4 @@
-/* tests/sleef_hash.c -- refuses another SLEEF than the one whose bits are in the contract. Run by `make`. */
+/* tests/kernels/sleef_hash.c -- refuses another SLEEF than the one whose bits are in the contract. Run by `make`. */
 #include <inttypes.h>
 #include <stdio.h>
 

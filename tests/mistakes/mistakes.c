@@ -1,4 +1,4 @@
-/* tests/mistakes.c -- linked to every test program of the mistakes build (ops/mistake.h). Before main it takes from the
+/* tests/mistakes/mistakes.c -- linked to every test program of the mistakes build (ops/mistake.h). Before main it takes from the
  * environment which mistake to make and which test to run: the library reads no environment, and tests need no change.
  *
  *     VERBATIM_MISTAKE=name VERBATIM_TEST=name PROGRAM     both optional; VERBATIM_MISTAKE=list prints the names */

@@ -1,4 +1,4 @@
-/* tests/checkops.h -- what the tests of the operators share: guarded memory, matrices of every stored type with their
+/* tests/ops/checkops.h -- what the tests of the operators share: guarded memory, matrices of every stored type with their
  * values in double, the contract's dot in plain C, error bounds, and a kernel table that tells who calls it.
  *
  * Every operator is held to two things. Its bits: the same as a plain re-computation of the order in its header, and

@@ -1,4 +1,4 @@
-/* tests/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
+/* tests/ops/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
  * naive form of the report with K and V expanded per head. */
 #include "tests/ops/checkops.h"
 

@@ -1,4 +1,4 @@
-/* tests/checkops_bf16.c -- precision bf16 at its edges: what is rounded how, weights too small for instructions that flush,
+/* tests/ops/checkops_bf16.c -- precision bf16 at its edges: what is rounded how, weights too small for instructions that flush,
  * what is learnt of them, and who is never rounded. That whole operators keep their order in this precision is checked where
  * the operators are: checkops_linear.c, _moe.c, _attention.c. */
 #include "tests/ops/checkops.h"

@@ -1,4 +1,4 @@
-/* tests/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument, and what a
+/* tests/ops/checkops_crew.c -- ops/crew: every task of every job runs once, with its own job's function and argument, and what a
  * task wrote the leader reads, and what the leader wrote a task. Nothing here that tasks share is atomic, so that a race is
  * seen by ThreadSanitizer, for which this file is compiled once more with ops/crew.c and its plan alone (CREW_ALONE, tests.mk). */
 #include "ops/crew.h"

@@ -1,4 +1,4 @@
-/* tests/checkops_gqa.c -- ops/gqa.c: against the formula in double, and the same bits alone, among any rows, on any threads and
+/* tests/ops/checkops_gqa.c -- ops/gqa.c: against the formula in double, and the same bits alone, among any rows, on any threads and
  * with every kernel table. */
 #include "tests/ops/checkops.h"
 

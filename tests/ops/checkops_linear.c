@@ -1,4 +1,4 @@
-/* tests/checkops_linear.c -- the operators of one matrix or less: linear, rmsnorm, embed, rope. */
+/* tests/ops/checkops_linear.c -- the operators of one matrix or less: linear, rmsnorm, embed, rope. */
 #include "tests/ops/checkops.h"
 
 #include "ops/embed.h"

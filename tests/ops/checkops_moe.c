@@ -1,4 +1,4 @@
-/* tests/checkops_moe.c -- the feed-forward layer, dense and as a mixture of experts. */
+/* tests/ops/checkops_moe.c -- the feed-forward layer, dense and as a mixture of experts. */
 #include "tests/ops/checkops.h"
 
 #include "ops/mlp.h"

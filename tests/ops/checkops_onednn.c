@@ -1,4 +1,4 @@
-/* tests/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
+/* tests/ops/checkops_onednn.c -- ops/onednn: the numbers of a linear layer, though not its bits; rows at any distance, shapes
  * prepared or not, on as many threads as were asked for. Skipped where oneDNN is not. */
 #include "ops/linear.h"
 #include "ops/onednn.h"

@@ -1,4 +1,4 @@
-/* tests/checkops_pace.c -- ops/pace.h against invented machines: how many threads it settles on, and what trying costs. No
+/* tests/ops/checkops_pace.c -- ops/pace.h against invented machines: how many threads it settles on, and what trying costs. No
  * clock is read. */
 #include "ops/pace.h"
 

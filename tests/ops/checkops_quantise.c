@@ -1,4 +1,4 @@
-/* tests/checkops_quantise.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantise.h, said again in double, rounding by
+/* tests/ops/checkops_quantise.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantise.h, said again in double, rounding by
  * rounding. The same bytes as ggml's own functions were seen once, by hand; here the rule stands for them. */
 #include "tests/ops/checkops.h"
 

@@ -1,4 +1,4 @@
-/* tests/checkops_quantised.c -- operators on quantised matrices, alone and beside others: the bits are those of the scalar
+/* tests/ops/checkops_quantised.c -- operators on quantised matrices, alone and beside others: the bits are those of the scalar
  * kernels, row by row (checkasm holds those to the formats' definitions). */
 #include "tests/ops/checkops.h"
 

@@ -1,4 +1,4 @@
-/* tests/checkops_router.c -- which experts are chosen, and with what weight. The election is checked by counting, for
+/* tests/ops/checkops_router.c -- which experts are chosen, and with what weight. The election is checked by counting, for
  * every expert, how many come before it: another way to the same order than the operator's. */
 #include "tests/ops/checkops.h"
 

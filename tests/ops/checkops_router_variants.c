@@ -1,4 +1,4 @@
-/* tests/checkops_router_variants.c -- the router against the rule in plain double, on cases chosen so that what other
+/* tests/ops/checkops_router_variants.c -- the router against the rule in plain double, on cases chosen so that what other
  * engines do instead is told apart. Each wrong variant is computed here too, as a negative control: on the cases named
  * for it its answer must differ from the right one, which proves that the cases can tell, and the operator must give the
  * right one. Where a case cannot tell (one group), the controls must agree. */
@@ -152,7 +152,7 @@ static struct answer route(const struct scenario *c, enum rule rule)
     return a;
 }
 
-/* Roundings on the way to a weight, as tests/checkops_router.c derives them; logits here differ by at most 64. */
+/* Roundings on the way to a weight, as tests/ops/checkops_router.c derives them; logits here differ by at most 64. */
 static double relative_bound(const struct router *r)
 {
     double score = r->sigmoid ? rounding_gamma(4) : exp(2 * 0x1p-24 * 64) * (1 + rounding_gamma(31)) - 1;

@@ -1,4 +1,4 @@
-/* tests/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
+/* tests/ops/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
  * package has them (golden/truth/blocks.safetensors); x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
 #include "ops/quantise.h"
 #include "reference/layers.h"

@@ -1,4 +1,4 @@
-/* tests/test_placement.c -- ops/placement.h on machines of 1, 2, 4 and 8 nodes that do not exist, and op_parallel on them. */
+/* tests/ops/test_placement.c -- ops/placement.h on machines of 1, 2, 4 and 8 nodes that do not exist, and op_parallel on them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

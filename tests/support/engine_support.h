@@ -1,4 +1,4 @@
-/* tests/engine_support.h -- what the tests of the engine share: models, prompts, runs with a record of every row that
+/* tests/support/engine_support.h -- what the tests of the engine share: models, prompts, runs with a record of every row that
  * chose a token, and where two runs differ first. Programs run in the repository's root. */
 #ifndef VB_TEST_ENGINE_SUPPORT_H
 #define VB_TEST_ENGINE_SUPPORT_H

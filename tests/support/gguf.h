@@ -1,5 +1,5 @@
 /* tests/support/gguf.h -- GGUF files written byte by byte, right or wrong, and those of a model that was opened from the
- * Hugging Face layout. It shares nothing with engine/gguf.c, which is not its own witness. Include after engine_support.h. */
+ * Hugging Face layout. It shares nothing with engine/files/gguf.c, which is not its own witness. Include after engine_support.h. */
 #ifndef VB_TEST_GGUF_H
 #define VB_TEST_GGUF_H
 

@@ -1,4 +1,4 @@
-/* tests/support/session.h -- session files whose checksums are made to fit whatever stands in them (engine/session_file.h). */
+/* tests/support/session.h -- session files whose checksums are made to fit whatever stands in them (engine/pass/session_file.h). */
 #ifndef VB_TEST_SESSION_H
 #define VB_TEST_SESSION_H
 

@@ -1,5 +1,5 @@
-/* tests/toy_session.h -- a session without a model: rows of logits come from the test, verification is the engine's own
- * (engine/decode.c, acceptance.c, sampler.c). Include after engine_support.h. */
+/* tests/support/toy_session.h -- a session without a model: rows of logits come from the test, verification is the engine's own
+ * (engine/session/decode.c, acceptance.c, sampler.c). Include after engine_support.h. */
 #ifndef VB_TEST_TOY_SESSION_H
 #define VB_TEST_TOY_SESSION_H
 

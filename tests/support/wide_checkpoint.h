@@ -1,4 +1,4 @@
-/* tests/wide_checkpoint.h -- a checkpoint made by the test, wide enough that a second and a third thread are woken for a
+/* tests/support/wide_checkpoint.h -- a checkpoint made by the test, wide enough that a second and a third thread are woken for a
  * single row (ops/parallel.c does not wake them for the few numbers of golden/tiny). Include after engine_support.h.
  *
  * DeepseekV3, BF16, 3 layers (the first dense), 2 MTP modules, about 9 million weights, random but for a plan: the

@@ -1,4 +1,4 @@
-/* tools/bench.c -- `verbatim bench`: what a checkpoint's passes take beside what the machine allows, measured in turns.
+/* tools/bench/bench.c -- `verbatim bench`: what a checkpoint's passes take beside what the machine allows, measured in turns.
  *
  * Every round runs every line once, and the machine's own speed right before each, so that a drift of the clock or of a
  * neighbour meets all alike; medians over rounds. A pass's least time is the larger of its bytes over the read bandwidth and its operations

@@ -1,4 +1,4 @@
-/* tools/bench.h -- `verbatim bench`: what is measured, and what the machine allows. */
+/* tools/bench/bench.h -- `verbatim bench`: what is measured, and what the machine allows. */
 #ifndef VB_BENCH_H
 #define VB_BENCH_H
 
@@ -64,17 +64,17 @@ struct bench {
     int prefill_onednn;    /* whether it can read prompts: of every type of weight but two it cannot */
 };
 
-/* --- bench_lines.c: which lines there are --- */
+/* --- lines.c: which lines there are --- */
 void bench_choose(struct bench *b);
 /* Whether --only, a list of kinds, leaves this kind in. */
 int bench_wants(const struct bench *b, enum bench_kind kind);
 /* Reports a --only that names what is no kind. */
 int bench_check_only(struct bench *b);
 
-/* --- bench_run.c --- */
+/* --- run.c --- */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
-/* --- bench_ops.c: linear layers and attention alone --- */
+/* --- ops.c: linear layers and attention alone --- */
 #define BENCH_MOST_ROWS 512  /* of a linear layer, */
 #define BENCH_MOST_QUERIES 32 /* and of attention */
 /* The largest matrix [*N,*K] inside the model's layers; lm_head, which few rows meet, left out. */
@@ -87,7 +87,7 @@ void bench_ops_plan(const struct bench *b, struct bench_item *i);
 int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err);
 void bench_run_attention(struct bench *b, const struct bench_item *i);
 
-/* --- bench_work.c --- */
+/* --- work.c --- */
 /* Bytes and operations of a pass of rows tokens[first..first + rows) whose logits are asked for when `head`; experts are
  * counted as the router chose them, once per pass each. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
@@ -102,12 +102,12 @@ struct bench_counter *bench_counter_open(const struct model *m, size_t prompt);
 void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */
 struct bench_work bench_counter_close(struct bench_counter *counter);
 
-/* --- bench_forced.c --- */
+/* --- forced.c --- */
 /* Replaces the session's drafter by one that drafts with it and then says what `plain` has, with probability `force` for
  * each token, else another token. plain stays the caller's. */
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force);
 
-/* --- bench_tell.c --- */
+/* --- tell.c --- */
 double bench_median(const struct bench_item *item, int rounds);
 /* Speed-up over plain decoding, median of the rounds' own ratios; and what it would be if time were bytes alone:
  * tokens per pass x B(1) / (B(K+1) + the modules' passes), B as they really were. */
@@ -116,7 +116,7 @@ double bench_limit(const struct bench *b, const struct bench_item *i);
 /* The table, or the JSON object. Returns an exit code. */
 int bench_tell(struct bench *b);
 
-/* --- bench_svg.c: speed-up against acceptance and K, with the limit. Returns an exit code. --- */
+/* --- svg.c: speed-up against acceptance and K, with the limit. Returns an exit code. --- */
 int bench_svg(const struct bench *b, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* tools/bench_forced.c -- a drafter for measurements: the real one works, then its drafts are replaced. */
+/* tools/bench/forced.c -- a drafter for measurements: the real one works, then its drafts are replaced. */
 #include <stdlib.h>
 
 #include "tools/bench/bench.h"

@@ -1,4 +1,4 @@
-/* tools/bench_lines.c -- which lines `verbatim bench` has. */
+/* tools/bench/lines.c -- which lines `verbatim bench` has. */
 #include <stdlib.h>
 #include <string.h>
 

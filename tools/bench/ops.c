@@ -1,4 +1,4 @@
-/* tools/bench_ops.c -- linear layers and attention alone, on invented numbers, and oneDNN at the same work.
+/* tools/bench/ops.c -- linear layers and attention alone, on invented numbers, and oneDNN at the same work.
  *
  * Matrices and caches are cut from the block of memory that the read bandwidth is measured on, one behind the other and
  * round again, so that few rows find none of them in the processor's caches. */

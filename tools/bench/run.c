@@ -1,4 +1,4 @@
-/* tools/bench_run.c -- one run of a line. */
+/* tools/bench/run.c -- one run of a line. */
 #include <string.h>
 
 #include "engine/draft/mtp.h"

@@ -1,4 +1,4 @@
-/* tools/bench_svg.c -- a picture of what drafting is worth: measured speed-up against acceptance, and its limit. */
+/* tools/bench/svg.c -- a picture of what drafting is worth: measured speed-up against acceptance, and its limit. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

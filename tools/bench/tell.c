@@ -1,4 +1,4 @@
-/* tools/bench_tell.c -- what the rounds say: medians, ratios within a round, shares of what the machine allows. */
+/* tools/bench/tell.c -- what the rounds say: medians, ratios within a round, shares of what the machine allows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tools/bench_work.c -- how many bytes of weights a pass must read, and how many operations it must do. */
+/* tools/bench/work.c -- how many bytes of weights a pass must read, and how many operations it must do. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tools/answer.c -- the tokens of a run, printed and reported. */
+/* tools/cli/answer.c -- the tokens of a run, printed and reported. */
 #include "tools/cli/answer.h"
 
 #include <inttypes.h>

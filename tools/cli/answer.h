@@ -1,4 +1,4 @@
-/* tools/answer.h -- what generate and chat do with the tokens of a run: print them as they come, count, report. */
+/* tools/cli/answer.h -- what generate and chat do with the tokens of a run: print them as they come, count, report. */
 #ifndef VB_ANSWER_H
 #define VB_ANSWER_H
 

@@ -1,4 +1,4 @@
-/* tools/cli.c -- errors, prompts, sessions and output that the subcommands share. */
+/* tools/cli/cli.c -- errors, prompts, sessions and output that the subcommands share. */
 #include "tools/cli/cli.h"
 
 #include "engine/draft/drafter.h"

@@ -1,4 +1,4 @@
-/* tools/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output. */
+/* tools/cli/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output. */
 #ifndef VB_CLI_H
 #define VB_CLI_H
 
@@ -75,7 +75,7 @@ enum option_group {
 
 #define MOST_STOPS 16
 
-/* What the command line says of sampling and session.sampling does not hold as it stands; see tools/sampling.c. */
+/* What the command line says of sampling and session.sampling does not hold as it stands; see tools/cli/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
@@ -95,7 +95,7 @@ struct foreign_draft {
     char ignored[128]; /* keys of the JSON that nothing here depends on */
 };
 
-/* Of drafting, what session does not hold as it stands; see tools/drafting.c. */
+/* Of drafting, what session does not hold as it stands; see tools/cli/drafting.c. */
 struct cli_drafting {
     const char *model_dir, *precision;
     vb_model *model; /* opened by cli_open; session.draft_model */
@@ -190,7 +190,7 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
 
 /* The chat template, unless it is open already. Reports that there is none, or no tokenizer. */
 int cli_open_template(struct cli *c);
-/* A conversation (tools/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
+/* A conversation (tools/cli/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
  * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
 int cli_messages(struct cli *c, json_t **messages);
 int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);

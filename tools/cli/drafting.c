@@ -1,4 +1,4 @@
-/* tools/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
+/* tools/cli/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
 #include <string.h>
 
 #include "engine/draft/eagle_net.h"

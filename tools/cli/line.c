@@ -1,4 +1,4 @@
-/* tools/line.c -- see line.h. */
+/* tools/cli/line.c -- see line.h. */
 #include "tools/cli/line.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* tools/line.h -- a line from the user: on a terminal with editing and history (libedit, where it was there when this was
+/* tools/cli/line.h -- a line from the user: on a terminal with editing and history (libedit, where it was there when this was
  * built), from anything else as it comes. */
 #ifndef VB_LINE_H
 #define VB_LINE_H

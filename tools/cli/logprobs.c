@@ -1,4 +1,4 @@
-/* tools/logprobs.c -- log-probabilities of a chosen token and of the likeliest ones, for --logprobs.
+/* tools/cli/logprobs.c -- log-probabilities of a chosen token and of the likeliest ones, for --logprobs.
  *
  *   logprob(t) = (z_t - m) - log(sum_i exp(z_i - m)),   m = max_i z_i,   in double, i ascending
  *

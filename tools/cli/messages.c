@@ -1,4 +1,4 @@
-/* tools/messages.c -- a conversation on the command line: its messages, and the text that the checkpoint's chat template makes
+/* tools/cli/messages.c -- a conversation on the command line: its messages, and the text that the checkpoint's chat template makes
  * of them. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tools/naming.c -- one table: our names and theirs.
+/* tools/cli/naming.c -- one table: our names and theirs.
  *
  * Where theirs are from (read, not copied):
  *   hf         transformers 5.23: the module paths are ours; MTP as MtpModel has it (golden/scripts/against_transformers.py)

@@ -1,4 +1,4 @@
-/* tools/naming.h -- what other engines call the values that we name after Hugging Face's modules (README, "Taps"). */
+/* tools/cli/naming.h -- what other engines call the values that we name after Hugging Face's modules (README, "Taps"). */
 #ifndef VB_NAMING_H
 #define VB_NAMING_H
 

@@ -1,4 +1,4 @@
-/* tools/options.c -- the command line: one table of options, checked strictly. */
+/* tools/cli/options.c -- the command line: one table of options, checked strictly. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* tools/sampling.c -- the sampling options of the command line: what goes beyond one number each. */
+/* tools/cli/sampling.c -- the sampling options of the command line: what goes beyond one number each. */
 #include <errno.h>
 #include <float.h>
 #include <math.h>

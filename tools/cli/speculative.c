@@ -1,4 +1,4 @@
-/* tools/speculative.c -- drafting as the users of other systems write it: --speculative-config of vLLM and vllm-ascend,
+/* tools/cli/speculative.c -- drafting as the users of other systems write it: --speculative-config of vLLM and vllm-ascend,
  * --plugin-params of MindIE, the options of TensorRT-LLM's quickstart and of llama.cpp. Each says what --draft and
  * --draft-tokens say; what is said twice has to agree. */
 #include <errno.h>

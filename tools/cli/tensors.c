@@ -1,4 +1,4 @@
-/* tools/tensors.c -- a safetensors file: 8 bytes of length, a JSON header padded with spaces to 8, the data. */
+/* tools/cli/tensors.c -- a safetensors file: 8 bytes of length, a JSON header padded with spaces to 8, the data. */
 #include "tools/cli/tensors.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* tools/tensors.h -- writing a safetensors file whose tensors are not known beforehand.
+/* tools/cli/tensors.h -- writing a safetensors file whose tensors are not known beforehand.
  *
  * Data goes to FILE.<pid>.part as it comes; the header is known at the end, so the file is then put together and renamed:
  * FILE is whole or is not there. */

@@ -1,4 +1,4 @@
-/* tools/diff_align.c -- the numbers of a row, whatever dtype and layout they are stored in; and what two engines store in
+/* tools/diff/align.c -- the numbers of a row, whatever dtype and layout they are stored in; and what two engines store in
  * other pieces, brought together. */
 #include "tools/diff/diff.h"
 

@@ -1,6 +1,6 @@
-/* tools/diff_bound.c -- how far rounding may take a value from where another order of the same operations takes it.
+/* tools/diff/bound.c -- how far rounding may take a value from where another order of the same operations takes it.
  *
- * Measured, where a model is at hand, as in tests/test_truth.c: the reference runs once as it is and `runs` times with every
+ * Measured, where a model is at hand, as in tests/engine/test_truth.c: the reference runs once as it is and `runs` times with every
  * intermediate value multiplied by 1 + u 2^-24, |u| < 1, another draw each time. What a tap's rows then move, relative to
  * the largest number in the row and at most over rows and runs, is its spread: how this model on these tokens amplifies
  * half an ulp. The bound is MEASURED_TIMES spreads: the largest of a few draws is not the largest there is. Rows behind a
@@ -34,7 +34,7 @@
  * step is m / 254, within 1 % of BF16's 2^-8.
  *
  * On the tiny checkpoints the engine needs at most 0.29 of the measured bound (0.41 of the a priori one), Hugging Face
- * transformers 0.47 in F32 and 0.31 in BF16. tests/test_diff.c prints such figures. Of the second measure, in q8, it needed at
+ * transformers 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. Of the second measure, in q8, it needed at
  * most 0.87 where one of 60 prompts of 20 tokens had a rounding turned. */
 #include "tools/diff/diff.h"
 

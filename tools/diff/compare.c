@@ -1,4 +1,4 @@
-/* tools/diff_compare.c -- one tap after the other, in the order of computation: distances, verdicts, and which rows stand
+/* tools/diff/compare.c -- one tap after the other, in the order of computation: distances, verdicts, and which rows stand
  * behind a choice that fell the other way. */
 #include "tools/diff/diff.h"
 

@@ -1,4 +1,4 @@
-/* tools/diff.c -- `verbatim diff`: which side is what, at which tokens; then the comparison. */
+/* tools/diff/diff.c -- `verbatim diff`: which side is what, at which tokens; then the comparison. */
 #include "tools/diff/diff.h"
 
 #include <stdlib.h>
@@ -106,7 +106,7 @@ static int compute_side(struct sides *s, int i, int scores)
 
 /* What rounding may do is measured on the model, if there is one and its tokens are known. Where a side computes in more than
  * linear layers what the reference of precision bf16 rounds there, the bound is scaled by its unit roundoff: from half an
- * ulp of f32, so what is measured is the reference that rounds nothing; no x of quantised matrices either (diff_bound.c). */
+ * ulp of f32, so what is measured is the reference that rounds nothing; no x of quantised matrices either (bound.c). */
 static int measure(struct sides *s)
 {
     struct cli model;

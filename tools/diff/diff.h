@@ -1,15 +1,15 @@
-/* tools/diff.h -- `verbatim diff`: two dumps side by side.
+/* tools/diff/diff.h -- `verbatim diff`: two dumps side by side.
  *
- * A side is read by diff_read.c from a safetensors file and, where there is one, its manifest; a side that is a model is
+ * A side is read by read.c from a safetensors file and, where there is one, its manifest; a side that is a model is
  * computed into such a file first (diff.c). Rows of one name are gathered over all passes and known by (sequence, index);
  * rejected drafts and padding are left out, and so are an MTP module's rows behind drafts; of rows computed again the newest
  * counts. So a dump of decoding with drafts has the rows of one without.
  *
  * Numbers of two dtypes are both rounded to the coarser one first: everything that is told is told there.
  *
- * Verdicts of a tap (diff_compare.c):
+ * Verdicts of a tap (compare.c):
  *   identical   every number has the same bits
- *   rounding    every row is within the bound (diff_bound.c)
+ *   rounding    every row is within the bound (bound.c)
  *   tie-flip    a choice fell the other way and the margin it fell by is within twice the bound: a value that A has above
  *               another by more than that cannot lie below it in B when each moved by at most the bound
  *   structural  anything else: out of bounds, another shape, a number that is not finite on one side only, other tokens
@@ -54,7 +54,7 @@ struct diff_side {
     int has_manifest, layers;  /* layers of the target, -1: not known */
     int32_t *tokens;           /* of the target, from the manifest or the file itself */
     size_t token_count;
-    void **owned;              /* numbers that are not in the file: see diff_router.c */
+    void **owned;              /* numbers that are not in the file: see router.c */
     size_t owned_count;
     json_t *notes;             /* what the reader of the result should know about this side */
 };
@@ -75,14 +75,14 @@ void diff_numbers(const struct diff_series *s, const struct diff_row *row, doubl
  * Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
-/* Where one side has router logits and no choices, its choices by the other side's rules; diff_router.c. */
+/* Where one side has router logits and no choices, its choices by the other side's rules; router.c. */
 void diff_choose(struct diff_side *side, const struct diff_side *other);
 /* Puts the series into the order of computation again, after some were added or renamed. */
 void diff_sort(struct diff_side *side);
 /* The series of this name, made if there is none. */
 struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
 
-/* --- how far rounding may take a value: diff_bound.c --- */
+/* --- how far rounding may take a value: bound.c --- */
 
 struct bounds {
     int runs;               /* of the perturbed reference; 0: the bound is a priori */
@@ -99,7 +99,7 @@ int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);
 
-/* --- the comparison: diff_compare.c --- */
+/* --- the comparison: compare.c --- */
 
 enum verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
 extern const char *const verdict_name[];
@@ -140,7 +140,7 @@ struct comparison {
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
 
-/* --- diff_print.c --- */
+/* --- print.c --- */
 struct diff_told {
     const struct diff_side *a, *b;
     const struct comparison *r;

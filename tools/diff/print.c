@@ -1,4 +1,4 @@
-/* tools/diff_print.c -- a comparison for people and for programs. */
+/* tools/diff/print.c -- a comparison for people and for programs. */
 #include "tools/diff/diff.h"
 
 #include <math.h>

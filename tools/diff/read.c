@@ -1,5 +1,5 @@
-/* tools/diff_read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
- * header is checked by engine/safetensors.c, the manifest here. */
+/* tools/diff/read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
+ * header is checked by engine/files/safetensors.c, the manifest here. */
 #include "tools/diff/diff.h"
 
 #include <errno.h>

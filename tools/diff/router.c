@@ -1,4 +1,4 @@
-/* tools/diff_router.c -- an engine's hooks see the router's logits, and not what it chose: the choices that follow from
+/* tools/diff/router.c -- an engine's hooks see the router's logits, and not what it chose: the choices that follow from
  * them. The rules (scores by sigmoid or softmax, bias, groups and what a group is worth) are taken from the other side's own
  * numbers, which has them all; so that a choice that fell the other way is found where it was made and not as a difference
  * of everything behind it. */

@@ -1,4 +1,4 @@
-/* tools/dump.c -- `verbatim dump`: every named intermediate value, as safetensors with a manifest. */
+/* tools/dump/dump.c -- `verbatim dump`: every named intermediate value, as safetensors with a manifest. */
 #include <stdlib.h>
 
 #include "tools/dump/dump.h"

@@ -1,4 +1,4 @@
-/* tools/dump.h -- a dump being written: tensors and their manifest. What `verbatim dump` fills from the engine's taps or
+/* tools/dump/dump.h -- a dump being written: tensors and their manifest. What `verbatim dump` fills from the engine's taps or
  * from the reference's hook. */
 #ifndef VB_DUMP_H
 #define VB_DUMP_H

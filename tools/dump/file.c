@@ -1,4 +1,4 @@
-/* tools/dump_file.c -- gathers the rows of a pass by name, then writes them: a tensor, and a line of the manifest. */
+/* tools/dump/file.c -- gathers the rows of a pass by name, then writes them: a tensor, and a line of the manifest. */
 #include "tools/dump/dump.h"
 
 #include <errno.h>

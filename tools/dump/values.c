@@ -1,4 +1,4 @@
-/* tools/dump_values.c -- where a dump's values come from: the engine's taps, or the reference's hook under our names. */
+/* tools/dump/values.c -- where a dump's values come from: the engine's taps, or the reference's hook under our names. */
 #include <stdlib.h>
 #include <string.h>
 

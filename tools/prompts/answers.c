@@ -1,4 +1,4 @@
-/* tools/prompts_answers.c -- the file of answers: appended to, line by line, and taken up again by the next run. */
+/* tools/prompts/answers.c -- the file of answers: appended to, line by line, and taken up again by the next run. */
 #include "tools/prompts/prompts.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* tools/prompts_file.c -- the lines of a file of prompts, and what an answer to one of them is known by. */
+/* tools/prompts/file.c -- the lines of a file of prompts, and what an answer to one of them is known by. */
 #include "tools/prompts/prompts.h"
 
 #include <dirent.h>

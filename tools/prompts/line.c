@@ -1,4 +1,4 @@
-/* tools/prompts_line.c -- one line of a file of prompts: {"prompt": "Once", "max_tokens": 20, ...}. */
+/* tools/prompts/line.c -- one line of a file of prompts: {"prompt": "Once", "max_tokens": 20, ...}. */
 #include "tools/prompts/prompts.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* tools/prompts.c -- `verbatim generate --prompts`: a file of prompts through one batch (engine/batch.c). Few of them are understood
+/* tools/prompts/prompts.c -- `verbatim generate --prompts`: a file of prompts through one batch (engine/session/batch.c). Few of them are understood
  * at a time; the others wait as text. */
 #include "tools/prompts/prompts.h"
 

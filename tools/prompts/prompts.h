@@ -1,4 +1,4 @@
-/* tools/prompts.h -- generate --prompts: a file of prompts (JSON Lines) run in a batch, and the file of its answers.
+/* tools/prompts/prompts.h -- generate --prompts: a file of prompts (JSON Lines) run in a batch, and the file of its answers.
  *
  * The file of prompts is in memory as text; a line is understood twice: when all of them are checked, before anything starts, and
  * when it is its turn. An answer is a line too, {"index": N, "request": KEY, ...}: KEY is a hash of the prompt's line and of all
@@ -11,7 +11,7 @@
 #define SETTINGS_SIZE 65 /* of a SHA-256 in hexadecimal digits, */
 #define KEY_SIZE 17      /* and of the part of one that answers carry; the 0 included */
 
-/* ---- the lines of the file (tools/prompts_file.c) ---------------------------------------------------------------------- */
+/* ---- the lines of the file (tools/prompts/file.c) ---------------------------------------------------------------------- */
 
 struct prompt_line {
     const char *text; /* without the white space around it */
@@ -38,7 +38,7 @@ void prompt_key(const struct prompt_line *line, const char settings[SETTINGS_SIZ
  * conventions, the prompt and sampling options, -n; of drafting only where it leads the path. Reports errors. */
 int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE]);
 
-/* ---- one line, understood (tools/prompts_line.c) ------------------------------------------------------------------------ */
+/* ---- one line, understood (tools/prompts/line.c) ------------------------------------------------------------------------ */
 
 struct prompt {
     json_t *json; /* the line; what follows points into it */
@@ -56,7 +56,7 @@ struct prompt {
 int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *out);
 void prompt_close(struct prompt *p);
 
-/* ---- the file of answers (tools/prompts_answers.c) ---------------------------------------------------------------------- */
+/* ---- the file of answers (tools/prompts/answers.c) ---------------------------------------------------------------------- */
 
 struct answers {
     const char *path; /* NULL: stdout */
@@ -73,7 +73,7 @@ int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, 
 int answers_write(const struct cli *c, struct answers *a, json_t *answer);
 int answers_close(const struct cli *c, struct answers *a);
 
-/* ---- the run (tools/prompts.c) ------------------------------------------------------------------------------------------ */
+/* ---- the run (tools/prompts/prompts.c) ------------------------------------------------------------------------------------------ */
 
 int prompts_run(struct cli *c);
 

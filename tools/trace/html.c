@@ -1,4 +1,4 @@
-/* tools/trace_html.c -- a trace as one page: tools/trace.html with the objects in it. */
+/* tools/trace/html.c -- a trace as one page: tools/trace/trace.html with the objects in it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tools/trace_table.c -- a trace as an aligned table: the columns of a worked example on paper. */
+/* tools/trace/table.c -- a trace as an aligned table: the columns of a worked example on paper. */
 #include <stdlib.h>
 #include <string.h>
 

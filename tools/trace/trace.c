@@ -1,4 +1,4 @@
-/* tools/trace.c -- `verbatim trace`: the bookkeeping of every round of drafting and verification.
+/* tools/trace/trace.c -- `verbatim trace`: the bookkeeping of every round of drafting and verification.
  *
  * The engine tells of passes, choices, hidden rows handed over and cuts (vb_trace). Each pass becomes one JSON object, with
  * what was chosen from it and what was cut after it; table, JSON lines and page are three ways to show the same objects. */

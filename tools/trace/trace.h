@@ -1,4 +1,4 @@
-/* tools/trace.h -- ways to show a trace: an array of JSON objects, one per pass (tools/trace.c makes them). */
+/* tools/trace/trace.h -- ways to show a trace: an array of JSON objects, one per pass (tools/trace/trace.c makes them). */
 #ifndef VB_TOOLS_TRACE_H
 #define VB_TOOLS_TRACE_H
 
