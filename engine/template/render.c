@@ -534,6 +534,8 @@ int template_parse(struct template **out, const char *text, size_t size, const c
     return rc;
 }
 
+const vb_allocator *template_allocator(const struct template *t) { return &t->allocator; }
+
 void template_close(struct template *t)
 {
     if (!t)
