@@ -1,7 +1,7 @@
 /* engine/chat.c -- the public functions about chat templates and conventions: lists and texts for whoever writes a client. */
 #include "engine/base/json.h"
 #include "engine/base/utf8.h"
-#include "engine/model/conventions.h"
+#include "engine/model/model.h"
 #include "engine/template/template.h"
 #include "engine/text/tokenizer.h"
 
@@ -82,12 +82,18 @@ int vb_convention_at(size_t i, vb_convention *out)
     return 1;
 }
 
+int vb_model_convention(const vb_model *model, size_t i) { return i < CONVENTIONS ? model->config.conventions.value[i] : 0; }
+
 int vb_system_at(size_t i, vb_system *out)
 {
     const struct convention_preset *p = convention_preset(i);
     if (!p)
         return 0;
-    *out = (vb_system){p->name, p->list, p->draft, p->evidence};
+    struct conventions set = {{0}};
+    *out = (vb_system){p->name, p->list, p->draft, p->evidence, 0};
+    conventions_parse(&set, p->list, NULL);
+    for (size_t k = FIRST_TARGET_CONVENTION; k < CONVENTIONS; k++)
+        out->changes_output |= set.value[k] != 0;
     return 1;
 }
 

@@ -19,7 +19,7 @@ void vb_model_look(const vb_model *m, vb_model_facts *out)
     conventions_list(&c->conventions, out->conventions, sizeof out->conventions);
 }
 
-int vb_model_check(const vb_model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+int vb_model_check(const vb_model *m, vb_progress progress, void *context, vb_error *err)
 {
     return model_check(m, progress, context, err);
 }

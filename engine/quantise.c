@@ -33,8 +33,8 @@ int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, 
 
 void vb_quantise_close(vb_quantise *q) { gguf_plan_close(q); }
 
-int vb_quantise_write(const vb_quantise *q, int fd, const char *name, int32_t threads,
-                      int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+int vb_quantise_write(const vb_quantise *q, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+                      void *context, vb_error *err)
 {
     if (threads < 0 || threads > 4096)
         return vb_fail(err, VB_BAD_ARGUMENT, "threads is %d, wanted 1 to 4096", threads);

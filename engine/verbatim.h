@@ -172,18 +172,22 @@ void vb_model_look(const vb_model *model, vb_model_facts *out);
 int vb_model_describe(const vb_model *model, char **json, vb_error *err);
 
 /* Reads every byte: weights and scales must be finite. VB_BAD_CHECKPOINT names file, tensor and index. progress may be NULL. */
-int vb_model_check(const vb_model *model, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
+typedef void (*vb_progress)(void *context, size_t done, size_t total); /* bytes */
+int vb_model_check(const vb_model *model, vb_progress progress, void *context, vb_error *err);
 
 /* Where implementations disagree (vb_model_options.conventions). Number i, from 0; returns 0 behind the last one. */
+#define VB_CONVENTION_VALUES 4 /* at most */
 typedef struct vb_convention {
-    const char *name, *values[4]; /* the first value is the default; NULL behind the last */
+    const char *name, *values[VB_CONVENTION_VALUES]; /* the first is the default; NULL behind the last */
     int changes_output;           /* of the target; else of drafting, which changes no output */
     const char *who;              /* which implementation does what */
 } vb_convention;
 int vb_convention_at(size_t i, vb_convention *out);
+int vb_model_convention(const vb_model *model, size_t i); /* which of the values it was opened with, from 0 */
 /* Systems of the field ("as=NAME"): the conventions that they set, their draft method, and where that is to be seen. */
 typedef struct vb_system {
     const char *name, *conventions, *draft, *evidence;
+    int changes_output;
 } vb_system;
 int vb_system_at(size_t i, vb_system *out);
 
@@ -204,8 +208,9 @@ void vb_quantise_close(vb_quantise *plan);
 /* Writes the file to `fd`, an empty file open for writing; `name` stands for it in messages. threads: 0: the processors of the
  * affinity mask. progress (may be NULL) is told bytes, and stops with VB_STOPPED when it does not return 0. A weight that is not
  * finite is VB_BAD_CHECKPOINT; file, tensor and index are named. Whether the file is kept is the caller's affair. */
-int vb_quantise_write(const vb_quantise *plan, int fd, const char *name, int32_t threads,
-                      int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
+typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
+int vb_quantise_write(const vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+                      void *context, vb_error *err);
 
 size_t vb_quantise_bytes(const vb_quantise *plan);           /* of the whole file */
 const char *vb_quantise_tokenizer(const vb_quantise *plan);  /* tokenizer.ggml.pre; NULL: the file has no tokenizer, a note says why */
