@@ -83,6 +83,7 @@ help:
 ## make mistakes        named mistakes, each switched on: does the test that must notice it?
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
+## make docs            are the documents true? names, links, the commands of the tour
 ## make layers          who includes and calls whom, against tools/scripts/layers.table
 ## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)

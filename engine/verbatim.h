@@ -273,7 +273,7 @@ typedef struct vb_tap_row {
 } vb_tap_row;
 
 /* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
- * value that has no module of its own. README, "Taps", lists them. RoPE rows hold adjacent pairs, or halves where
+ * value that has no module of its own. docs/ORACLE.md lists them. RoPE rows hold adjacent pairs, or halves where
  * config.json has rope_interleave false. Data is valid during the call; the callback may not use the session. */
 typedef struct vb_tap {
     const char *name;

@@ -119,7 +119,7 @@ test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
-run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
+run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
@@ -143,8 +143,11 @@ checkasm: $(BUILD)/tests/checkasm
 checkasm-bench: $(BUILD)/tests/checkasm
 	$< --bench
 
+docs: all
+	tests/docs.py $(BUILD)
+
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
+.PHONY: docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
         crossbuild crossbuild-programs older-cpus

@@ -295,7 +295,7 @@ int dump_end(struct dump *d, int *usage, size_t *tensors)
     for (size_t i = 0; i < d->glob_count && !d->error[0]; i++)
         if (!d->matched[i]) {
             *usage = 1;
-            snprintf(d->error, sizeof d->error, "--taps %s: no intermediate value has such a name; README, \"Taps\", lists them",
+            snprintf(d->error, sizeof d->error, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them",
                      d->globs[i]);
         }
     int bad = fclose(d->manifest) != 0;
