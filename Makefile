@@ -76,6 +76,7 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
+## make check           before a commit: a minute of the tests, installs nothing
 ## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu

@@ -146,8 +146,15 @@ checkasm-bench: $(BUILD)/tests/checkasm
 docs: all
 	tests/docs.py $(BUILD)
 
+# Before each commit: under a minute after a change of one line, and nothing is installed. `make test` is what counts.
+CHECKED := $(call programs,checkops_linear.c checkops_attention.c checkops_router.c test_sampler.c test_config.c test_template.c \
+           test_cli_errors.c)
+check: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(CHECKED)
+	@tests/run.sh -l $(BUILD)/logs "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    "test_bits:$(BUILD)/tests/test_bits 6" $(CHECKED)
+
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
+.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
         crossbuild crossbuild-programs older-cpus
