@@ -4,7 +4,8 @@
     docs.py [BUILD [ROOT]]     BUILD: where the program is (default build); ROOT: the tree (default: this one)
 
 Every link and anchor resolves. Every file, function, option, command and make target that a document names in backticks exists.
-Every rule and every section of docs/SEMANTICS.md that the code cites exists. The README keeps to its size. Commands that a page
+Every rule and every section of docs/SEMANTICS.md that the code cites exists. No public function, command, draft method and convention
+is left out. The README keeps to its size. Commands that a page
 shows with their output ("    $ COMMAND", as in docs/TOUR.md) print exactly that, and the program in docs/API.md compiles and computes what
 the command does. Needs no package.
 """
@@ -209,6 +210,41 @@ def check_citations(tree):
                     wrong(file, number, f"there is no {name}")
 
 
+def check_lists():
+    """What there are several of: a page that lists them leaves none out."""
+    api = (ROOT / "docs/API.md").read_text()
+    header = re.sub(r"/\*.*?\*/", "", (ROOT / "engine/verbatim.h").read_text(), flags=re.S)
+    for name in re.findall(r"^(?!typedef)[^\n(]*?\b(vb_\w+)\(", header, re.M):
+        if f"`{name}`" not in api:
+            wrong("docs/API.md", 1, f"{name} of verbatim.h is not there")
+    told = subprocess.run([BUILD / "verbatim", "--help"], capture_output=True, text=True).stdout
+    commands = re.findall(r"^  ([a-z]+) +\S", told, re.M)
+    running = (ROOT / "docs/RUNNING.md").read_text()
+    for name in commands:
+        if f"| `{name}` |" not in running:
+            wrong("docs/RUNNING.md", 1, f"the command {name} is not in the table")
+    table = json.loads(subprocess.run([BUILD / "verbatim", "conventions", "--json"], capture_output=True, text=True).stdout)
+    semantics, oracle = (ROOT / "docs/SEMANTICS.md").read_text(), (ROOT / "docs/ORACLE.md").read_text()
+    for row in table["conventions"]:
+        line = next((line for line in semantics.split("\n") if line.startswith(f"| `{row['name']}`")), "")
+        for value in row["values"]:
+            if value not in line:
+                wrong("docs/SEMANTICS.md", 1, f"the value {value} of the convention {row['name']} is not in the table")
+    for row in table["systems"]:
+        if row["name"] not in oracle:
+            wrong("docs/ORACLE.md", 1, f"the system {row['name']} is not listed")
+    draft = subprocess.run([BUILD / "verbatim", "generate", ROOT / "golden/tale", "--tokens", "5", "--draft", "?"], capture_output=True, text=True).stderr
+    drafting = (ROOT / "docs/DRAFTING.md").read_text()
+    methods = re.findall(r"[a-z0-9-]+", draft.partition("known are")[2])
+    for name in methods:
+        if not re.search(rf"^\|[^|]*\b{name}\b", drafting, re.M):
+            wrong("docs/DRAFTING.md", 1, f"the method {name} is not in the table")
+    if len(methods) < 5:
+        wrong("docs/DRAFTING.md", 1, f"`--draft ?` says {draft!r}")
+    if len(commands) < 10:
+        wrong("docs/RUNNING.md", 1, f"`verbatim --help` lists {len(commands)} commands")
+
+
 def check_readme():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").rstrip("\n").split("\n")
     if len(lines) > README_LINES:
@@ -295,6 +331,7 @@ def main():
             "every_link_leads_somewhere": lambda: check_links(every),
             "what_the_documents_name_exists": lambda: check_names(tree, named),
             "what_the_code_cites_exists": lambda: check_citations(tree),
+            "lists_leave_nothing_out": check_lists,
             "the_readme_keeps_to_its_size": check_readme,
             "examples_show_what_their_commands_print": lambda: [check_examples(f, work, 20 if f == "docs/TOUR.md" else 0) for f in named],
             "the_program_in_the_api_page_runs": lambda: check_program("docs/API.md", work),
