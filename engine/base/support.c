@@ -1,5 +1,6 @@
 /* engine/base/support.c -- errors, memory, whole files. */
 #include "engine/base/support.h"
+#include "engine/base/decimal.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +18,7 @@ int vb_fail(vb_error *err, int code, const char *format, ...)
     if (err) {
         va_list args;
         va_start(args, format);
-        vsnprintf(err->message, sizeof err->message, format, args);
+        decimal_vprint(err->message, sizeof err->message, format, args);
         va_end(args);
         err->code = code;
     }

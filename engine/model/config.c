@@ -1,5 +1,6 @@
 /* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
+#include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
@@ -122,7 +123,7 @@ int config_number(const struct reader *r, const char *inside, const char *key, c
     if (kind == BOOLEAN)
         snprintf(wanted, sizeof wanted, "true or false");
     else
-        snprintf(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
+        decimal_print(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
     return config_bad(r, inside, key, value, wanted);
 }
 
@@ -199,7 +200,7 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
         return 0;
     const void *at = (const char *)c + keys[i].offset;
     switch (keys[i].kind) {
-    case REAL: snprintf(value, 32, "%.10g", *(const double *)at); break;
+    case REAL: decimal_print(value, 32, "%.10g", *(const double *)at); break;
     case BOOLEAN: snprintf(value, 32, "%s", *(const int *)at ? "true" : "false"); break;
     case SCORING: snprintf(value, 32, "%s", scoring_names[c->scoring_func]); break;
     case TOPK: snprintf(value, 32, "%s", topk_names[c->topk_method]); break;

@@ -6,6 +6,7 @@
 #include "engine/template/template_internal.h"
 
 #define MOST_PARAMETERS 3
+#define BYTES_OF_JSON 512 /* what a value of a JSON text counts as, before it is read */
 
 /* arg[i]: what was given for parameter i; NULL: nothing. `on`: what a filter or a method is applied to. */
 typedef int call(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
@@ -138,14 +139,19 @@ CALL(filter_tojson)
 
 CALL(filter_from_json)
 {
-    json_error_t why;
-    json_t *json = on.type == V_STRING ? json_loadb(on.s.s, on.s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why) : NULL;
+    struct json_trouble why;
     int rc;
     if (on.type != V_STRING)
         return run_fail(r, "from_json takes a string, not %s", value_kind(on));
-    rc = json ? value_from_json(r, json, out)
-              : json_no_memory(&why) ? run_no_memory(r)
-                                     : run_fail(r, "from_json: line %d, column %d: %s", why.line, why.column, json_trouble(&why));
+    if ((rc = run_steps(r, on.s.n)) || (rc = run_steps(r, json_values(on.s.s, on.s.n) * BYTES_OF_JSON)))
+        return rc;
+    json_t *json = json_load(on.s.s, on.s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (json)
+        rc = value_from_json(r, json, out);
+    else if (why.no_memory)
+        rc = run_no_memory(r);
+    else
+        rc = run_fail(r, "from_json: line %d, column %d: %s", why.line, why.column, why.what);
     json_decref(json);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
 
 int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
@@ -186,7 +187,7 @@ static int lex_number(struct lexer *x, struct token *out)
     out->kind = n > whole ? T_FLOAT : T_INT;
     out->text = (struct text){x->at, n};
     if (n > whole)
-        out->f = strtod(number, NULL);
+        out->f = decimal_parse(number, NULL);
     else
         out->i = strtoll(number, NULL, 10);
     step_over(x, n);

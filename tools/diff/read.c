@@ -303,7 +303,8 @@ static int read_manifest(struct reader *r)
     sprintf(manifest, "%.*s.jsonl", (int)stem, r->path);
     FILE *f = fopen(manifest, "rb");
     for (ssize_t n; f && code == EXIT_DONE && (n = getline(&text, &room, f)) > 0;) {
-        json_t *line = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+        struct json_trouble why;
+        json_t *line = json_load_any_number(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
         r->side->has_manifest = 1;
         code = json_is_object(line) ? manifest_line(r, manifest, ++number, line, &hint, &missing, &changed)
                                     : bad_line(r, manifest, number + 1, "it is not a JSON object: is the manifest cut short?");
@@ -361,7 +362,8 @@ static void file_tokens(struct reader *r, const struct entry *e)
     struct diff_side *side = r->side;
     uint64_t length;
     memcpy(&length, side->bytes, sizeof length);
-    json_t *header = e ? NULL : json_loadb((const char *)side->bytes + 8, length, 0, NULL);
+    struct json_trouble why;
+    json_t *header = e ? NULL : json_load_any_number((const char *)side->bytes + 8, length, 0, &why);
     if (header && text_tokens(side, json_string_value(json_object_get(json_object_get(header, "__metadata__"), "tokens"))))
         side->token_count = 0;
     json_decref(header);
