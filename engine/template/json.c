@@ -7,6 +7,8 @@
 #include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
 
+#define BYTES_OF_A_FLOAT 1024 /* what printing one counts as: it is tried with up to 17 digits */
+
 /* ---- from JSON ----------------------------------------------------------------------------------------------------- */
 
 static int copy_text(struct rendering *r, const char *s, size_t n, struct text *out)
@@ -73,9 +75,11 @@ int value_from_json(struct rendering *r, const json_t *json, struct value *out)
 int value_put_float(struct rendering *r, double f)
 {
     char digits[40], out[64], *e;
-    int precision = 0, exponent, n = 0;
+    int precision = 0, exponent, n = 0, rc;
     if (isnan(f) || isinf(f))
         return run_put(r, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf", isnan(f) ? 3 : f < 0 ? 4 : 3);
+    if ((rc = run_steps(r, BYTES_OF_A_FLOAT)))
+        return rc;
     do
         decimal_print(digits, sizeof digits, "%.*e", precision, f);
     while (decimal_parse(digits, NULL) != f && ++precision < 17);

@@ -1,6 +1,7 @@
 /* tests/engine/test_json.c -- reading JSON: numbers too large for us, texts too large for the memory, and the locale. */
 #include "engine/base/decimal.h"
 #include "engine/base/json.h"
+#include "engine/template/template.h"
 #include "engine/text/tokenizer.h"
 
 #include <locale.h>
@@ -171,9 +172,25 @@ static int speak_german(const char *dir)
     return !system(command) && !setenv("LOCPATH", dir, 1) && setlocale(LC_ALL, "de_DE.UTF-8") && localeconv()->decimal_point[0] == ',';
 }
 
+static void render(char out[512], const char *source)
+{
+    struct template *t;
+    json_t *variables = json_object();
+    vb_error err = {0};
+    char *text = NULL;
+    size_t size;
+    if (!template_parse(&t, source, strlen(source), "t", NULL, &err) && !template_render(t, variables, &text, &size, &err))
+        snprintf(out, 512, "%s", text);
+    else
+        snprintf(out, 512, "%s", err.message);
+    vb_free(NULL, text);
+    template_close(t);
+    json_decref(variables);
+}
+
 TEST(numbers_have_a_point_in_every_locale)
 {
-    char dir[] = "/tmp/verbatim-locale-XXXXXX", text[32], command[64], *end;
+    char dir[] = "/tmp/verbatim-locale-XXXXXX", text[32], command[64], rendered[512], *end;
     vb_error err;
     assert_non_null(mkdtemp(dir));
     int german = speak_german(dir);
@@ -181,6 +198,7 @@ TEST(numbers_have_a_point_in_every_locale)
     decimal_print(text, sizeof text, "%.1f", 2.5);
     vb_fail(&err, VB_BAD_ARGUMENT, "%g", 1.5);
     json_t *json = german ? read_text("{\"a\":0.5,\"b\":1e999}") : NULL;
+    render(rendered, "{{ 0.5 + 0.125 }} {{ 2.5e-7 }} {{ '[0.75]' | from_json }}");
     double read = json_real_value(json_object_get(json, "a"));
     json_decref(json);
     setlocale(LC_ALL, "C");
@@ -192,6 +210,7 @@ TEST(numbers_have_a_point_in_every_locale)
     }
     assert_true(half == 0.5 && read == 0.5 && *end == ',');
     assert_string_equal(text, "2.5");
+    assert_string_equal(rendered, "0.625 2.5e-07 [0.75]");
     assert_string_equal(err.message, "1.5");
 }
 
