@@ -455,6 +455,14 @@ int config_layer_is_moe(const struct config *c, int layer)
     return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
 }
 
+int config_has_layers(const struct config *c, int moe)
+{
+    for (int layer = 0; layer < c->num_hidden_layers + c->num_nextn_predict_layers; layer++)
+        if (config_layer_is_moe(c, layer) == moe)
+            return 1;
+    return 0;
+}
+
 void config_follow(struct config *c, const struct conventions *conventions)
 {
     c->conventions = *conventions;

@@ -155,12 +155,15 @@ static size_t strip_left(const struct added_scan *s, size_t begin)
     return begin < s->done ? s->done : begin;
 }
 
-static size_t strip_right(const struct added_scan *s, size_t end)
+static size_t strip_right(struct added_scan *s, size_t end)
 {
-    size_t size;
-    while (end < s->size && is_white_space(utf8_at(s->text + end, &size)))
-        end += size;
-    return end;
+    size_t at = end, size;
+    if (s->blank_from <= end && end < s->blank_to) /* a token in the white space that another one took */
+        return s->blank_to;
+    while (at < s->size && is_white_space(utf8_at(s->text + at, &size)))
+        at += size;
+    s->blank_from = end;
+    return s->blank_to = at;
 }
 
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id)
