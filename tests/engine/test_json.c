@@ -1,6 +1,7 @@
 /* tests/engine/test_json.c -- reading JSON: numbers too large for us, texts too large for the memory, and the locale. */
 #include "engine/base/decimal.h"
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 #include "engine/template/template.h"
 #include "engine/text/tokenizer.h"
 
@@ -162,6 +163,44 @@ TEST(commas_in_strings_are_no_values)
     assert_int_equal(json_values("\"\\", 2), 1);
 }
 
+/* ---- messages ---- */
+
+TEST(a_message_is_utf8_without_control_characters)
+{
+    static const struct {
+        const char *name, *wanted;
+    } cases[] = {{"caf\xc3\xa9", "caf\xc3\xa9: it is empty"},
+                 {"a\xff\xfe" "b", "a\xef\xbf\xbd\xef\xbf\xbd" "b: it is empty"},
+                 {"\xe2\x82", "\xef\xbf\xbd: it is empty"},
+                 {"a\nb\x1b[31m\x7f", "a?b?[31m?: it is empty"},
+                 {"\xc2\x9b" "31m \xe2\x80\xa8", "?31m ?: it is empty"}};
+    vb_error err;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(vb_fail(&err, VB_IO, "%s: it is empty", cases[i].name), VB_IO);
+        assert_string_equal(err.message, cases[i].wanted);
+    }
+    vb_fail(&err, VB_IO, "%s, twice", err.message);
+    assert_string_equal(err.message, "?31m ?: it is empty, twice");
+}
+
+TEST(a_long_message_ends_with_a_whole_character)
+{
+    char name[1024];
+    vb_error err;
+    for (size_t before = 0; before < 4; before++)
+        for (int kind = 0; kind < 2; kind++) {
+            memset(name, 'a', sizeof name);
+            for (size_t i = before; i + 3 < sizeof name; i += kind ? 1 : 3)
+                memcpy(name + i, kind ? "\xff" : "\xe2\x82\xac", kind ? 1 : 3);
+            name[sizeof name - 1] = '\0';
+            vb_fail(&err, VB_IO, "%s", name);
+            size_t n = strlen(err.message);
+            assert_true(n < sizeof err.message && n + 4 >= sizeof err.message);
+            assert_int_equal(utf8_valid(err.message, n), n);
+            assert_null(strstr(err.message + n - 3, kind ? "\xe2" : "\xef\xbf\xbd"));
+        }
+}
+
 /* ---- the locale ---- */
 
 /* 0: there is no such locale here and none can be made. */
@@ -226,6 +265,8 @@ int main(void)
         cmocka_unit_test(an_id_that_is_too_large_is_refused_by_name),
         cmocka_unit_test(a_text_with_too_many_values_is_refused_before_it_is_read),
         cmocka_unit_test(commas_in_strings_are_no_values),
+        cmocka_unit_test(a_message_is_utf8_without_control_characters),
+        cmocka_unit_test(a_long_message_ends_with_a_whole_character),
         cmocka_unit_test(numbers_have_a_point_in_every_locale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
