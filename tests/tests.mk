@@ -52,7 +52,7 @@ SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
+SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)

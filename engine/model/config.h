@@ -88,6 +88,8 @@ const char *config_origin(const struct config *c);
 
 /* Whether layer L (main, or MTP from num_hidden_layers on) has experts. */
 int config_layer_is_moe(const struct config *c, int layer);
+/* Whether any layer, MTP modules included, is of the kind: what the others alone use may be of any size. */
+int config_has_layers(const struct config *c, int moe);
 
 /* Takes the conventions over, and what follows from them for the values above (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
