@@ -6,6 +6,7 @@
 #include "engine/text/tokenizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int vb_template_open(vb_template **out, const char *dir, const vb_allocator *allocator, vb_error *err)
 {
