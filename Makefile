@@ -83,7 +83,7 @@ help:
 ## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
 ## make mistakes        named mistakes, each switched on: does the test that must notice it?
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
-## make fuzz            time-boxed fuzzing of what parses files
+## make fuzz            time-boxed fuzzing of what parses files; make fuzz-guided: guided by coverage (clang), GUIDED_SECONDS for each
 ## make docs            are the documents true? names, links, the commands of the tour
 ## make layers          who includes and calls whom, against tools/scripts/layers.table
 ## make fmt             format the lines changed since the last commit (needs clang-format-19)

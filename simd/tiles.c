@@ -121,8 +121,9 @@ static void set_tokens(const struct product *p, struct tile *tile, size_t t, siz
         }
         return;
     }
-    tile->x = p->x + t * p->ldx + k;
-    if (p->narrow) {
+    if (!p->narrow) {
+        tile->x = p->x + t * p->ldx + k;
+    } else {
         for (size_t i = 0; i < T; i++)
             v->decode(copy[i], WEIGHT_BF16, p->narrow + (t + i) * p->ldx + k, tile->chunks, 1.0f, 1);
         tile->x = copy[0];

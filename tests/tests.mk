@@ -25,8 +25,10 @@ endif
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
 $(TESTS): $(MISTAKE) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
-$(FUZZERS): $(call object,fuzz_main) $(LIBRARIES)
-	$(link) $(LIBS)
+# What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
+$(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
+$(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(LIBRARIES)
+	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
@@ -49,8 +51,15 @@ SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gg
 SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/fuzz.seed
 SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
-fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
+SEEDS_OF_fuzz_prompts     := golden/tale/prompts.jsonl
+SEEDS_OF_fuzz_head        := $(wildcard golden/eagle/*/config.json)
+# What guided fuzzing found worth keeping; a target may have nothing else.
+corpus_of = $(wildcard tests/fuzz/corpus/$(1)/*)
+seeds_of  = $(SEEDS_OF_$(1)) $(call corpus_of,$(1))
+fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(call seeds_of,$(notdir $(f)))")
 
+comma := ,
+space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
@@ -58,16 +67,20 @@ SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
              "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
-             $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
-sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
+             $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(call seeds_of,$(f))")
+# Clang knows more of what is undefined, and conversions that lose something. Unsigned numbers may wrap around: hashes do.
+CLANG_CHECKS := float-cast-overflow,implicit-conversion
+sanitize  = $(if $(has_clang),CC=clang) SANITIZE="-fsanitize=$(1)$(if $(has_clang),$(comma)$(CLANG_CHECKS)) -fno-sanitize-recover=all"
+sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 $(call sanitize,$(2)) subset-programs
+no_clang  = $(if $(has_clang),,"$(1)/clang:echo skipped: clang with libomp is not installed; not looked for: conversions that lose something")
 asan-programs:
-	$(call sanitized,address)
+	$(call sanitized,address,address)
 ubsan-programs:
-	$(call sanitized,undefined)
+	$(call sanitized,undefined,undefined)
 asan: asan-programs
 	@tests/run.sh -l build-address/logs $(call run_subset,address)
 ubsan: ubsan-programs
-	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
+	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined) $(call no_clang,undefined)
 
 # Do the tests notice? The programs that tests/mistakes/mistakes.txt names, in a build that can make mistakes on purpose.
 mistakes-programs:
@@ -126,10 +139,10 @@ run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.s
 test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
-	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
+	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 $(call sanitize,address$(comma)undefined) subset-programs
 	+$(MAKE) -j2 mistakes-programs
 	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
@@ -137,6 +150,23 @@ test-all: test
 
 fuzz: $(FUZZERS)
 	@tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
+
+# Guided by coverage, with libFuzzer and clang's sanitizers: each target for so many seconds, one after the other. New inputs are
+# kept in build-guided/corpus; `make fuzz-corpus` puts the few that add coverage into tests/fuzz/corpus. What is found lies in build-guided.
+GUIDED_SECONDS ?= 60
+GUIDED_SANITIZE := -fsanitize=address,undefined,$(CLANG_CHECKS),fuzzer-no-link -fno-sanitize-recover=all
+GUIDED_TARGETS ?= $(notdir $(FUZZERS))
+fuzz-guided-programs:
+	+$(MAKE) BUILD=build-guided CC=clang OPT=-O1 GUIDED=1 SANITIZE="$(GUIDED_SANITIZE)" $(GUIDED_TARGETS:%=build-guided/tests/%)
+fuzz-guided:
+	+$(if $(has_clang),$(MAKE) fuzz-guided-programs && tests/fuzz/guided.sh build-guided $(GUIDED_SECONDS) \
+	    $(foreach t,$(GUIDED_TARGETS),$(subst $(space),:,$(strip $(t) $(SEEDS_OF_$(t))))),\
+	    @echo "skipped: clang with libomp is not installed; not tried: fuzzing guided by coverage")
+# For tests/fuzz/oss-fuzz/build.sh.
+print-seeds:
+	@echo $(call seeds_of,$(TARGET))
+fuzz-corpus:
+	tests/fuzz/guided.sh --keep build-guided $(GUIDED_TARGETS)
 
 checkasm: $(BUILD)/tests/checkasm
 	$<
@@ -157,4 +187,4 @@ layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
 .PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
-        crossbuild crossbuild-programs older-cpus
+        crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds
