@@ -94,6 +94,7 @@ flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
         $(if $(filter $(CALLS_FMA),$<),$(FLAGS_OF_fma)) \
+        $(if $(and $(GUIDED),$(filter simd/%,$<)),-fno-sanitize=all) \
         $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/cli/line.c,$<),$(FLAGS_OF_line))
 
 $(BUILD)/%.o: %.c Makefile

@@ -154,10 +154,11 @@ fuzz: $(FUZZERS)
 # Guided by coverage, with libFuzzer and clang's sanitizers: each target for so many seconds, one after the other. New inputs are
 # kept in build-guided/corpus; `make fuzz-corpus` puts the few that add coverage into tests/fuzz/corpus. What is found lies in build-guided.
 GUIDED_SECONDS ?= 60
+GUIDED_CC ?= clang
 GUIDED_SANITIZE := -fsanitize=address,undefined,$(CLANG_CHECKS),fuzzer-no-link -fno-sanitize-recover=all
 GUIDED_TARGETS ?= $(notdir $(FUZZERS))
 fuzz-guided-programs:
-	+$(MAKE) BUILD=build-guided CC=clang OPT=-O1 GUIDED=1 SANITIZE="$(GUIDED_SANITIZE)" $(GUIDED_TARGETS:%=build-guided/tests/%)
+	+$(MAKE) BUILD=build-guided CC="$(GUIDED_CC)" OPT=-O1 GUIDED=1 SANITIZE="$(GUIDED_SANITIZE)" $(GUIDED_TARGETS:%=build-guided/tests/%)
 fuzz-guided:
 	+$(if $(has_clang),$(MAKE) fuzz-guided-programs && tests/fuzz/guided.sh build-guided $(GUIDED_SECONDS) \
 	    $(foreach t,$(GUIDED_TARGETS),$(subst $(space),:,$(strip $(t) $(SEEDS_OF_$(t))))),\

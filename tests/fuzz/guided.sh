@@ -6,7 +6,7 @@
 # Runs in the repository's root. An input that breaks a target lies in BUILD/found then.
 set -eu
 
-limits="-timeout=120 -rss_limit_mb=2048 -max_len=65536"
+limits="-timeout=120 -rss_limit_mb=2048 -max_len=262144"
 
 keep() { # BUILD TARGET
     smaller=$(mktemp -d)
