@@ -46,6 +46,12 @@ FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16
 FLAGS_OF_avx512_bf16 := -mavx512bf16
 FLAGS_OF_avx512_vnni := -mavx512vnni
 endif
+# The library promises to compute on a stack of 64 KB (engine/verbatim.h): no frame above a quarter of it, and a stack that is too
+# small for it ends at its guard page, not in somebody else's memory. What opens or saves files has a megabyte. Frames of code
+# that is not optimised or has a sanitizer's checks are as large as they are.
+OPENS_FILES := engine/files/checkpoint_fingerprint.c engine/model/numa.c engine/model/topology.c engine/session/load.c engine/session/save.c
+frame_limit = -Wframe-larger-than=$(if $(filter $(OPENS_FILES),$1),32768,16384)
+stack_flags = -fstack-clash-protection $(if $(SANITIZE)$(filter -O0,$(OPT)),,$(frame_limit))
 # The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks; gcc 12 has to be asked.
 VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
 ifeq ($(ARCH),aarch64)
@@ -90,7 +96,7 @@ help:
 ## make golden          make the goldens again (needs Python; see golden/README.md)
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
-flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
+flags = $(BASE) $(CFLAGS) $(if $(filter engine/% ops/% simd/%,$<),$(call stack_flags,$<)) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
         $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
         $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
         $(if $(filter $(CALLS_FMA),$<),$(FLAGS_OF_fma)) \

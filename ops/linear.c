@@ -93,13 +93,14 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
     op_each_row(cx, S, (double)p->K, pack_rows, &packing);
 }
 
-void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S)
 {
+    void *scratch = op_kernel_scratch(cx, thread);
     switch (op_form(cx, w)) {
-    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S); break;
-    case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S); break;
-    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S);
+    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
+    case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
+    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S, scratch);
     }
 }
 
@@ -119,7 +120,7 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
     if (cx->onednn)
         by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
     else
-        op_multiply(cx, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
+        op_multiply(cx, thread, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
 }
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)

@@ -87,6 +87,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->logits = take(w, max_logit_rows * (size_t)c->vocab_size, sizeof(float));
     w->first_bad_layer = take(w, S, sizeof(int32_t));
     w->cx.scratch = take(w, w->cx.scratch_size, 1);
+    w->cx.kernel_scratch = take(w, (size_t)threads, KERNEL_SCRATCH);
     for (size_t i = 0; i < w->block_count; i++)
         if (!w->blocks[i]) {
             workspace_close(w);

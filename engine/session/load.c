@@ -226,7 +226,7 @@ static int check_rest(struct loading *l)
 {
     int code = VB_OK;
     for (int section = SECTION_TOKENS; section < SECTIONS && !code; section++) {
-        char bytes[1 << 16];
+        char bytes[1 << 13];
         session_read_section(&l->in, (enum session_section)section);
         while (!code && l->in.left) {
             if (session_read(&l->in, bytes, l->in.left < sizeof bytes ? (size_t)l->in.left : sizeof bytes))
