@@ -6,6 +6,7 @@
 #include "tools/cli/cli.h"
 
 #define BENCH_ROUNDS 64
+#define BENCH_BEYOND_CACHES 128e6 /* bytes: so many are read from memory, fewer may lie in the caches */
 
 /* The first four are the machine's own: whatever else is measured is held against them. */
 enum bench_kind {
@@ -72,6 +73,8 @@ int bench_wants(const struct bench *b, enum bench_kind kind);
 int bench_check_only(struct bench *b);
 
 /* --- run.c --- */
+/* Bytes that one pass of a line reads; of LINEAR and ATTENTION a whole run. */
+double bench_pass_bytes(const struct bench_item *i);
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- ops.c: linear layers and attention alone --- */
