@@ -15,15 +15,8 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
-# In the mistakes build (ops/mistake.h) every test program can be told to make one.
-MISTAKE :=
-ifeq ($(BUILD),build-mistakes)
-BASE    += -DVB_MISTAKES
-MISTAKE := $(call object,mistakes)
-endif
-
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
-$(TESTS): $(MISTAKE) $(LIBRARIES)
+$(TESTS): $(call object,one_test) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 $(FUZZERS): $(call object,fuzz_main) $(LIBRARIES)
 	$(link) $(LIBS)
@@ -69,11 +62,11 @@ asan: asan-programs
 ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
 
-# Do the tests notice? The programs that tests/mistakes/mistakes.txt names, in a build that can make mistakes on purpose.
-mistakes-programs:
-	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes/mistakes.txt)))
-mistakes: mistakes-programs
-	@tests/mistakes/mistakes.sh build-mistakes
+# Do the tests notice? Mistakes are made in two copies of the tree, which start with the objects of this one.
+# make mistakes ONLY="NAME NAME": these alone
+MISTAKES = tests/mistakes/mistakes.py --build $(BUILD)
+mistakes: $(addprefix $(BUILD)/tests/,$(shell tests/mistakes/mistakes.py --programs))
+	@$(MISTAKES) $(ONLY)
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
@@ -127,9 +120,8 @@ test: test-deps
 	+$(MAKE) -j2 all test-programs
 	+$(MAKE) -j2 arm64-programs
 	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	+$(MAKE) -j2 mistakes-programs
 	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" $(call run_subset,sanitized,test_session test_session_file)
 
 test-all: test
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
@@ -156,5 +148,5 @@ check: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(CHECKED)
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
+.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes \
         crossbuild crossbuild-programs older-cpus
