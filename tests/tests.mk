@@ -109,6 +109,13 @@ test-deps:
 	tools/scripts/install-deps.sh test
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
+# Before each commit: of everything what is quick, under a minute after an edit of one line. Installs nothing.
+QUICK := test_truth test_session test_forced test_sampler test_template test_tokenizer test_config test_model test_checkpoint test_gguf \
+         checkops_linear checkops_router test_cli test_cli_errors test_cli_text
+check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
+	@tests/run.sh -l $(BUILD)/logs/check $(QUICK:%=$(BUILD)/tests/%) "test_bits:$(BUILD)/tests/test_bits 6" "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "mistakes:tests/mistakes/mistakes.py --check" "man:tools/scripts/man.sh 1 $(BUILD)/verbatim $(VERSION)"
+
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
@@ -137,13 +144,6 @@ checkasm-bench: $(BUILD)/tests/checkasm
 
 docs: all
 	tests/docs.py $(BUILD)
-
-# Before each commit: under a minute after a change of one line, and nothing is installed. `make test` is what counts.
-CHECKED := $(call programs,checkops_linear.c checkops_attention.c checkops_router.c test_sampler.c test_config.c test_template.c \
-           test_cli_errors.c)
-check: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(CHECKED)
-	@tests/run.sh -l $(BUILD)/logs "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "checkasm:$(BUILD)/tests/checkasm --quick" \
-	    "test_bits:$(BUILD)/tests/test_bits 6" $(CHECKED)
 
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
