@@ -83,12 +83,15 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
-## make check           before a commit: a minute of the tests, installs nothing
-## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
+## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
+## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
+## make test-all        make test, tsan, coverage and fuzz, and the full products of settings
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
 ## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
-## make mistakes        named mistakes, each switched on: does the test that must notice it?
+## make mistakes        named mistakes, each made in a copy of the tree: does the test that must notice it? ONLY="NAME NAME": these alone
+## make tsan            data races: sessions, drafts and batches in many threads under ThreadSanitizer
+## make coverage        the lines and branches of engine/, ops/ and simd/ that the tests reach, and a list of the lines that none does
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
 ## make docs            are the documents true? names, links, the commands of the tour

@@ -16,7 +16,7 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
-$(TESTS): $(call object,one_test) $(LIBRARIES)
+$(TESTS): $(call object,one_test) $(if $(findstring thread,$(SANITIZE)),$(call object,thread_stacks)) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 $(FUZZERS): $(call object,fuzz_main) $(LIBRARIES)
 	$(link) $(LIBS)
@@ -61,6 +61,24 @@ asan: asan-programs
 	@tests/run.sh -l build-address/logs $(call run_subset,address)
 ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
+
+# Data races. gcc's ThreadSanitizer does not know OpenMP, whose threads only tests and the opening of models still use; sessions compute
+# with ops/crew.c. `make test` runs the first of these programs.
+TSAN := test_threads test_session test_forced test_rounds test_batch
+tsan-programs:
+	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN))
+tsan: tsan-programs $(TSAN_CREW)
+	@tests/run.sh -l build-thread/logs $(TSAN:%=build-thread/tests/%) "crew:$(TSAN_CREW)"
+
+# Which lines and branches of the library do the tests reach? A program that fails here has failed in `make test`.
+COVERED = engine ops simd
+coverage-programs:
+	+$(MAKE) BUILD=build-coverage OPT=-O1 SANITIZE="--coverage -fprofile-update=atomic" all test-programs
+coverage: coverage-programs
+	@find build-coverage -name '*.gcda' -delete
+	@tests/run.sh -l build-coverage/logs $(subst $(BUILD)/,build-coverage/,$(LONG) "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)) || echo "coverage: the figures below are those of a run with failures"
+	@tests/coverage.py build-coverage $(COVERED)
 
 # Do the tests notice? Mistakes are made in two copies of the tree, which start with the objects of this one.
 # make mistakes ONLY="NAME NAME": these alone
@@ -120,17 +138,18 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
-	+$(MAKE) -j2 all test-programs
-	+$(MAKE) -j2 arm64-programs
-	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	+$(MAKE) -j2 crossbuild-programs
+	+$(MAKE) -j2 WERROR=1 all test-programs
+	+$(MAKE) -j2 WERROR=1 arm64-programs
+	+$(MAKE) -j2 WERROR=1 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
+	+$(MAKE) -j2 WERROR=1 crossbuild-programs
+	+$(MAKE) -j2 WERROR=1 BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
 	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" $(call run_subset,sanitized,test_session test_session_file)
 
-test-all: test
+test-all: test tsan coverage fuzz
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
 	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
 
@@ -148,5 +167,5 @@ docs: all
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes \
+.PHONY: check docs tsan tsan-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes \
         crossbuild crossbuild-programs older-cpus
