@@ -147,7 +147,7 @@ test: test-deps
 	+$(MAKE) -j2 WERROR=1 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
 	+$(MAKE) -j2 WERROR=1 crossbuild-programs
 	+$(MAKE) -j2 WERROR=1 BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" $(call run_subset,sanitized,test_session test_session_file)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file)
 
 test-all: test tsan coverage fuzz
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \

@@ -20,7 +20,6 @@ import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path("tests/mistakes/mistakes.txt")
-COPIES = "build-mistakes"
 SOURCES = ["engine", "ops", "simd", "reference", "tests", "tools", "Makefile"]  # copied; the rest is linked
 HANGS = 900  # seconds: no test takes nearly as long, however busy the machine is
 
@@ -112,8 +111,8 @@ def run_test(tree, build, command, test):
 class Copy:
     """A copy of the tree, up to date with its objects, so that a substitution builds again only what depends on it."""
 
-    def __init__(self, number, build, programs):
-        self.tree = ROOT / COPIES / str(number)
+    def __init__(self, tree, build, programs):
+        self.tree = tree
         self.build = build
         self.restore = {}  # file: its text, while a substitution is in it
         shutil.rmtree(self.tree, ignore_errors=True)
@@ -247,6 +246,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--programs", action="store_true")  # for the Makefile: which test programs they need
     parser.add_argument("--build", default="build")
+    parser.add_argument("--copies", type=pathlib.Path, default=ROOT / "build-mistakes")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", type=pathlib.Path, default=ROOT / LIST)
     parser.add_argument("names", nargs="*")
@@ -269,7 +269,7 @@ def main():
 
     def worker(number):
         try:
-            work(Copy(number, o.build, programs), groups, report)
+            work(Copy(o.copies / str(number), o.build, programs), groups, report)
         except Exception as e:  # a thread that ends early must not look like success
             report.complain(f"copy {number}: {e!r}")
 
