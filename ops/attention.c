@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ops/linear.h"
-#include "ops/mistake.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 
@@ -98,7 +97,7 @@ static void absorb(struct pass *p, size_t h, int thread, float *query, size_t ld
         return;
     }
     struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
-    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
+    if (p->cx->bf16) {
         float *rounded = p->q_nope + h * a->nope;
         for (size_t s = 0; s < p->S; s++)
             op_round_x(rounded + s * ldr, q + s * ldq, a->nope);

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "ops/mistake.h"
 #include "ops/onednn.h"
 
 size_t op_packed_bytes(int form, size_t K)
@@ -41,15 +40,6 @@ struct op_packed op_packed_from(const struct op_packed *p, size_t s)
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_packed_scratch(S, K); }
 
-/* Mistakes of kernels, made where they can be switched on. */
-static void spoil(struct quantised_group *x, size_t n)
-{
-    for (size_t i = 0; i < n && MISTAKE(minimum_added); i++)
-        x[i].sum = -x[i].sum;
-    for (size_t i = 0; i < n && MISTAKE(offset_forgotten); i++)
-        x[i].offset8 = x[i].offset128 = 0;
-}
-
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n)
 {
     float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
@@ -66,10 +56,8 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
         cx->k->pack(packed, x + k, some);
         if (narrow)
             cx->k->narrow(narrow + k0 + k, packed, some);
-        if (groups) {
+        if (groups)
             cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
-            spoil(groups + (k0 + k) / QUANTISED_GROUP, some / QUANTISED_GROUP);
-        }
     }
 }
 
@@ -125,7 +113,7 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
-    unsigned char unknown = MISTAKE(tiny_weight_forgotten) ? MAGNITUDES_TINY : MAGNITUDES_UNKNOWN;
+    unsigned char unknown = MAGNITUDES_UNKNOWN;
     if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
@@ -195,7 +183,7 @@ void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
     struct op_ctx exact = *cx;
-    exact.bf16 = MISTAKE(router_rounded) && cx->bf16 && w->type == WEIGHT_BF16;
+    exact.bf16 = 0;
     exact.onednn = NULL;
     op_linear(&exact, y, x, w, S);
 }

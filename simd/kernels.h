@@ -91,6 +91,10 @@ struct quantised_group {
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
     const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; "dotprod"; else NULL */
+    int learns_magnitudes; /* whether matmul_bf16 does */
+
+    /* From here on functions only. No table leaves one out: an instruction set without a version of its own has that of the
+     * next lower table, or the scalar one. checkasm sees to it. */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n).
@@ -103,8 +107,6 @@ struct kernels {
      * who has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
-
-    int learns_magnitudes;
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   of quantised weights (rule 2). x: T rows of groups, ldx groups apart. */
     void (*matmul_quantised)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/mistake.h"
 #include "ops/op.h"
 #include "ops/quantise.h"
 #include "ops/round.h"
@@ -101,7 +100,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
     enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
-    if (type == a->w_uk.type || (MISTAKE(keys_left_out) && weight_is_quantised(type)))
+    if (type == a->w_uk.type)
         return VB_OK;
     a->uk_transposed = weight_is_quantised(type);
     copy.transposed = a->uk_transposed;
@@ -245,8 +244,7 @@ static void make_numbers(const struct making *m, float *x, size_t row, size_t co
         memcpy((float *)(void *)m->data + at, x, n * sizeof *x);
         return;
     }
-    if (!MISTAKE(weights_truncated))
-        op_round_bf16(x, x, n);
+    op_round_bf16(x, x, n);
     for (size_t i = 0; i < n; i++)
         ((uint16_t *)(void *)m->data)[at + i] = (uint16_t)(f32_to_bits(x[i]) >> 16);
 }

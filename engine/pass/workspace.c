@@ -7,7 +7,6 @@
 #include "ops/attention.h"
 #include "ops/crew.h"
 #include "ops/linear.h"
-#include "ops/mistake.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
 
@@ -83,7 +82,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->ids = take(w, S, sizeof(int32_t));
     w->seen = take(w, S, sizeof(struct timeline));
     w->hidden = take(w, S * d, sizeof(float));
-    w->features = convention[MAIN_HIDDEN] || MISTAKE(hidden_before_final_norm) ? take(w, S * d, sizeof(float)) : w->hidden;
+    w->features = convention[MAIN_HIDDEN] ? take(w, S * d, sizeof(float)) : w->hidden;
     w->logits = take(w, max_logit_rows * (size_t)c->vocab_size, sizeof(float));
     w->first_bad_layer = take(w, S, sizeof(int32_t));
     w->cx.scratch = take(w, w->cx.scratch_size, 1);

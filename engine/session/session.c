@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "ops/crew.h"
-#include "ops/mistake.h"
 #include "simd/fpenv.h"
 #include "engine/draft/eagle_net.h"
 #include "engine/model/numa.h"
@@ -373,9 +372,9 @@ static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct
         for (int a = i; a >= 0; a = t->parent[a])
             slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
         rows[i].index = (int32_t)index;
-        rows[i].position = (int32_t)(MISTAKE(node_position_by_row) ? s->count + (size_t)i : index);
+        rows[i].position = (int32_t)index;
         rows[i].parent = t->parent[i] + 1;
-        rows[i].slots = MISTAKE(node_sees_its_siblings) ? NULL : slots;
+        rows[i].slots = slots;
     }
 }
 
@@ -400,7 +399,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
-    if (p->tree && n && !MISTAKE(path_rows_left_behind))
+    if (p->tree && n)
         kvcache_take_path(&s->cache, s->count, p->path, n - 1);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
@@ -430,7 +429,7 @@ void session_gather(const struct vb_session *s, struct workspace *w, const struc
     size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
     float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
     for (size_t i = 0; p->tree && i + 1 < n; i++)
-        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
+        if ((size_t)p->path[i] != i)
             memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
 }
 
