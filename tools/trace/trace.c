@@ -55,6 +55,13 @@ static json_t *hidden_origin(const vb_tap_row *row, int depth)
     return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
 }
 
+/* What the last row of a pass sees; a row in a dummy slot stands for another one. The rows of a tree share the cache. */
+static json_int_t context_length(const struct cli *c, int depth, const vb_tap_row *last)
+{
+    int phantom = depth >= 0 && c->model->config.conventions.value[FIRST_ROW] && !c->session.draft_head; /* the row of index -1 */
+    return c->session.draft_topk > 1 ? (json_int_t)last->slot + 1 : (json_int_t)last->index + 1 + phantom;
+}
+
 static void record_pass(struct recorder *r, const vb_trace *t)
 {
     json_t *hidden = json_array(), *pieces = json_array();
@@ -68,7 +75,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
                              numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
-                             (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
+                             context_length(r->c, t->depth, &t->row[t->count - 1]), "lm_head_indices", "chosen", "cut");
     if (!pass)
         abort();
     if (t->depth < 0) {
