@@ -218,7 +218,7 @@ def check_lists():
         if f"`{name}`" not in api:
             wrong("docs/API.md", 1, f"{name} of verbatim.h is not there")
     told = subprocess.run([BUILD / "verbatim", "--help"], capture_output=True, text=True).stdout
-    commands = re.findall(r"^  ([a-z]+) +\S", told, re.M)
+    commands = re.findall(r"^  ([a-z]+) +\S", told.partition("Commands:")[2].partition("\n\n")[0], re.M)
     running = (ROOT / "docs/RUNNING.md").read_text()
     for name in commands:
         if f"| `{name}` |" not in running:

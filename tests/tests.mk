@@ -15,6 +15,9 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
+# This one compares the program with its table of options.
+$(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
+
 # In the mistakes build (ops/mistake.h) every test program can be told to make one.
 MISTAKE :=
 ifeq ($(BUILD),build-mistakes)

@@ -185,6 +185,8 @@ static int show(struct cli *c, json_t *begin, json_t *passes, json_t *end)
         return code;
     if (!c->json) {
         trace_table(stdout, passes);
+        if (c->as && !strcmp(c->as, "mindie") && cli_draft_tokens(c))
+            puts("MindIE's documentation shows the positions of the module's first pass in round 0 from 0; its code counts them from 1, as here.");
         return EXIT_DONE;
     }
     json_dumpf(begin, stdout, JSON_COMPACT);
@@ -234,21 +236,17 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--draft", "The draft method (default mtp-eagle, where the model has MTP modules)."},
+    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, write both."},
+    {NULL, NULL}};
+
 const struct command command_trace = {
-    "trace", "the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
-    "usage: verbatim trace MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "A line per pass of the target or of a module: round (0 is the prompt, or its first chunk), which pass, input ids, cache slots,\n"
-    "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
-    "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
-    "(brackets).\n\n"
-    "  --chat, --messages, --system, --chat-template-kwargs,\n"
-    "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos,\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias\n"
-    "  --draft METHOD (mtp-eagle), --draft-tokens K, --ngram-min, --ngram-max, --convention, --as: as for generate\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
-    "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
-    "  --json                 JSON lines: what began, a line per pass, how it ended\n"
-    "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};
+    "trace", "show the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
+    "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
+    "Prints a line for each pass of the model or of an MTP module: the round (0 is the prompt, or its first chunk), the pass, input\n"
+    "ids, cache slots, RoPE positions, context length, the rows that the head reads, where each hidden row comes from (h3: the\n"
+    "model's row 3; m2: the module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches\n"
+    "afterwards. Padding is in (brackets).\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL,
+    run, notes, DRAFTS_UNASKED, NULL};
