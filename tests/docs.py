@@ -127,7 +127,7 @@ class Tree:
         makefiles = "\n".join(t for f, t in self.text.items() if f.endswith(".mk") or f == "Makefile")
         self.targets = {w for line in re.findall(r"^([\w .$()/%-]+?):(?!=)", makefiles, re.M) for w in line.split()}
         self.targets |= {w for line in re.findall(r"^\.PHONY:((?:.|\\\n)*?)$", makefiles, re.M) for w in line.replace("\\", " ").split()}
-        self.commands = set(re.findall(r"struct command command_(\w+)\b", every)) | set(re.findall(r'\.name = "(\w+)"', "".join(t for f, t in self.text.items() if f.startswith("tools/"))))
+        self.commands = set(re.findall(r"struct command command_(\w+)\b", every)) | set(re.findall(r'\.name = "(\w+)"', "".join(t for f, t in self.text.items() if f.startswith("tools/")))) | {"help"}
 
     def is_path(self, name):
         name = name.rstrip("/")

@@ -189,7 +189,7 @@ TEST(unknown_methods_and_lengths_are_refused_with_the_valid_ones)
     REFUSED("--speculative-num-draft-tokens is 30, wanted", SGLANG("--speculative-algorithm NGRAM --speculative-num-draft-tokens 30"));
     for (size_t i = 0; i < COUNT(lengths); i++) {
         snprintf(config, sizeof config, "{\"method\":\"mtp\",\"num_speculative_tokens\":%s}", lengths[i]);
-        REFUSED(i < 5 ? "wanted an integer from 0 to 15" : "out of range", "--speculative-config", config);
+        REFUSED("wanted an integer from 0 to 15", "--speculative-config", config);
     }
 }
 
