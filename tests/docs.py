@@ -127,7 +127,7 @@ class Tree:
         makefiles = "\n".join(t for f, t in self.text.items() if f.endswith(".mk") or f == "Makefile")
         self.targets = {w for line in re.findall(r"^([\w .$()/%-]+?):(?!=)", makefiles, re.M) for w in line.split()}
         self.targets |= {w for line in re.findall(r"^\.PHONY:((?:.|\\\n)*?)$", makefiles, re.M) for w in line.replace("\\", " ").split()}
-        self.commands = set(re.findall(r"struct command command_(\w+)\b", every)) | set(re.findall(r'\.name = "(\w+)"', "".join(t for f, t in self.text.items() if f.startswith("tools/"))))
+        self.commands = set(re.findall(r"struct command command_(\w+)\b", every)) | set(re.findall(r'\.name = "(\w+)"', "".join(t for f, t in self.text.items() if f.startswith("tools/")))) | {"help"}
 
     def is_path(self, name):
         name = name.rstrip("/")
@@ -218,7 +218,7 @@ def check_lists():
         if f"`{name}`" not in api:
             wrong("docs/API.md", 1, f"{name} of verbatim.h is not there")
     told = subprocess.run([BUILD / "verbatim", "--help"], capture_output=True, text=True).stdout
-    commands = re.findall(r"^  ([a-z]+) +\S", told, re.M)
+    commands = re.findall(r"^  ([a-z]+) +\S", told.partition("Commands:")[2].partition("\n\n")[0], re.M)
     running = (ROOT / "docs/RUNNING.md").read_text()
     for name in commands:
         if f"| `{name}` |" not in running:

@@ -15,6 +15,9 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
+# This one compares the program with its table of options.
+$(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
+
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
 $(TESTS): $(call object,one_test) $(if $(findstring thread,$(SANITIZE)),$(call object,thread_stacks)) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)

@@ -132,24 +132,20 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--context", "Make room for N tokens of conversation (default 8192, or as many as the model allows where these are fewer)."},
+    {"-n", "Generate at most N tokens in an answer (default: as many as the context allows)."},
+    {"--json", "Print an object for each answer, with the keys of `generate --json` and prefill_tokens, the prompt tokens that were computed "
+               "for this turn."},
+    {NULL, NULL}};
+
 const struct command command_chat = {
     "chat", "talk to the model; each line is a message",
-    "usage: verbatim chat MODEL [OPTIONS]\n\n"
-    "Reads a line, answers it, and so on to the end of the input (Ctrl-D). The checkpoint's chat template makes the prompt; caches\n"
-    "are kept, so that of a turn's prompt only what differs from the last one is computed. On a terminal the line can be edited,\n"
-    "and the arrows bring back earlier ones. Ctrl-C ends an answer, and between answers the conversation (exit code 130).\n"
-    "After each answer a line of statistics on stderr; its prompt tokens are those computed for this turn.\n\n"
-    "  --system TEXT          a system message in front\n"
-    "  --messages FILE        a JSON array of messages, with which the conversation begins\n"
-    "  --chat-template-kwargs JSON    more variables of the template: {\"thinking\": true}\n"
-    "  -n N                   tokens of an answer at most (as the context allows)\n"
-    "  --context N            tokens of the conversation at most; its caches are allocated at once (8192, or what the model has)\n"
-    "  --json                 an object for each answer, as generate's, and prefill_tokens: computed for this turn's prompt\n"
-    "  --draft METHOD, --draft-tokens K, --draft-p-min, --ngram-min, --ngram-max, --draft-model, --draft-precision,\n"
-    "  --speculative-config and so on, --padded, --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta,\n"
-    "  --thinking-tokens, --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty,\n"
-    "  --frequency-penalty, --logit-bias, --stop, --ignore-eos, --stats, --logprobs, --threads, --isa, --precision, --repack,\n"
-    "  --prefill-chunk, --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_CHAT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_LOGPROBS | TAKES_STOP |
+    "MODEL [OPTIONS]",
+    "Reads a line, prints the answer, and goes on until the end of the input (Ctrl-D). The checkpoint's chat template makes the\n"
+    "prompt. The caches are kept: of each prompt, only what differs from the conversation before is computed. On a terminal the\n"
+    "line can be edited, and the arrow keys bring back earlier lines. Ctrl-C ends an answer, or between answers the program (exit\n"
+    "code 130). After each answer a line of statistics is printed on stderr.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_CHAT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_LOGPROBS | TAKES_STOP |
         TAKES_ACCEPTANCE,
-    run};
+    run, notes, 0, NULL};

@@ -235,25 +235,22 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--context", "Take N tokens of the text for each window (default 64). At most 8 windows are used."},
+    {"-n", "Decode N tokens after each window (default 64)."},
+    {"--draft", "Measure with this method only (default: mtp-eagle, and the other methods once)."},
+    {"--convention", "Begin with this setting instead of the default: NAME=VALUE,..."},
+    {"--as", "Begin with all conventions of this system instead of the defaults."},
+    {"--names", "With --against: the names in a dump that has no manifest: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--json", "Print {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}."},
+    {NULL, NULL}};
+
 const struct command command_conventions = {
-    "conventions", "where implementations disagree; what each convention is worth on a model",
-    "usage: verbatim conventions [MODEL (--file TEXT | --tokens IDS)] [OPTIONS]\n\n"
-    "Without MODEL: the table of conventions and of systems, and who does what. With one: cuts the text into windows, decodes\n"
-    "after each under the defaults, every draft method, each convention alone and each system's, and prints tokens per forward\n"
-    "and acceptance by depth. Conventions of drafting must leave every logit of the output as it is; if not, exit code 3.\n\n"
-    "  --file TEXT            UTF-8, as it is; --bos, --no-bos as for eval\n"
-    "  --tokens IDS           5,6,7 or @FILE\n"
-    "  --context N            tokens of the text in a window (64); at most 8 windows are used\n"
-    "  -n N                   tokens decoded after each (64)\n"
-    "  --draft METHOD         only this one (mtp-eagle, and the others once); --draft-tokens K\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
-    "  --convention, --as     what the matrix starts from, instead of the defaults\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias    as for generate\n"
-    "  --against DUMP         instead: which conventions reproduce this dump (of `verbatim dump`, or another engine's: --names\n"
-    "                         SYSTEM, --layout-a LAYOUT, --tokens IDS as for diff); exit code 3 when none do\n"
-    "  --json                 {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock: as for generate.\n",
-    TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL |
-        TAKES_AGAINST,
-    run};
+    "conventions", "list where implementations disagree; measure what each convention is worth",
+    "[--json]\nMODEL (--file FILE | --tokens IDS) [OPTIONS]\nMODEL --against DUMP [OPTIONS]",
+    "Without MODEL it lists the conventions, the systems, and who does what. With MODEL it cuts the text into windows and decodes\n"
+    "after each: with the defaults, with every draft method, with each convention alone and as each system. It prints tokens per\n"
+    "forward pass and acceptance by depth. Conventions of drafting must not change any logit of the output; the exit code is 3 when\n"
+    "one does.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
+    run, notes, COMPARES_SYSTEMS, NULL};

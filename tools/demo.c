@@ -206,19 +206,14 @@ static int run(struct cli *c)
     return code == EXIT_DONE && !same ? EXIT_DIFFERENCE : code;
 }
 
+static const struct note notes[] = {
+    {"--rounds", "Measure each method N times, at most 64 (default 5). The table has the median, the least and the most."},
+    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...} and not the text."},
+    {NULL, NULL}};
+
 const struct command command_demo = {
-    "demo", "one prompt decoded plainly, with MTP-Vanilla and with MTP-Eagle",
-    "usage: verbatim demo MODEL --prompt TEXT [OPTIONS]\n\n"
-    "Shows the text three times, accepted drafts visible, then decodes it in turns without showing it and compares speed,\n"
-    "acceptance and fingerprints. Exits with 3 when the fingerprints differ.\n\n"
-    "  -n N                   new tokens (160)\n"
-    "  --rounds N             timed runs of each method (5), at most 64; the table has their median, least and most\n"
-    "  --held-out TEXT        a second prompt, which the model has not read in training: a table of its own, without the text\n"
-    "  --large                a last table, of drafting on a model that is larger than caches: a checkpoint of 656 MB is generated\n"
-    "                         in $TMPDIR, opened, and removed; takes half a minute, in the precisions q8 and bf16\n"
-    "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...},\n"
-    "                         without the text\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --threads, --isa,\n"
-    "  --precision, --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run};
+    "demo", "decode one prompt plainly, with MTP-Vanilla and with MTP-Eagle",
+    "MODEL --prompt TEXT [OPTIONS]",
+    "Prints the text three times, accepted drafts in green. Then it decodes the same text in turns without printing it, and compares\n"
+    "speed, acceptance and fingerprints. The exit code is 3 when the fingerprints differ.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run, notes, 0, NULL};

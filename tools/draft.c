@@ -61,15 +61,13 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. A tree also has \"parents\", for each draft the number of the draft that it follows "
+               "(counted from 1; 0 is next), and \"confidences\", the product of the probabilities up to it."},
+    {NULL, NULL}};
+
 const struct command command_draft = {
-    "draft", "what a draft method would propose after a prompt",
-    "usage: verbatim draft MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]\n\n"
-    "Prints the target's next token and the drafts that would follow it.\n\n"
-    CLI_DRAFT_HELP
-    "  --json                 {\"next\": ID, \"drafts\": [ID, ...]}; of a tree also \"parents\", the number, from 1, of the draft that each\n"
-    "                         follows (0: next), and \"confidences\", the product of the probabilities up to it\n"
-    "  --acceptance, --draft-sample-method: drafts are drawn with rejection; --relaxed-topk, --relaxed-delta, --thinking-tokens\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --chat, --messages, --system, --chat-template-kwargs, --logit-bias, --bos, --no-bos, --threads, --isa, --precision,\n"
-    "  --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock, --padded    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run};
+    "draft", "show what a draft method proposes after a prompt",
+    "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]",
+    "Prints the token that the model chooses next, and the drafts that would follow it.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run, notes, 0, NULL};

@@ -193,18 +193,18 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings where that is less)."},
+    {"--acceptance", "relaxed: also measure what relaxed acceptance would cost. All of the text counts as thinking, unless --thinking-tokens "
+                     "is given."},
+    {"--thinking-tokens", "With --acceptance relaxed: only what is between these two tokens counts as thinking (ids, or text)."},
+    {"--json", "Print an object: tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (the best tokens are "
+               "the same), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second, relaxed."},
+    {NULL, NULL}};
+
 const struct command command_eval = {
-    "eval", "perplexity of a text, loss and agreement of the MTP modules",
-    "usage: verbatim eval MODEL (--file TEXT | --tokens IDS) [OPTIONS]\n\n"
-    "Cuts the text into windows of --context tokens, each read from its beginning; a window's first token is not predicted.\n"
-    "Teacher forced: MTP module k reads the text k+1 tokens ahead and predicts the next one.\n\n"
-    "  --file TEXT            UTF-8, as it is; BOS in front when add_bos_token is true (--bos, --no-bos)\n"
-    "  --tokens IDS           5,6,7 or @FILE\n"
-    "  --context N            tokens in a window; default 512, or max_position_embeddings where that is less\n"
-    "  --mtp-loss-scaling-factor X   the loss printed is main + X * mean over depths; default 0.1, as Megatron has it\n"
-    "  --acceptance relaxed   what it would cost: --relaxed-topk, --relaxed-delta as for generate. All of the text counts as thinking,\n"
-    "                         or what lies between --thinking-tokens BEGIN,END\n"
-    "  --json                 tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (of the\n"
-    "                         best tokens), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second, relaxed\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --convention, --as: as for generate.\n",
-    TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run};
+    "eval", "measure perplexity, and loss and agreement of the MTP modules",
+    "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
+    "Cuts the text into windows and reads each from its beginning; the first token of a window is not predicted. The MTP modules\n"
+    "read the text too, not their own drafts: module k reads it k+1 tokens ahead and predicts the next token.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run, notes, 0, NULL};

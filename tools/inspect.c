@@ -136,14 +136,15 @@ static int run(struct cli *c)
     return EXIT_DONE;
 }
 
+static const struct note notes[] = {
+    {"--precision", "Show what opening the model in this precision rounds, quantises and copies: f32, bf16, q8 or q4 (default f32)."},
+    {"--json", "Print an object: architecture, model_type, config, parameters, active_parameters, mtp_modules, mtp_modules_promised, mtp, tensors, "
+               "types, parts, precision, and the bytes of each kind of copy."},
+    {NULL, NULL}};
+
 const struct command command_inspect = {
-    "inspect", "architecture, sizes, the load report, what MTP offers",
-    "usage: verbatim inspect MODEL [OPTIONS]\n\n"
-    "Prints what config.json (of a GGUF file: the metadata) and the defaults of its architecture say, the parameters in\n"
-    "all and those that one token touches, the MTP modules, and every tensor that is not used, with the reason.\n\n"
-    "  --check                read every byte: weights and scales must be finite; MTP copies are compared\n"
-    "  --precision MODE       f32, bf16, q8 or q4: what opening the model in it rounds, quantises and copies (f32)\n"
-    "  --repack WHETHER       on, off (on): off opens a file of quantised weights at once\n"
-    "  --json                 architecture, model_type, config, parameters, active_parameters, mtp_modules,\n"
-    "                         mtp_modules_promised, mtp, tensors, types, parts, precision, bytes of each kind of copy\n",
-    TAKES_CHECK, run};
+    "inspect", "show architecture, sizes, MTP modules and unused tensors of a model",
+    "MODEL [OPTIONS]",
+    "Prints what config.json (or the metadata of a GGUF file) and the defaults of its architecture say, the number of parameters,\n"
+    "how many of them one token uses, the MTP modules, and every tensor that is not used, with the reason.\n",
+    TAKES_MODEL | TAKES_CHECK, run, notes, REPORTS_GROUPS, NULL};

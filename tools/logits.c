@@ -96,12 +96,13 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"-o", "Write the rows to this safetensors file. It appears under this name only when it is complete."},
+    {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
+    {NULL, NULL}};
+
 const struct command command_logits = {
-    "logits", "every position's logits and hidden row, to a safetensors file",
-    "usage: verbatim logits MODEL --tokens IDS -o OUT.safetensors [OPTIONS]\n\n"
-    "Writes `logits` F32 [n,V] for every position and `hidden` F32 [n,d] after model.norm.\n\n"
-    "  --tokens IDS           5,6,7 or @FILE\n"
-    "  -o FILE                written under another name first, renamed when whole\n"
-    "  --json                 {\"file\": ..., \"tokens\": n} on stdout\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate.\n",
-    TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run};
+    "logits", "write the logits and the hidden row of every position to a file",
+    "MODEL --tokens IDS -o OUT.safetensors [OPTIONS]",
+    "The file has two tensors: `logits`, F32 [n,V], and `hidden`, F32 [n,d], the rows after model.norm.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run, notes, 0, NULL};

@@ -11,18 +11,16 @@ static const struct command *const commands[] = {
     &command_conventions, &command_trace, &command_bench, &command_quantize,
     &command_session, NULL};
 
-static void help(FILE *to)
+/* `verbatim help [--short] [TOPIC]` */
+static int help(const struct cli *c, int argc, char **argv)
 {
-    fputs("verbatim: a reference engine for DeepSeek-style models (MLA, MoE, MTP)\n"
-          "Drafts tokens with the model's own MTP modules; the output is, bit for bit, that of plain decoding.\n\n"
-          "usage: verbatim COMMAND MODEL [OPTIONS]\n\n",
-          to);
-    for (const struct command *const *c = commands; *c; c++)
-        fprintf(to, "  %-11s %s\n", (*c)->name, (*c)->summary);
-    fputs("\nMODEL is a directory in the Hugging Face layout, or a GGUF file (of a set, the first).\n"
-          "`verbatim COMMAND --help` explains a command.\n"
-          "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found, 130 Ctrl-C.\n",
-          to);
+    int is_short = argc > 2 && !strcmp(argv[2], "--short"), topic = 2 + is_short;
+    if (argc > topic + 1)
+        return cli_fail(c, EXIT_USAGE, "unexpected argument %.64s; help takes one topic", argv[topic + 1]);
+    if (argc > topic)
+        return cli_help_topic(c, argv[topic], is_short);
+    cli_help(c, stdout);
+    return EXIT_DONE;
 }
 
 /* Output that did not arrive is an error, said once. */
@@ -37,15 +35,17 @@ static int written(const struct cli *c, int code)
 
 int main(int argc, char **argv)
 {
-    struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
+    struct cli c = {.commands = commands, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
     c.started = cli_seconds();
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {
-        help(stderr);
+        cli_help(&c, stderr);
         return EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-        help(stdout);
+    if (!strcmp(argv[1], "help"))
+        return written(&c, help(&c, argc, argv));
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        cli_help(&c, stdout);
         return written(&c, EXIT_DONE);
     }
     if (!strcmp(argv[1], "--version")) {
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
             c.command = *k;
     int code = cli_parse(&c, argc, argv);
     if (code == EXIT_DONE && c.help)
-        printf("verbatim %s: %s\n\n%s", c.command->name, c.command->summary, c.command->usage);
+        cli_help_command(stdout, c.command, 0);
     else if (code == EXIT_DONE)
         code = c.command->run(&c);
     cli_close(&c);

@@ -202,18 +202,14 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"-o", "Write the model to this GGUF file. It appears under this name only when it is complete. A file that exists is not replaced."},
+    {"--json", "Print an object: file, bytes, tokenizer, tensors, notes."},
+    {NULL, NULL}};
+
 const struct command command_quantize = {
-    "quantize", "a model as one GGUF file, its weights rounded or quantised",
-    "usage: verbatim quantize MODEL -o OUT.gguf --type f32|bf16|q8_0|q4_0 [OPTIONS]\n\n"
-    "MODEL is a directory in the Hugging Face layout. The file has the MTP layers and the tokenizer, and takes the place of\n"
-    "OUT when it is whole, not before. Running it gives the bits of MODEL run with --precision q8 or q4, and with f32 and\n"
-    "bf16 those of its weights.\n\n"
-    "  --type TYPE            of linear layers, experts and heads. q8_0 and q4_0: 32 integers of 8 or 4 bits and a scale;\n"
-    "                         a matrix whose rows are no multiple of 32 numbers stays as stored (FP8: F32), and is named\n"
-    "  --embedding-type TYPE  of the embedding: as-stored, f32, bf16, q8_0 or q4_0 (as-stored)\n"
-    "  --head-type TYPE       of the output head, MTP modules' own heads included: the same names (that of --type)\n"
-    "  -o OUT.gguf            the file; one that exists is not replaced\n"
-    "  --force                it is\n"
-    "  --threads N            threads (processors of the affinity mask)\n"
-    "  --json                 file, bytes, tokenizer, tensors, notes\n",
-    TAKES_OUT | TAKES_QUANTIZE, run};
+    "quantize", "write a model as one GGUF file, its weights rounded or quantised",
+    "MODEL -o OUT.gguf --type TYPE [OPTIONS]",
+    "MODEL is a directory in the Hugging Face layout. The file contains the MTP layers and the tokenizer. Running it gives the same\n"
+    "bits as running MODEL: with --precision q8 or q4 for q8_0 and q4_0, with rounded weights for f32 and bf16.\n",
+    TAKES_MODEL | TAKES_OUT | TAKES_QUANTIZE, run, notes, 0, NULL};

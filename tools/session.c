@@ -144,25 +144,24 @@ static int info(struct cli *c)
 
 /* ---- the command ---- */
 
-#define USAGE                                                                                                               \
-    "usage: verbatim session save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"             \
-    "usage: verbatim session info FILE [--json]\n\n"                                                                        \
-    "save reads the prompt and writes what `generate MODEL --session FILE` needs to go on from there: on this machine or\n"  \
-    "another one, with any threads, instruction set and draft method, to the same bits. `generate --save-session FILE` saves\n" \
-    "a text that has begun. info says what is in a file, and whether all of it is undamaged.\n\n"                           \
-    "  -o FILE                it is there when it is whole, not before; one that exists is not replaced\n"                   \
-    "  --force                it is\n"                                                                                      \
-    "  --draft METHOD, --draft-tokens K    who will draft: its state is saved too (none)\n"                                 \
-    "  --without-hidden       without the target's hidden rows: where a file ends with a new token, the first draft after it\n" \
-    "                         takes zeros in a dummy slot, as MindIE's does; same output\n"                                 \
-    "  --json                 save: file, bytes, tokens, computed; info: those, version, context, checkpoint, architecture,\n" \
-    "                         precision, conventions, weights, prefill, draft, draft_conventions, with_hidden, drafter_bytes\n" \
-    "  --prompt-file, --bos, --no-bos, --threads, --isa, --precision, --repack, --prefill-chunk, --prefill, --context,\n"     \
-    "  --convention, --as, --numa, --mlock, --speculative-config, ...    as for generate\n"
+static const struct note notes[] = {
+    {"-o", "Write the session to FILE. It appears under this name only when it is complete. A file that exists is not replaced."},
+    {"--draft", "Save the state of this draft method too (default none)."},
+    {"--json", "Print an object. save: file, bytes, tokens, computed. info: these, and version, context, checkpoint, architecture, precision, "
+               "conventions, weights, prefill, draft, draft_conventions, with_hidden, drafter_bytes."},
+    {NULL, NULL}};
 
-const struct command command_session = {"session", "save what was read of a prompt, for generate --session; look at such a file",
-                                        USAGE, 0, NULL};
 static const struct command session_save = {
-    "session save", "", USAGE, TAKES_COMPUTE | TAKES_PROMPT | TAKES_DRAFT | TAKES_PREFILL | TAKES_OUT | TAKES_SAVE, save};
-static const struct command session_info = {"session info", "", USAGE, TAKES_NO_MODEL, info};
-const struct command *const session_actions[] = {&session_save, &session_info, NULL};
+    "session save", "", "", "",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_DRAFT | TAKES_PREFILL | TAKES_OUT | TAKES_SAVE, save, notes, 0, NULL};
+static const struct command session_info = {"session info", "", "", "", TAKES_NO_MODEL, info, notes, 0, NULL};
+static const struct command *const actions[] = {&session_save, &session_info, NULL};
+
+const struct command command_session = {
+    "session", "save a prompt that was read, for generate --session; show what such a file contains",
+    "save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"
+    "info FILE [--json]",
+    "save reads the prompt and writes what `generate MODEL --session FILE` needs to continue: on this machine or another one, with any\n"
+    "threads, instruction set and draft method, with the same bits. `generate --save-session FILE` saves a text that has begun. info\n"
+    "shows what a file contains, and checks that all of it is undamaged. info takes --json alone, save all options below.\n",
+    0, NULL, notes, 0, actions};

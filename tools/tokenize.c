@@ -78,15 +78,14 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--bos", "Put the BOS token in front of the text (default: only the text's own tokens)."},
+    {"--json", "Print an array of ids; with --decode, {\"text\": ...}."},
+    {NULL, NULL}};
+
 const struct command command_tokenize = {
-    "tokenize", "text to token ids, or back",
-    "usage: verbatim tokenize MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]\n\n"
-    "MODEL needs no more than tokenizer.json, or tiktoken.model and tokenizer_config.json, or is a GGUF file. Prints the\n"
-    "ids of exactly this text, separated by commas.\n\n"
-    "  --file FILE            its bytes, as they are\n"
-    "  --decode IDS           the text of ids: 5,6,7 or @FILE\n"
-    "  --bos                  put BOS in front\n"
-    "  --no-special           special tokens written in the text are text\n"
-    "  --json                 an array of ids; with --decode {\"text\": ...}\n"
-    "A TEXT that begins with a dash goes after --.\n",
-    TAKES_TEXT, run};
+    "tokenize", "turn text into token ids, or ids into text",
+    "MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]",
+    "Prints the ids of exactly this text, separated by commas. MODEL needs only tokenizer.json, or tiktoken.model and\n"
+    "tokenizer_config.json; it may also be a GGUF file. A TEXT that begins with a dash goes after --.\n",
+    TAKES_MODEL | TAKES_TEXT, run, notes, 0, NULL};

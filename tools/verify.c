@@ -79,7 +79,7 @@ static int is_first(const struct verify *v, const struct setting *s)
 static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r, int first_run)
 {
     char fingerprint[17], K[12];
-    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_draft_tokens(v->c);
+    int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_used_tokens(v->c, r);
     snprintf(K, sizeof K, is_auto ? "auto" : s->topk > 1 ? "%d/%d" : "%d", s->draft_tokens, s->topk);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
     v->differences += !equal;
@@ -336,26 +336,24 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--draft", "Verify this method only (default: every method that the model can use)."},
+    {"--draft-tokens", "Verify this draft length only, 0 to 15 or auto (default: 1, 2, 3, 7, 15 and auto)."},
+    {"--draft-model", "Verify the methods that need a second model too: draft-model with a smaller checkpoint, eagle or eagle3 with a head."},
+    {"--threads", "Compute with N threads only (default: several numbers in turn)."},
+    {"--isa", "Compute with this instruction set only (default: every one that the processor has)."},
+    {"--prefill-chunk", "Compute N tokens of the prompt in a pass only (default: 1, 7, 64 and 512)."},
+    {"--prefill", "contract or onednn (default contract). With onednn, oneDNN computes the prompt in chunks of 512, which are not varied."},
+    {"--json", "Print an object: equal, prefill, compared_with, and rows with a setting each."},
+    {NULL, NULL}};
+
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
-    "usage: verbatim verify MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "Decodes plainly, then again with each setting varied alone (draft methods, K = 1, 2, 3, 7, 15, auto, threads, prefill\n"
-    "chunks, instruction sets) and in 8 combinations, and compares every row of logits that chose a token, bit by bit.\n"
-    "Exits with 3 when one differs. With --acceptance rejection (at a temperature) and relaxed, tokens depend on the drafts:\n"
-    "each draft method and K is then compared with itself alone.\n\n"
-    "  -n N                   new tokens (64)\n"
-    "  --all                  the full product of the settings\n"
-    "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
-    "  --draft-model DIR      with it draft-model is among the methods; --draft-precision MODE\n"
-    "  --draft-p-min P, --ngram-min N, --ngram-max N    as for generate\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
-    "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
-    "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"
-    "  --chat, --messages, --system, --chat-template-kwargs,\n"
-    "  --acceptance, --draft-sample-method, --relaxed-topk, --relaxed-delta, --thinking-tokens,\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias, --stop, --bos, --no-bos, --ignore-eos, --precision, --repack, --context, --padded,\n"
-    "  --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
+    "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
+    "Decodes plainly first. Then it decodes again with each setting varied alone (draft method, draft length, threads, prefill\n"
+    "chunk, instruction set), and in 8 combinations. Every row of logits that chose a token is compared bit by bit. The exit code is\n"
+    "3 when one differs. With --acceptance relaxed, and with rejection at a temperature, the text depends on the drafts: runs are\n"
+    "then compared with the first run of the same draft method and length.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE,
-    run};
+    run, notes, COMPARES_METHODS, NULL};

@@ -40,8 +40,8 @@ static void after_prompt(struct drafter *d, struct workspace *w)
 {
     size_t failed;
     mtp_after_prompt(&d->state, w);
-    mtp_round(&d->state, w, NULL, 0, &failed);
-    mtp_round_ends(&d->state);
+    if (!d->state.missing) /* else they are there already */
+        mtp_round(&d->state, w, NULL, 0, &failed);
 }
 
 const struct drafter_type draft_eagle_reroll = {

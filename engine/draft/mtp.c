@@ -78,7 +78,7 @@ size_t mtp_row_count(const struct mtp_state *s, int k)
 
 void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + mtp_phantom(s) : 0); }
 
-/* A hidden row that will never be known must leave no cache row behind. Where a round takes zeros for it, the module's row,
+/* A hidden row that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
  * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
 static void put_aside(struct mtp_state *s, size_t row)
 {
@@ -162,7 +162,10 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
     size_t failed;
     if (convention[PREFILL_DRAFT])
         mtp_round(s, w, discarded, 1, &failed);
-    s->missing = convention[MISSING_HIDDEN];
+    if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without the hidden row */
+        mtp_round(s, w, NULL, 0, &failed);
+        s->missing = s->never = 1;
+    }
 }
 
 struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token)

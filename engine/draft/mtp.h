@@ -36,8 +36,8 @@ struct mtp_state {
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
     size_t head_row;      /* of the last pass: its last row that is no padding */
-    int missing;          /* in this round the target's newest hidden row is not known: MISSING_HIDDEN, which gets it later, */
-    int never;            /* or, both set, a session loaded without it, which has the module's row and never gets the other. */
+    int missing;          /* in this round the target's newest hidden row is not known; */
+    int never;            /* it never will be, and the module's row of it is in the cache: MISSING_HIDDEN, or a session loaded without it */
     int32_t aside;        /* 1 + the slot of that row, while a round's row of zeros stands in its place, in another one; else 0 */
     struct mtp_depth *depths;
     int num_depths;

@@ -18,7 +18,7 @@ static const struct convention_row rows[CONVENTIONS] = {
     [FIRST_EMBEDDING] = {"first-embedding", {"kept", "zeroed"}, "zeroed: vLLM"},
     [FIRST_ROW] = {"first-row", {"none", "phantom"}, "phantom: llama.cpp"},
     [PREFILL_DRAFT] = {"prefill-draft", {"used", "discarded"}, "discarded: MindIE"},
-    [MISSING_HIDDEN] = {"missing-hidden", {"sent", "zeros"}, "zeros: MindIE, when another machine computed the prompt"},
+    [MISSING_HIDDEN] = {"missing-hidden", {"sent", "zeros"}, "zeros, in a dummy slot: MindIE, when another machine computed the prompt"},
     [LATENT_EPS] = {"latent-eps", {"1e-6", "config"}, "1e-6: Hugging Face's class default; config: vLLM, SGLang"},
     [GROUP_MASK] = {"group-mask", {"inf", "zero"}, "zero: older Hugging Face code"},
     [NORMALISER_EPS] = {"normaliser-eps", {"0", "1e-20", "6.1e-5"}, "1e-20: Hugging Face; 6.1e-5 (the least sum): llama.cpp"},
@@ -32,9 +32,9 @@ static const struct convention_preset presets[] = {
      "hands on a module's row before shared_head.norm; zeroes the embedding at position 0"},
     {"vllm-2026", "first-embedding=zeroed,latent-eps=config", "mtp-eagle", "as vllm-2025, the row after the norm"},
     {"sglang", "latent-eps=config", "mtp-eagle", "norms of the latents take config.json's eps"},
-    {"tensorrt-llm", "", "mtp-vanilla", "the defaults"},
+    {"tensorrt-llm", "", "mtp-eagle", "the defaults; with use_mtp_vanilla it drafts with mtp-vanilla"},
     {"mindie", "main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token,prefill-draft=discarded", "eagle-reroll",
-     "its graph hands on rows before the norm, its code counts positions by token; missing-hidden=zeros when another machine "
+     "its graph hands on rows before the norm; its code counts positions by token, though its documentation shows a prompt's from 0; missing-hidden=zeros when another machine "
      "computed the prompt"},
     {"llama.cpp", "draft-position=token,first-row=phantom,normaliser-eps=6.1e-5", "mtp-eagle",
      "positions are those of the batch's tokens; the first pair has a zero hidden row"},

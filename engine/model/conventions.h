@@ -16,7 +16,8 @@ enum convention {
     FIRST_EMBEDDING, /* 0 kept; 1 zeroed where the position is 0 */
     FIRST_ROW,       /* 0 none; 1 phantom: a module's cache begins with the pair (zeros, tok[k]), one place before row 0 */
     PREFILL_DRAFT,   /* 0 used; 1 discarded: modules draft after the prompt too, and again in the first round */
-    MISSING_HIDDEN,  /* 0 sent; 1 zeros: as if the prompt had been computed elsewhere, the first draft knows no hidden row */
+    MISSING_HIDDEN,  /* 0 sent; 1 zeros: as if the prompt had been computed elsewhere and its last hidden row not been sent. The first draft
+                        takes zeros for it, in a dummy slot; the modules' rows of the prompt are those computed elsewhere */
     /* target */
     LATENT_EPS,      /* of q_a_layernorm and kv_a_layernorm: 0 1e-6; 1 config: rms_norm_eps */
     GROUP_MASK,      /* choices outside the kept groups: 0 inf: out; 1 zero: worth 0, elected before a negative one */

@@ -374,6 +374,22 @@ TEST(inspect_tells_what_bf16_rounds)
     }
 }
 
+/* The longest draft that was verified, not the longest that is possible. */
+TEST(auto_reports_the_lengths_that_it_used)
+{
+    json_t *j = JSON("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "auto");
+    const json_t *by_depth = json_object_get(json_object_get(j, "stats"), "drafted_by_depth");
+    size_t used = (size_t)integer(j, "draft_tokens");
+    assert_true(used <= 3); /* of 5 tokens the first needs no draft and the last is the target's own; times decide about the rest */
+    assert_int_equal(json_array_size(by_depth), used);
+    assert_true(used == 0 || token_at(by_depth, used - 1) > 0);
+    json_decref(j);
+    struct said s = RUN("generate", TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "5", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "auto");
+    if (!strstr(s.err, "mtp-eagle K=auto (at most ") || strstr(s.err, "K=15"))
+        fail_msg("stderr does not say what auto used: %s", s.err);
+    forget(&s);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +405,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),
         cmocka_unit_test(inspect_counts_what_the_file_holds),
         cmocka_unit_test(inspect_tells_what_bf16_rounds),
+        cmocka_unit_test(auto_reports_the_lengths_that_it_used),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

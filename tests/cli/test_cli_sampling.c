@@ -231,6 +231,11 @@ TEST(relaxed_says_that_it_is_lossy_every_time)
     assert_true(same_tokens(j, other));
     json_decref(other);
     json_decref(j);
+    s = RUN("generate", model, "--tokens", "5,0,1,8", "-n", "40", "--ignore-eos", "--logit-bias", "1:-inf,0:-inf", "--draft", "mtp-eagle",
+            "--acceptance", "relaxed");
+    if (!strstr(s.err, "nothing was relaxed; all 40 tokens are those of plain decoding") || strstr(s.err, "lossy"))
+        fail_msg("stderr does not say that nothing was relaxed: %s", s.err);
+    forget(&s);
     expect_failure(RUN(RELAXED("5"), "--thinking-tokens", "a b c,7"), USAGE, "tokens here, wanted one");
     expect_failure(RUN(RELAXED("5"), "--thinking-tokens", " the, and"), USAGE, "outside the vocabulary of 160");
     expect_failure(RUN("generate", V3, "--tokens", "5", "--acceptance", "relaxed"), USAGE, "wants a tokenizer");

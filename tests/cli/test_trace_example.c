@@ -193,8 +193,7 @@ TEST(the_worked_example_of_mindie_is_reproduced)
     size_t size, used;
     struct example e = {.to = open_memstream(&made, &size)};
     find_prompt(prompt, sizeof prompt);
-    struct said s = RUN("trace", "golden/tale", "--tokens", prompt, "-n", "5", "--ignore-eos", "--as", "mindie", "--draft",
-                        "eagle-reroll", "--draft-tokens", "2", "--padded", "--json");
+    struct said s = RUN("trace", "golden/tale", "--tokens", prompt, "-n", "5", "--ignore-eos", "--as", "mindie", "--draft-tokens", "2", "--padded", "--json");
     expect_code(&s, 0);
     json_t *lines = lines_of(&s), *end = json_array_get(lines, json_array_size(lines) - 1);
     for (size_t i = 0; i < EXAMPLE_TOKENS; i++)

@@ -84,6 +84,8 @@ static vb_session_options random_options(uint64_t *seed, int32_t context, const 
 struct caches {
     size_t length[1 + VB_MAX_DRAFT]; /* by depth + 1 */
     int phantom;
+    int zeros;    /* missing-hidden=zeros: once after a prompt, depth 0 takes its last row again in a dummy slot, and then has the first one back */
+    size_t aside; /* 1 + that row, while it is aside; else 0 */
     const char *what;
 };
 
@@ -91,6 +93,8 @@ static void count_rows(void *context, const vb_trace *t)
 {
     struct caches *c = context;
     size_t *length = &c->length[t->depth + 1], first = t->depth >= 0 && c->phantom ? 1 : 0;
+    if (t->kind == VB_TRACE_PASS && t->depth == 0 && c->zeros && !c->aside && *length && t->row[0].index + (int)first == (int)*length - 1)
+        c->aside = (*length)--;
     if (t->kind == VB_TRACE_PASS)
         for (size_t i = 0; i < t->count; i++)
             if (t->row[i].index + (int)first != (int)(*length)++)
@@ -99,6 +103,8 @@ static void count_rows(void *context, const vb_trace *t)
         if (t->first + t->count != *length)
             fail_msg("%s: rows %zu.. are cut, %zu of %zu in depth %d", c->what, t->first, t->count, *length, (int)t->depth);
         *length = t->first;
+        if (t->depth == 0 && c->aside && t->first + 1 == c->aside)
+            *length = c->aside, c->aside = 0;
     }
 }
 
@@ -212,7 +218,8 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         int32_t context = (int32_t)(2 + random_below(&seed, 80));
         vb_sampling sampling = random_sampling(&seed);
         vb_session_options o = random_options(&seed, context, &sampling), p = {.context = context, .threads = 1, .sampling = sampling};
-        struct caches caches = {.phantom = m->config.conventions.value[FIRST_ROW], .what = what};
+        struct caches caches = {.phantom = m->config.conventions.value[FIRST_ROW],
+                                .zeros = m->config.conventions.value[MISSING_HIDDEN], .what = what};
         o.trace = count_rows;
         o.trace_context = &caches;
         vb_session *s = NULL, *plain = NULL;

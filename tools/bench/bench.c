@@ -130,33 +130,30 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--draft-topk", "Also measure trees of M at K = 2, 4 and 6, for methods that draft trees."},
+    {"--draft-nodes", "Verify the N most probable tokens of a tree."},
+    {"--seed", "The seed of the random tokens (default 0)."},
+    {"--context", "Measure nothing longer than N tokens: 600 leaves out the lines of 2048."},
+    {"-n", "Decode N tokens in a run (default 64)."},
+    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}."},
+    {NULL, NULL}};
+
 const struct command command_bench = {
-    "bench", "what passes take beside what the machine allows; the speed-up of drafting",
-    "usage: verbatim bench MODEL [OPTIONS]\n\n"
-    "Measures in turns, round after round:\n"
+    "bench", "measure passes beside what the machine allows, and the speed-up of drafting",
+    "MODEL [OPTIONS]",
+    "Measures these in turns, round after round, on random tokens:\n"
     "  the machine            read bandwidth; peaks of fma, of BF16 pairs and of bytes (int8), where the CPU has them\n"
-    "  prefill                of 128, 512 and 2048 tokens; and with --prefill onednn, where weights and CPU allow it\n"
+    "  prefill                128, 512 and 2048 tokens; also with --prefill onednn, where weights and CPU allow it\n"
     "  pass                   one row after 16, 512 and 2048 tokens; 2 to 16 rows after 16\n"
-    "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and 2048x7168, alone:\n"
-    "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed\n"
-    "                         (its BF16 lines are left out on a CPU where it has no BF16)\n"
-    "  attention              alone, 1 and 32 rows over 2048 tokens, each layer once\n"
-    "  generate               plain decoding, and each MTP method at K = 1, 2, 3 as it comes and with forced acceptance: the\n"
-    "                         modules draft, then each draft is made right with that probability\n"
-    "Tokens are random. Medians; the ceiling is the larger of bytes over bandwidth and operations over fma peak, each\n"
-    "expert that the pass's rows chose counted once (oneDNN's BF16 arithmetic may pass it). The limit of a speed-up is what it\n"
-    "would be if time were bytes alone: tokens per forward x B(1) / (B(K+1) + the modules' passes), as counted in the run.\n"
-    "\"in cache\": the line was faster than memory can be read, so that a share of what memory allows would say nothing.\n\n"
-    "  --rounds N             after one that warms up (9), at most 64\n"
-    "  --only KIND,...        the machine, and of prefill, pass, linear, attention, generate only these\n"
-    "  --long                 prefill of, one row after, and attention over as many as 16384 tokens too: takes minutes\n"
-    "  --force-accept P       only this probability, instead of 0.6, 0.8 and 1\n"
-    "  -n N                   tokens decoded in a run (64)\n"
-    "  --context N            nothing longer than this: 600 leaves out the lines of 2048 tokens\n"
-    "  --svg OUT.svg          a picture of speed-up against acceptance for each K, with the limit\n"
-    "  --seed N               of the tokens\n"
-    "  --json                 {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}\n"
-    "  --draft-topk M, --draft-nodes N    trees of M at K = 2, 4, 6 too, of methods that draft them\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --draft-model, --draft-precision: as for\n"
-    "generate.\n",
-    TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run};
+    "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and through 2048x7168:\n"
+    "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed (its\n"
+    "                         BF16 lines are left out on a CPU where it has no BF16)\n"
+    "  attention              1 and 32 rows over 2048 tokens, each layer once\n"
+    "  generate               plain decoding, and each MTP method at K = 1, 2, 3: as it is, and with forced acceptance, where each\n"
+    "                         draft is made right with that probability\n"
+    "Prints medians. The ceiling is the larger of bytes over bandwidth and operations over the fma peak; each expert that the rows of\n"
+    "a pass chose counts once. oneDNN's BF16 arithmetic may pass the ceiling. The limit of a speed-up assumes that time is bytes\n"
+    "alone: tokens per forward x B(1) / (B(K+1) + the passes of the modules), with the bytes B counted in the run. Lines that\n"
+    "are faster than memory can be read say \"in cache\" instead of a share of the ceiling.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

@@ -123,7 +123,7 @@ static json_t *threads(const vb_session *s)
 /* What is about the run and not about the decoding. */
 static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_result *r, double first_token)
 {
-    json_t *stats = cli_stats(r, cli_draft_tokens(c));
+    json_t *stats = cli_stats(r, cli_used_tokens(c, r));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
     json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
     json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
@@ -151,7 +151,7 @@ json_t *answer_json(struct answer *a, const vb_session *s, size_t prompt, const 
     json_t *out = json_pack("{s:I,s:o,s:o,s:s,s:s?,s:s,s:s,s:i,s:i,s:s,s:b,s:o}", "prompt_tokens", (json_int_t)prompt, "tokens", ids, "text",
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
-                            "draft", cli_draft_name(c), "draft_tokens", cli_draft_tokens(c), "draft_topk",
+                            "draft", cli_draft_name(c), "draft_tokens", cli_used_tokens(c, r), "draft_topk",
                             c->session.draft_topk > 1 ? c->session.draft_topk : 1, "acceptance", cli_acceptance(c), "lossy",
                             cli_is_relaxed(c), "stats", all_stats(c, s, r, a->first_token));
     if (a->logprobs)
@@ -181,10 +181,11 @@ static void tell_acceptance(const struct cli *c, const vb_result *r)
 {
     if (!cli_is_relaxed(c))
         return;
-    fprintf(stderr, "--acceptance relaxed is lossy: %zu of %zu tokens are not those of plain decoding", r->relaxed, r->tokens);
     if (r->relaxed)
-        fprintf(stderr, " (%.3f nats below the best, on average)", r->relaxed_nats / (double)r->relaxed);
-    fputs(", and what follows them neither\n", stderr);
+        fprintf(stderr, "--acceptance relaxed is lossy: %zu of %zu tokens are not those of plain decoding (%.3f nats below the best, on average); the "
+                "text after them differs too\n", r->relaxed, r->tokens, r->relaxed_nats / (double)r->relaxed);
+    else
+        fprintf(stderr, "--acceptance relaxed: nothing was relaxed; all %zu tokens are those of plain decoding\n", r->tokens);
 }
 
 void answer_statistics(const struct answer *a, const vb_session *s, size_t prompt, const vb_result *r)
@@ -197,12 +198,15 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     fprintf(stderr, ", %zu new", r->tokens);
     if (r->decode_seconds > 0.0)
         fprintf(stderr, " (%.1f/s)", after_first / r->decode_seconds);
-    char topk[20] = "";
+    char topk[20] = "", K[64];
     vb_thread_use use;
+    snprintf(K, sizeof K, "%d", cli_draft_tokens(c));
+    if (c->draft_tokens == CLI_AUTO)
+        snprintf(K, sizeof K, "auto (at most %d used, %.1f on average)", cli_used_tokens(c, r), r->forwards ? (double)r->drafted / (double)r->forwards : 0.0);
     if (c->session.draft_topk > 1)
         snprintf(topk, sizeof topk, " topk=%d", c->session.draft_topk);
     if (cli_draft_tokens(c) && r->forwards)
-        fprintf(stderr, ", %s K=%d%s%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), cli_draft_tokens(c), topk,
+        fprintf(stderr, ", %s K=%s%s%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), K, topk,
                 strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",
                 after_first / (double)r->forwards, r->accepted, r->drafted);
     fprintf(stderr, "; %s\n", finish_name(r->finish));

@@ -134,7 +134,7 @@ static void tell_placement(const struct cli *c)
 /* `inspect` says it in its report. */
 static void tell_groups(const struct cli *c)
 {
-    if (c->model->config.no_groups && c->command != &command_inspect)
+    if (c->model->config.no_groups && !(c->command->traits & REPORTS_GROUPS))
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
 }
 
@@ -158,7 +158,8 @@ int cli_open(struct cli *c)
         c->tokenizer = NULL;
     int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
-    cli_tell_foreign_draft(c);
+    if (code == EXIT_DONE)
+        cli_tell_foreign_draft(c);
     return code;
 }
 
@@ -170,6 +171,7 @@ void cli_close(struct cli *c)
         vb_model_close(c->model);
     cli_drafting_close(c);
     cli_sampling_close(c);
+    cli_foreign_close(c);
 }
 
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
@@ -300,6 +302,14 @@ int cli_draft_tokens(const struct cli *c)
     if (c->draft_tokens == CLI_AUTO)
         return drafter_longest(type, c->model);
     return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
+}
+
+int cli_used_tokens(const struct cli *c, const vb_result *r)
+{
+    int used = c->draft_tokens == CLI_AUTO ? VB_MAX_DRAFT : cli_draft_tokens(c);
+    while (c->draft_tokens == CLI_AUTO && used && !r->drafted_by_depth[used - 1])
+        used--;
+    return used;
 }
 
 const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }

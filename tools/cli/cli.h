@@ -19,59 +19,39 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 #define CLI_AUTO (-2) /* --draft-tokens auto */
 
-/* Lines of --help, of whatever takes --draft. */
-#define CLI_DRAFT_HELP                                                                                                    \
-    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
-    "                         followed the last few tokens before), draft-model, eagle, eagle3 (none); changes the speed,\n" \
-    "                         never the output\n"                                                                            \
-    "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
-    "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
-    "  --draft-topk M         drafts are a tree, K deep, in which up to M (2 to 16) follow each; of mtp-eagle, eagle, eagle3 (1: a chain)\n" \
-    "  --draft-nodes N        the most drafts of a tree, K to 64 (M * K): the most probable ones\n"                          \
-    "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
-    "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
-    "  --draft-model DIR      of --draft draft-model a smaller checkpoint with the same tokens, in --draft-precision MODE\n" \
-    "                         (that of --precision); of eagle and eagle3 a published head\n"                   \
-    "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
-    "  [--use_mtp_vanilla] [--use_relaxed_acceptance_for_thinking --relaxed_topk N --relaxed_delta P], --spec-type draft-mtp\n" \
-    "  [--spec-draft-n-max K]\n"                                                                                            \
-    "                         the same in the words of vLLM (methods mtp, deepseek_mtp), MindIE, TensorRT-LLM, llama.cpp:\n" \
-    "                         all are mtp-eagle, with --use_mtp_vanilla mtp-vanilla; stderr says what was chosen\n"
-
-/* Groups of options that a subcommand takes. */
+/* Groups of options that a subcommand takes; tools/cli/options.h has the options. */
 enum option_group {
-    TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
-    TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos --chat, and what TAKES_CHAT has */
-    TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
-                            drafting in the words of other systems */
-    TAKES_LENGTH = 16,   /* -n --ignore-eos */
-    TAKES_OUT = 32,      /* -o */
-    TAKES_STATS = 64,    /* --stats */
-    TAKES_ALL = 128,     /* --all */
-    TAKES_CHECK = 256,   /* --check --precision --repack */
-    TAKES_TEXT = 512,    /* TEXT --file --decode --bos --no-special */
-    TAKES_TOKENS = 1024, /* --tokens alone */
-    TAKES_TAPS = 2048,   /* --taps */
-    TAKES_EVAL = 4096,   /* --file --tokens --bos --no-bos --mtp-loss-scaling-factor */
-    TAKES_REFERENCE = 8192, /* --reference */
-    TAKES_NAMES = 16384, /* --names */
-    TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
-    TAKES_HTML = 65536,  /* --html */
-    TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg */
-    TAKES_DEMO = 1 << 30,  /* --rounds --held-out --large */
-    TAKES_AGAINST = 262144, /* --against --names --layout-a */
-    TAKES_PREFILL = 1048576, /* --prefill */
-    TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --force --threads */
-    TAKES_STOP = 1 << 28, /* --stop */
-    TAKES_ACCEPTANCE = 1 << 29, /* --acceptance --draft-sample-method --relaxed-topk --relaxed-delta --thinking-tokens */
-    TAKES_LOGPROBS = 1 << 22, /* --logprobs */
-    TAKES_PROMPTS = 1 << 27, /* --prompts -o --max-sequences --cache-tokens */
-    TAKES_CHAT = 1 << 23, /* --system --messages --chat-template-kwargs */
-    TAKES_SESSION = 1 << 24, /* --session: a prompt may be left out then */
-    TAKES_SAVE = 1 << 25,    /* --without-hidden --force */
-    TAKES_SAVE_AFTER = 1 << 26, /* --save-session */
-    TAKES_NO_MODEL = 131072 /* MODEL may be left out */
+    TAKES_COMPUTE = 1 << 0,  /* how a model is run: precision, threads, context, conventions */
+    TAKES_PROMPT = 1 << 1,
+    TAKES_SAMPLING = 1 << 2,
+    TAKES_DRAFT = 1 << 3,
+    TAKES_LENGTH = 1 << 4,   /* -n --ignore-eos */
+    TAKES_OUT = 1 << 5,      /* -o, which must be given */
+    TAKES_STATS = 1 << 6,
+    TAKES_ALL = 1 << 7,      /* --all of verify */
+    TAKES_CHECK = 1 << 8,
+    TAKES_TEXT = 1 << 9,     /* a TEXT as an argument, --file, --decode */
+    TAKES_TOKENS = 1 << 10,  /* --tokens, which must be given */
+    TAKES_TAPS = 1 << 11,
+    TAKES_EVAL = 1 << 12,    /* a text to be read: --file or --tokens */
+    TAKES_REFERENCE = 1 << 13,
+    TAKES_NAMES = 1 << 14,
+    TAKES_DIFF = 1 << 15,    /* A and B as arguments */
+    TAKES_HTML = 1 << 16,
+    TAKES_NO_MODEL = 1 << 17, /* MODEL may be left out */
+    TAKES_AGAINST = 1 << 18,
+    TAKES_BENCH = 1 << 19,
+    TAKES_PREFILL = 1 << 20,
+    TAKES_QUANTIZE = 1 << 21,
+    TAKES_LOGPROBS = 1 << 22,
+    TAKES_CHAT = 1 << 23,    /* messages without a prompt */
+    TAKES_SESSION = 1 << 24, /* --session, with which the prompt may be left out, and --save-session */
+    TAKES_SAVE = 1 << 25,
+    TAKES_DEMO = 1 << 26,
+    TAKES_PROMPTS = 1 << 27,
+    TAKES_STOP = 1 << 28,
+    TAKES_ACCEPTANCE = 1 << 29,
+    TAKES_MODEL = 1 << 30    /* MODEL may also be given as --model */
 };
 
 #define MOST_STOPS 16
@@ -88,12 +68,13 @@ struct cli_sampling {
 
 /* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
 struct foreign_draft {
-    const char *vllm, *mindie;                            /* JSON */
-    const char *trt_algorithm, *trt_length, *llama_type, *llama_length;
-    const char *relaxed_topk, *relaxed_delta;
-    int mtp_vanilla, relaxed;
-    const char *by;    /* the option that chose the method; NULL: none of these */
-    char ignored[128]; /* keys of the JSON that nothing here depends on */
+    const char *vllm, *mindie;         /* JSON; @FILE of MindIE's */
+    const char *words_system, *words;  /* --draft-words; the two stand one behind the other */
+    char *model_dir;                   /* a path that they name; --draft-model then points to it */
+    char *words_read;                  /* a copy of words, cut into pieces */
+    const char *by;                    /* the option that chose the method; NULL: none of these */
+    char ignored[128];                 /* their keys that nothing here depends on */
+    int relaxed;                       /* they ask for --acceptance relaxed */
 };
 
 /* Of drafting, what session does not hold as it stands; see tools/cli/drafting.c. */
@@ -104,6 +85,8 @@ struct cli_drafting {
 
 struct cli {
     const struct command *command;
+    const struct command *const *commands; /* all of them; NULL ends the list */
+    const char *model_option;              /* --model */
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *load, *save; /* --session, --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
@@ -130,6 +113,7 @@ struct cli {
     long long runs;             /* -1: not given */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
+    int draft_by_system;        /* --as chose the draft method */
     struct foreign_draft foreign;
     vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
@@ -144,16 +128,33 @@ struct cli {
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
 
+/* What a command says of an option in place of the table's text. */
+struct note {
+    const char *option, *text;
+};
+
+/* What else distinguishes a command from the others. */
+enum command_trait {
+    COMPARES_METHODS = 1,  /* runs draft methods in turn where none is given: what belongs to one of them may then be given alone */
+    DRAFTS_UNASKED = 2,    /* has a draft method where the command line names none */
+    COMPARES_SYSTEMS = 4,  /* --as is what its runs begin with: it chooses no draft method */
+    REPORTS_GROUPS = 8     /* says in its own report that expert groups are not known */
+};
+
 struct command {
-    const char *name, *summary, *usage;
-    unsigned takes;
+    const char *name, *summary;
+    const char *usage;     /* a line for each way to use it, without "verbatim NAME" */
+    const char *about;     /* lines as they are printed */
+    unsigned takes;        /* enum option_group */
     int (*run)(struct cli *c); /* returns an exit code */
+    const struct note *notes;  /* an option of NULL ends them; NULL: none */
+    unsigned traits;
+    const struct command *const *actions; /* NULL, or the word behind the name is the name of one of these; NULL ends the list */
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
     command_trace, command_bench, command_quantize, command_chat, command_session;
-extern const struct command *const session_actions[]; /* what argv[2] of `verbatim session` is; NULL ends the list */
 
 /* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
 int cli_error(const struct cli *c, const vb_error *err);
@@ -161,6 +162,15 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
 int cli_parse(struct cli *c, int argc, char **argv);
+
+/* All commands and groups of options; a command and the options that it takes (short: their names alone); a topic of
+ * `verbatim help`: a group, a command or an option. Returns an exit code. */
+void cli_help(const struct cli *c, FILE *to);
+void cli_help_command(FILE *to, const struct command *k, int is_short);
+int cli_help_topic(const struct cli *c, const char *topic, int is_short);
+
+/* How many letters have to be changed, put in, left out or swapped to make the one word of the other. */
+size_t cli_distance(const char *a, size_t a_length, const char *b, size_t b_length);
 
 /* The sampling options that were given, checked and read into session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
@@ -173,10 +183,13 @@ int cli_is_relaxed(const struct cli *c);
 /* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
 
-/* The options of other systems become --draft and --draft-tokens; contradictions are refused. What was chosen is told on
- * stderr when the model is open. */
+/* The words of other systems, and --as, become --draft, --draft-tokens and so on; contradictions are refused. What was chosen is
+ * told on stderr when the model is open. */
 int cli_foreign_draft(struct cli *c);
 void cli_tell_foreign_draft(const struct cli *c);
+void cli_foreign_close(struct cli *c);
+/* The system that writes this option, which is not ours; NULL: none that is known. */
+const char *cli_foreign_option(const char *name, size_t length);
 
 /* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
 int cli_drafting(struct cli *c);
@@ -229,9 +242,11 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t mos
 json_t *cli_stats(const vb_result *r, int draft_tokens);
 const char *cli_reject_name(enum vb_reject why);
 
-/* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
+/* The draft method in force and its K (of auto the longest that is possible): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
+/* The K to report after a run: of auto, the longest draft that was verified. */
+int cli_used_tokens(const struct cli *c, const vb_result *r);
 
 /* A file that takes the place of `path` when it is whole, and not before. begin gives NULL and end an exit code after the
  * error was reported. */

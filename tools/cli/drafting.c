@@ -4,16 +4,11 @@
 #include "engine/draft/eagle_net.h"
 #include "tools/cli/cli.h"
 
-/* verify and bench run every method that has what it needs. */
-static int runs_all_methods(const struct cli *c)
-{
-    return c->command == &command_verify || c->command == &command_bench;
-}
-
 int cli_drafting(struct cli *c)
 {
     const struct drafter_type *type;
     const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.draft : NULL;
+    int may_be_unnamed = c->command->traits & (COMPARES_METHODS | DRAFTS_UNASKED);
     vb_error err;
     if (drafter_find(&type, draft, &err))
         return cli_error(c, &err);
@@ -21,14 +16,14 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
     if (!dir && c->drafting.precision)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
-    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || (!runs_all_methods(c) && c->command != &command_trace)))
+    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || !may_be_unnamed))
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
     if (c->session.draft_nodes && c->session.draft_topk <= 1)
         return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
     int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
-    if (dir && !takes_dir && (draft || !runs_all_methods(c)))
+    if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
     if (c->drafting.precision && type && type->needs == NEEDS_HEAD)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
@@ -60,6 +55,10 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     vb_model_options of_draft = *options;
     vb_error err = {0};
     int code = EXIT_DONE;
+    if (c->draft_by_system && !vb_mtp_modules(c->model)) { /* the system could not draft either */
+        c->session.draft = NULL;
+        c->draft_given = 0;
+    }
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
     drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);

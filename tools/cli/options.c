@@ -1,4 +1,4 @@
-/* tools/cli/options.c -- the command line: one table of options, checked strictly. */
+/* tools/cli/options.c -- the command line, read by the table of options and checked strictly. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -6,118 +6,35 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/cli/cli.h"
 #include "tools/cli/naming.h"
+#include "tools/cli/options.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
+const struct option *option_at(size_t i)
+{
+    size_t first = 0;
+    while (options_to_run[first].name)
+        if (first++ == i)
+            return &options_to_run[i];
+    for (size_t k = 0; options_to_inspect[k].name; k++)
+        if (first + k == i)
+            return &options_to_inspect[k];
+    return NULL;
+}
 
-struct option {
-    const char *name;
-    unsigned groups; /* taken by a command that takes any of these; 0: by all */
-    enum kind kind;
-    size_t offset;   /* in struct cli */
-    long long least, most;
-};
+int option_is_called(const struct option *o, const char *name, size_t length)
+{
+    if (strlen(o->name) == length && !strncmp(o->name, name, length))
+        return 1;
+    for (const char *also = o->also; also && *also; also += strspn(also, " ")) {
+        size_t size = strcspn(also, " ");
+        if (size == length && !strncmp(also, name, length))
+            return 1;
+        also += size;
+    }
+    return 0;
+}
 
-#define AT(field) offsetof(struct cli, field)
-static const struct option options[] = {
-    {"--json", 0, FLAG, AT(json), 0, 0},
-    {"--threads", TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, AT(session.threads), 1, 4096},
-    {"--isa", TAKES_COMPUTE, TEXT_VALUE, AT(session.isa), 0, 0},
-    {"--precision", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0},
-    {"--repack", TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0},
-    {"--numa", TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0},
-    {"--mlock", TAKES_COMPUTE, FLAG, AT(mlock), 0, 0},
-    {"--convention", TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0},
-    {"--as", TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0},
-    {"--prefill", TAKES_PREFILL, TEXT_VALUE, AT(session.prefill), 0, 0},
-    {"--prefill-chunk", TAKES_COMPUTE, INT_VALUE, AT(session.prefill_chunk), 1, 1 << 20},
-    {"--context", TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30},
-    {"--prompt", TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0},
-    {"--prompt-file", TAKES_PROMPT, TEXT_VALUE, AT(prompt_file), 0, 0},
-    {"--tokens", TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0},
-    {"--bos", TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0},
-    {"--no-bos", TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0},
-    {"--chat", TAKES_PROMPT, FLAG, AT(chat), 0, 0},
-    {"--system", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(system), 0, 0},
-    {"--messages", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(messages), 0, 0},
-    {"--chat-template-kwargs", TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(template_kwargs), 0, 0},
-    {"--temperature", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.temperature), 0, 0},
-    {"--top-k", TAKES_SAMPLING, INT_VALUE, AT(session.sampling.top_k), 0, 1 << 30},
-    {"--top-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.top_p), 0, 0},
-    {"--min-p", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.min_p), 0, 0},
-    {"--seed", TAKES_SAMPLING, SEED_VALUE, AT(session.sampling.seed), 0, 0},
-    {"--repetition-penalty", TAKES_SAMPLING, FLOAT_VALUE, AT(session.sampling.repetition_penalty), 0, 0},
-    {"--presence-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.presence_penalty), 0, 0},
-    {"--frequency-penalty", TAKES_SAMPLING, SIGNED_VALUE, AT(session.sampling.frequency_penalty), 0, 0},
-    {"--logit-bias", TAKES_SAMPLING, TEXT_VALUE, AT(sampling.logit_bias), 0, 0},
-    {"--acceptance", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.acceptance), 0, 0},
-    {"--draft-sample-method", TAKES_ACCEPTANCE, TEXT_VALUE, AT(session.sampling.draft_sample_method), 0, 0},
-    {"--relaxed-topk", TAKES_ACCEPTANCE, INT_VALUE, AT(session.sampling.relaxed_topk), 1, 1 << 30},
-    {"--relaxed-delta", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0},
-    {"--thinking-tokens", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0},
-    {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
-    {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
-    {"--draft-topk", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_topk), 1, VB_MAX_TOPK},
-    {"--draft-nodes", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_nodes), 1, VB_MAX_NODES},
-    {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
-    {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
-    {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */
-    {"--plugin-params", TAKES_DRAFT, TEXT_VALUE, AT(foreign.mindie), 0, 0},
-    {"--spec_decode_algo", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_algorithm), 0, 0},
-    {"--spec_decode_max_draft_len", TAKES_DRAFT, TEXT_VALUE, AT(foreign.trt_length), 0, 0},
-    {"--use_mtp_vanilla", TAKES_DRAFT, FLAG, AT(foreign.mtp_vanilla), 0, 0},
-    {"--use_relaxed_acceptance_for_thinking", TAKES_DRAFT, FLAG, AT(foreign.relaxed), 0, 0},
-    {"--relaxed_topk", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_topk), 0, 0},
-    {"--relaxed_delta", TAKES_DRAFT, TEXT_VALUE, AT(foreign.relaxed_delta), 0, 0},
-    {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
-    {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
-    {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
-    {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
-    {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
-    {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(session.ngram_max), 1, 64},
-    {"--draft-model", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0},
-    {"--draft-precision", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0},
-    {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
-    {"--ignore-eos", TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0},
-    {"--logprobs", TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000},
-    {"-o", TAKES_OUT | TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0},
-    {"--prompts", TAKES_PROMPTS, TEXT_VALUE, AT(prompts), 0, 0},
-    {"--max-sequences", TAKES_PROMPTS, INT_VALUE, AT(max_sequences), 1, 64},
-    {"--cache-tokens", TAKES_PROMPTS, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX},
-    {"--rounds", TAKES_BENCH | TAKES_DEMO, LONG_VALUE, AT(rounds), 1, 1 << 20},
-    {"--held-out", TAKES_DEMO, TEXT_VALUE, AT(held_out), 0, 0},
-    {"--large", TAKES_DEMO, FLAG, AT(large), 0, 0},
-    {"--force-accept", TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0},
-    {"--only", TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0},
-    {"--long", TAKES_BENCH, FLAG, AT(longer), 0, 0},
-    {"--svg", TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0},
-    {"--type", TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0},
-    {"--embedding-type", TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0},
-    {"--head-type", TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0},
-    {"--force", TAKES_QUANTIZE | TAKES_SAVE, FLAG, AT(force), 0, 0},
-    {"--session", TAKES_SESSION, TEXT_VALUE, AT(load), 0, 0},
-    {"--save-session", TAKES_SAVE_AFTER, TEXT_VALUE, AT(save), 0, 0},
-    {"--without-hidden", TAKES_SAVE, FLAG, AT(without_hidden), 0, 0},
-    {"--against", TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0},
-    {"--html", TAKES_HTML, TEXT_VALUE, AT(html), 0, 0},
-    {"--stats", TAKES_STATS, FLAG, AT(stats), 0, 0},
-    {"--all", TAKES_ALL | TAKES_DIFF, FLAG, AT(all), 0, 0},
-    {"--check", TAKES_CHECK, FLAG, AT(check), 0, 0},
-    {"--file", TAKES_TEXT | TAKES_EVAL, TEXT_VALUE, AT(file), 0, 0},
-    {"--decode", TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0},
-    {"--mtp-loss-scaling-factor", TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0},
-    {"--taps", TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0},
-    {"--reference", TAKES_REFERENCE, FLAG, AT(reference), 0, 0},
-    {"--names", TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0},
-    {"--bits", TAKES_DIFF, FLAG, AT(bits), 0, 0},
-    {"--runs", TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000},
-    {"--model", TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0},
-    {"--arithmetic", TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0},
-    {"--layout-a", TAKES_DIFF | TAKES_AGAINST, TEXT_VALUE, AT(layout_a), 0, 0},
-    {"--layout-b", TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0},
-    {"--no-special", TAKES_TEXT, FLAG, AT(no_special), 0, 0},
-};
+int option_is_taken(const struct option *o, const struct command *k) { return !o->takes || o->takes & k->takes; }
 
 static int store(struct cli *c, const struct option *o, const char *value)
 {
@@ -125,7 +42,7 @@ static int store(struct cli *c, const struct option *o, const char *value)
     errno = 0;
     if (o->kind == FLAG) {
         *(int *)(void *)field = 1;
-    } else if (o->kind == TEXT_VALUE) {
+    } else if (o->kind == TEXT_VALUE || o->kind == WORDS_VALUE) {
         *(const char **)(void *)field = value;
     } else if (o->kind == STOP_VALUE) { /* may be given again and again */
         if (c->sampling.num_stops == (int)o->most)
@@ -163,7 +80,7 @@ static int store(struct cli *c, const struct option *o, const char *value)
 
 static int positional(struct cli *c, const char *value)
 {
-    if (!c->model_dir)
+    if (!c->model_dir && !c->model_option)
         c->model_dir = value;
     else if (c->command->takes & TAKES_TEXT && !c->text)
         c->text = value;
@@ -174,30 +91,62 @@ static int positional(struct cli *c, const char *value)
     return EXIT_DONE;
 }
 
-/* The option that an argument names; *length: of the name, *equals: where its value begins, or NULL. */
-static const struct option *find(const char *arg, size_t *length, const char **equals)
+/* The option that an argument names, one that the command takes if there is such; *length: of the name, *equals: where its value
+ * begins, or NULL. */
+static const struct option *find(const struct cli *c, const char *arg, size_t *length, const char **equals)
 {
+    const struct option *o, *found = NULL;
     *equals = arg[0] == '-' ? strchr(arg, '=') : NULL;
     *length = *equals ? (size_t)(*equals - arg) : strlen(arg);
-    for (size_t k = 0; k < sizeof options / sizeof *options; k++)
-        if (strlen(options[k].name) == *length && !strncmp(options[k].name, arg, *length))
-            return &options[k];
-    return NULL;
+    for (size_t i = 0; (o = option_at(i)); i++)
+        if (option_is_called(o, arg, *length) && (!found || (c->command && option_is_taken(o, c->command))))
+            found = o;
+    return found;
 }
 
-/* --help and --json hold from wherever they stand: the one before all else, the other for the errors before it too.
- * A value that reads like them, and what follows --, is neither. */
+/* --help, --json and --model hold from wherever they stand: the first before all else, the second for the errors before it too,
+ * and with the third no argument is MODEL. A value that reads like them, and what follows --, is neither. */
 static void look_ahead(struct cli *c, int argc, char **argv)
 {
     size_t length;
     const char *equals;
     for (int i = 2; i < argc && strcmp(argv[i], "--"); i++) {
-        const struct option *o = find(argv[i], &length, &equals);
+        const struct option *o = find(c, argv[i], &length, &equals);
         c->help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
         c->json |= o && !strcmp(argv[i], "--json");
-        if (o && o->kind != FLAG && !equals)
-            i++;
+        if (o && o->offset == offsetof(struct cli, model_option))
+            c->model_option = "";
+        if (o && o->kind != FLAG)
+            i += !equals + (o->kind == WORDS_VALUE);
     }
+}
+
+/* The name among these options that is most like what was written, if it is like it; and whether the command takes it. */
+static const char *nearest(const struct cli *c, const char *arg, size_t length)
+{
+    const struct option *o;
+    const char *best = NULL;
+    size_t least = length > 8 ? 3 : length > 4 ? 2 : 1; /* more changes make any word of any other */
+    for (size_t i = 0; (o = option_at(i)); i++)
+        if (option_is_taken(o, c->command)) {
+            size_t d = cli_distance(o->name, strlen(o->name), arg, length);
+            if (d <= least && (!best || d < least)) {
+                best = o->name;
+                least = d;
+            }
+        }
+    return best;
+}
+
+static int unknown_option(const struct cli *c, const char *arg, size_t length)
+{
+    const char *best = nearest(c, arg, length), *system = cli_foreign_option(arg, length);
+    if (system && c->command->takes & TAKES_DRAFT)
+        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; it is one of %s: write --draft-words %s '%.*s ...'", (int)length, arg, system,
+                        system, (int)length, arg);
+    if (best)
+        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; did you mean %s? See verbatim %s --help", (int)length, arg, best, c->command->name);
+    return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
 }
 
 static int one_argument(struct cli *c, int argc, char **argv, int *i)
@@ -206,18 +155,23 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     size_t length;
     if (arg[0] != '-' || arg[1] == '\0')
         return positional(c, arg);
-    const struct option *o = find(arg, &length, &equals);
+    const struct option *o = find(c, arg, &length, &equals);
     if (!o)
-        return cli_fail(c, EXIT_USAGE, "unknown option %.*s; see verbatim %s --help", (int)length, arg, c->command->name);
-    if (o->groups && !(o->groups & c->command->takes))
-        return cli_fail(c, EXIT_USAGE, "verbatim %s has no option %s", c->command->name, o->name);
+        return unknown_option(c, arg, length);
+    if (!option_is_taken(o, c->command))
+        return cli_fail(c, EXIT_USAGE, "verbatim %s has no option %.*s", c->command->name, (int)length, arg);
     if (o->kind == FLAG && equals)
-        return cli_fail(c, EXIT_USAGE, "%s takes no value", o->name);
+        return cli_fail(c, EXIT_USAGE, "%.*s takes no value", (int)length, arg);
     if (o->kind == FLAG)
         return store(c, o, NULL);
+    if (o->kind == WORDS_VALUE && *i + 1 + !equals >= argc)
+        return cli_fail(c, EXIT_USAGE, "%s wants a system and, quoted as one argument, its words", o->name);
     if (!equals && *i + 1 >= argc)
-        return cli_fail(c, EXIT_USAGE, "%s wants a value", o->name);
-    return store(c, o, equals ? equals + 1 : argv[++*i]);
+        return cli_fail(c, EXIT_USAGE, "%.*s wants a value", (int)length, arg);
+    int code = store(c, o, equals ? equals + 1 : argv[++*i]);
+    if (o->kind == WORDS_VALUE)
+        c->foreign.words = argv[++*i];
+    return code;
 }
 
 /* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
@@ -303,12 +257,12 @@ static int check(struct cli *c)
     return code == EXIT_DONE ? cli_drafting(c) : code;
 }
 
-/* `verbatim session` becomes the command "session ACTION", of argv[2]. */
+/* `verbatim session save` becomes the command "session save": argv[2] is one of the command's actions. */
 static int find_action(struct cli *c, int argc, char **argv)
 {
     const char *name = c->command->name, *found = argc > 2 ? argv[2] : "nothing";
     char known[128] = "";
-    for (const struct command *const *a = session_actions; *a; a++) {
+    for (const struct command *const *a = c->command->actions; *a; a++) {
         const char *action = (*a)->name + strlen(name) + 1;
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", *known ? " or " : "", action);
         if (argc > 2 && !strcmp(action, argv[2])) {
@@ -319,17 +273,28 @@ static int find_action(struct cli *c, int argc, char **argv)
     return cli_fail(c, EXIT_USAGE, "%s wants %s, found %.64s; see verbatim %s --help", name, known, found, name);
 }
 
+static int unknown_command(const struct cli *c, const char *name)
+{
+    size_t length = strlen(name);
+    for (const struct command *const *k = c->commands; *k; k++)
+        if (cli_distance((*k)->name, strlen((*k)->name), name, length) <= (length > 4 ? 2 : 1))
+            return cli_fail(c, EXIT_USAGE, "unknown command %s; did you mean %s? See verbatim --help", name, (*k)->name);
+    return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", name);
+}
+
 int cli_parse(struct cli *c, int argc, char **argv)
 {
     int code = EXIT_DONE, only_arguments = 0, first = 2;
     look_ahead(c, argc, argv);
     if (!c->command)
-        return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
+        return unknown_command(c, argv[1]);
     if (c->help)
         return EXIT_DONE;
-    if (c->command == &command_session) {
+    if (c->command->actions) {
         code = find_action(c, argc, argv);
         first = 3;
+        c->model_option = NULL; /* an action takes other options */
+        look_ahead(c, argc, argv);
     }
     for (int i = first; i < argc && code == EXIT_DONE; i++) {
         if (!only_arguments && !strcmp(argv[i], "--"))
@@ -337,6 +302,8 @@ int cli_parse(struct cli *c, int argc, char **argv)
         else
             code = only_arguments ? positional(c, argv[i]) : one_argument(c, argc, argv, &i);
     }
+    if (c->model_option)
+        c->model_dir = c->model_option;
     if (code == EXIT_DONE)
         code = cli_foreign_draft(c);
     return code == EXIT_DONE ? check(c) : code;

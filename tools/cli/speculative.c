@@ -1,175 +1,33 @@
-/* tools/cli/speculative.c -- drafting as the users of other systems write it: --speculative-config of vLLM and vllm-ascend,
- * --plugin-params of MindIE, the options of TensorRT-LLM's quickstart and of llama.cpp. Each says what --draft and
- * --draft-tokens say; what is said twice has to agree. */
-#include <errno.h>
+/* tools/cli/speculative.c -- drafting as the users of other systems write it. Their words ask for what our options ask for;
+ * where both ask for the same thing, they have to agree. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#include "engine/base/json.h"
-#include "tools/cli/cli.h"
+#include "tools/cli/speculative.h"
 
-/* Their names of methods. In all four systems one module drafts again and again and its rows are computed anew from the
- * target's hidden rows; only TensorRT-LLM's use_mtp_vanilla runs module k for draft k+1. */
-static const struct dialect {
-    const char *option, *name, *method;
-} dialects[] = {
-    {"--speculative-config", "deepseek_mtp", "mtp-eagle"},
-    {"--speculative-config", "mtp", "mtp-eagle"},
-    {"--plugin-params", "mtp", "mtp-eagle"},
-    {"--spec_decode_algo", "MTP", "mtp-eagle"},
-    {"--spec-type", "draft-mtp", "mtp-eagle"},
-    {"--spec-type", "none", "none"},
-};
-
-/* About graphs, processors and batches of theirs: no draft depends on them. */
-static const char *const without_meaning_here[] = {"draft_tensor_parallel_size", "enforce_eager", "disable_padded_drafter_batch",
-                                                   "disable_by_batch_size", "disable_log_stats"};
-
-struct wish {
-    const char *option, *method;
-    const char *length_option;
-    long long tokens; /* -1: not said */
-};
-
-static int method_of(const struct cli *c, const char *option, const char *name, const char **method)
+int wish_method(const struct cli *c, struct wish *w, const struct method_name *names, const char *name)
 {
     char known[256] = "";
-    for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
-        const struct dialect *d = &dialects[i];
+    for (; names->name; names++) {
         size_t used = strlen(known);
-        if (strcmp(d->option, option))
-            continue;
-        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", d->name);
-        *method = d->method;
-        if (!strcmp(d->name, name))
+        snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", names->name);
+        if (!strcasecmp(names->name, name)) {
+            w->method = names->method;
             return EXIT_DONE;
+        }
     }
-    return cli_fail(c, EXIT_USAGE, "%s: unknown method %.64s; known are %s", option, name, known);
+    return cli_fail(c, EXIT_USAGE, "%s: unknown method %.64s; known are %s", w->option, name, known);
 }
 
-static int bad_length(const struct cli *c, const char *option, const char *value)
+int wish_bad_length(const struct cli *c, const char *option, const char *value)
 {
     return cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted an integer from 0 to %d", option, value, VB_MAX_DRAFT);
 }
 
-static int length_of(const struct cli *c, const char *option, const char *value, long long *tokens)
-{
-    char *end;
-    if (!value)
-        return EXIT_DONE;
-    errno = 0;
-    *tokens = strtoll(value, &end, 10);
-    return end == value || *end || errno || *tokens < 0 || *tokens > VB_MAX_DRAFT ? bad_length(c, option, value) : EXIT_DONE;
-}
-
-/* ---- JSON: vLLM, MindIE -------------------------------------------------------------------------------------------- */
-
-static int ignored(const char *key)
-{
-    for (size_t i = 0; i < sizeof without_meaning_here / sizeof *without_meaning_here; i++)
-        if (!strcmp(without_meaning_here[i], key))
-            return 1;
-    return 0;
-}
-
-static int read_member(struct cli *c, struct wish *w, const char *method_key, const char *key, const json_t *value)
-{
-    char shown[JSON_SHOWN];
-    if (!strcmp(key, method_key) && json_is_string(value))
-        return method_of(c, w->option, json_string_value(value), &w->method);
-    if (!strcmp(key, method_key))
-        return cli_fail(c, EXIT_USAGE, "%s: %s is %s, wanted a string", w->option, key, json_show(value, shown));
-    if (!strcmp(key, "num_speculative_tokens")) {
-        w->tokens = json_integer_value(value);
-        return !json_is_integer(value) || w->tokens < 0 || w->tokens > VB_MAX_DRAFT
-                   ? bad_length(c, w->length_option, json_show(value, shown)) : EXIT_DONE;
-    }
-    if (!ignored(key)) {
-        json_t *name = json_string(key);
-        int code = cli_fail(c, EXIT_USAGE, "%s: unknown key %s; known are %s and num_speculative_tokens", w->option,
-                            json_show(name, shown), method_key);
-        json_decref(name);
-        return code;
-    }
-    size_t used = strlen(c->foreign.ignored);
-    snprintf(c->foreign.ignored + used, sizeof c->foreign.ignored - used, "%s%s", used ? ", " : "", key);
-    return EXIT_DONE;
-}
-
-static int read_json(struct cli *c, struct wish *w, const char *text, const char *method_key)
-{
-    vb_error err;
-    const char *key;
-    json_t *value, *object;
-    int code = EXIT_DONE;
-    if (!text)
-        return EXIT_DONE;
-    if (!(object = json_read(text, strlen(text), w->option, &err)))
-        return cli_fail(c, EXIT_USAGE, "%s", err.message);
-    if (!json_is_object(object))
-        code = cli_fail(c, EXIT_USAGE, "%s: not a JSON object", w->option);
-    json_object_foreach(object, key, value)
-        if (code == EXIT_DONE)
-            code = read_member(c, w, method_key, key, value);
-    if (code == EXIT_DONE && !w->method)
-        code = cli_fail(c, EXIT_USAGE, "%s: %s is missing", w->option, method_key);
-    json_decref(object);
-    return code;
-}
-
-/* ---- options: TensorRT-LLM, llama.cpp ------------------------------------------------------------------------------ */
-
-static int read_options(const struct cli *c, struct wish *w, const char *type, const char *length)
-{
-    if (!type && length)
-        return cli_fail(c, EXIT_USAGE, "%s wants %s", w->length_option, w->option);
-    int code = type ? method_of(c, w->option, type, &w->method) : EXIT_DONE;
-    return code == EXIT_DONE ? length_of(c, w->length_option, length, &w->tokens) : code;
-}
-
-static int read_vanilla(const struct cli *c, struct wish *w)
-{
-    if (!c->foreign.mtp_vanilla)
-        return EXIT_DONE;
-    if (!w->method)
-        return cli_fail(c, EXIT_USAGE, "--use_mtp_vanilla wants --spec_decode_algo MTP");
-    w->method = "mtp-vanilla";
-    return EXIT_DONE;
-}
-
-/* TensorRT-LLM's names for --acceptance relaxed, --relaxed-topk and --relaxed-delta; its defaults of the two are 1 and 0. */
-static int read_relaxed(struct cli *c, const struct wish *w)
-{
-    static const char *const name = "--use_relaxed_acceptance_for_thinking";
-    const struct foreign_draft *f = &c->foreign;
-    vb_sampling *s = &c->session.sampling;
-    char *end;
-    if (!f->relaxed && (f->relaxed_topk || f->relaxed_delta))
-        return cli_fail(c, EXIT_USAGE, "%s wants %s", f->relaxed_topk ? "--relaxed_topk" : "--relaxed_delta", name);
-    if (!f->relaxed)
-        return EXIT_DONE;
-    if (!w->method)
-        return cli_fail(c, EXIT_USAGE, "%s wants --spec_decode_algo MTP", name);
-    if (!(c->command->takes & TAKES_ACCEPTANCE))
-        return cli_fail(c, EXIT_USAGE, "verbatim %s has strict acceptance alone, and %s is given", c->command->name, name);
-    if ((s->acceptance && strcmp(s->acceptance, "relaxed")) || s->relaxed_topk || c->sampling.relaxed_delta)
-        return cli_fail(c, EXIT_USAGE, "%s says what %s says too: wanted one of them", name,
-                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--acceptance");
-    long long topk = f->relaxed_topk ? (errno = 0, strtoll(f->relaxed_topk, &end, 10)) : 1;
-    if (f->relaxed_topk && (end == f->relaxed_topk || *end || errno || topk < 1 || topk > 1 << 30))
-        return cli_fail(c, EXIT_USAGE, "--relaxed_topk is %.64s, wanted an integer from 1 to %d", f->relaxed_topk, 1 << 30);
-    s->acceptance = "relaxed";
-    s->relaxed_topk = (int32_t)topk;
-    c->sampling.relaxed_delta = f->relaxed_delta ? f->relaxed_delta : "0";
-    return EXIT_DONE;
-}
-
-/* ---- what they say together ---------------------------------------------------------------------------------------- */
-
+/* The method and the length; `all` has what was asked for so far. */
 static int agree(const struct cli *c, struct wish *all, const struct wish *w)
 {
-    if (!w->method)
-        return EXIT_DONE;
     if (all->method && strcmp(all->method, w->method))
         return cli_fail(c, EXIT_USAGE, "%s means --draft %s, %s says %s: wanted one of them", w->option, w->method, all->option,
                         all->method);
@@ -187,33 +45,107 @@ static int agree(const struct cli *c, struct wish *all, const struct wish *w)
     return EXIT_DONE;
 }
 
+static int take_number(const struct cli *c, const struct wish *w, const char *option, int32_t *ours, int32_t theirs)
+{
+    if (theirs && *ours && *ours != theirs)
+        return cli_fail(c, EXIT_USAGE, "%s means %s %d, which is given as %d: wanted one of them", w->option, option, (int)theirs, (int)*ours);
+    *ours = theirs ? theirs : *ours;
+    return EXIT_DONE;
+}
+
+static int take_model(struct cli *c, const struct wish *w)
+{
+    if (!w->model)
+        return EXIT_DONE;
+    if (c->drafting.model_dir && strcmp(c->drafting.model_dir, w->model))
+        return cli_fail(c, EXIT_USAGE, "%s means --draft-model %.128s, which is given as %.128s: wanted one of them", w->option, w->model,
+                        c->drafting.model_dir);
+    char *copy = strdup(w->model);
+    if (!copy)
+        return cli_fail(c, EXIT_OTHER, "no memory for the options of %s", w->option);
+    free(c->foreign.model_dir);
+    c->drafting.model_dir = c->foreign.model_dir = copy;
+    return EXIT_DONE;
+}
+
+static int take_relaxed(struct cli *c, const struct wish *w)
+{
+    vb_sampling *s = &c->session.sampling;
+    if (!w->relaxed)
+        return EXIT_DONE;
+    if (!(c->command->takes & TAKES_ACCEPTANCE))
+        return cli_fail(c, EXIT_USAGE, "verbatim %s has strict acceptance alone, and %s asks for relaxed acceptance", c->command->name, w->option);
+    if ((s->acceptance && strcmp(s->acceptance, "relaxed")) || s->relaxed_topk || c->sampling.relaxed_delta)
+        return cli_fail(c, EXIT_USAGE, "%s asks for relaxed acceptance, and %s is given: wanted one of them", w->option,
+                        s->relaxed_topk ? "--relaxed-topk" : c->sampling.relaxed_delta ? "--relaxed-delta" : "--acceptance");
+    s->acceptance = "relaxed";
+    s->relaxed_topk = w->relaxed_topk;
+    c->sampling.relaxed_delta = w->relaxed_delta;
+    c->foreign.relaxed = 1;
+    return EXIT_DONE;
+}
+
+static int take(struct cli *c, const struct wish *w)
+{
+    vb_session_options *s = &c->session;
+    int code = take_number(c, w, "--ngram-min", &s->ngram_min, w->ngram_min);
+    if (code == EXIT_DONE)
+        code = take_number(c, w, "--ngram-max", &s->ngram_max, w->ngram_max);
+    if (code == EXIT_DONE)
+        code = take_number(c, w, "--draft-topk", &s->draft_topk, w->topk);
+    if (code == EXIT_DONE)
+        code = take_number(c, w, "--draft-nodes", &s->draft_nodes, w->nodes);
+    if (code == EXIT_DONE)
+        code = take_model(c, w);
+    if (code == EXIT_DONE)
+        code = take_relaxed(c, w);
+    if (w->p_min > 0.0f && s->draft_p_min > 0.0f && w->p_min != s->draft_p_min && code == EXIT_DONE)
+        code = cli_fail(c, EXIT_USAGE, "%s means --draft-p-min %g, which is given as %g: wanted one of them", w->option, (double)w->p_min,
+                        (double)s->draft_p_min);
+    s->draft_p_min = w->p_min > 0.0f ? w->p_min : s->draft_p_min;
+    s->padded |= w->padded;
+    return code;
+}
+
+/* --as chooses the system's method where no other option does. */
+static const char *method_of_system(const struct cli *c)
+{
+    unsigned many = COMPARES_METHODS | COMPARES_SYSTEMS;
+    vb_system p;
+    if (!c->as || c->session.draft || !(c->command->takes & TAKES_DRAFT) || c->command->traits & many)
+        return NULL;
+    for (size_t i = 0; vb_system_at(i, &p); i++)
+        if (!strcmp(p.name, c->as) && strcmp(p.draft, "none"))
+            return p.draft;
+    return NULL;
+}
+
 int cli_foreign_draft(struct cli *c)
 {
     struct foreign_draft *f = &c->foreign;
-    struct wish all = {"--draft", c->session.draft, "--draft-tokens", c->draft_tokens};
-    struct wish w[] = {{"--speculative-config", NULL, "--speculative-config's num_speculative_tokens", -1},
-                       {"--plugin-params", NULL, "--plugin-params' num_speculative_tokens", -1},
-                       {"--spec_decode_algo", NULL, "--spec_decode_max_draft_len", -1},
-                       {"--spec-type", NULL, "--spec-draft-n-max", -1}};
-    int code = read_json(c, &w[0], f->vllm, "method");
-    if (code == EXIT_DONE)
-        code = read_json(c, &w[1], f->mindie, "plugin_type");
-    if (code == EXIT_DONE)
-        code = read_options(c, &w[2], f->trt_algorithm, f->trt_length);
-    if (code == EXIT_DONE)
-        code = read_vanilla(c, &w[2]);
-    if (code == EXIT_DONE)
-        code = read_relaxed(c, &w[2]);
-    if (code == EXIT_DONE)
-        code = read_options(c, &w[3], f->llama_type, f->llama_length);
+    struct wish all = {.option = "--draft", .method = c->session.draft, .length_option = "--draft-tokens", .tokens = c->draft_tokens};
+    struct wish w[] = {{.option = "--speculative-config", .length_option = "--speculative-config's num_speculative_tokens", .tokens = -1},
+                       {.option = "--plugin-params", .length_option = "--plugin-params' num_speculative_tokens", .tokens = -1},
+                       {.option = "--draft-words", .tokens = -1}};
+    int (*const read[])(struct cli *, struct wish *) = {wish_of_vllm, wish_of_mindie, wish_of_words};
+    int code = EXIT_DONE;
     for (size_t i = 0; i < sizeof w / sizeof *w && code == EXIT_DONE; i++) {
-        if (w[i].method)
-            f->by = w[i].option;
+        code = read[i](c, &w[i]);
+        if (code != EXIT_DONE || !w[i].method)
+            continue;
+        f->by = w[i].option;
         code = agree(c, &all, &w[i]);
+        if (code == EXIT_DONE)
+            code = take(c, &w[i]);
     }
     if (code == EXIT_DONE && f->by) {
         c->session.draft = all.method;
         c->draft_tokens = all.tokens;
+    }
+    const char *of_system = code == EXIT_DONE ? method_of_system(c) : NULL;
+    if (of_system) {
+        c->session.draft = of_system;
+        c->draft_by_system = 1;
     }
     return code;
 }
@@ -221,9 +153,34 @@ int cli_foreign_draft(struct cli *c)
 void cli_tell_foreign_draft(const struct cli *c)
 {
     const struct foreign_draft *f = &c->foreign;
-    char tokens[16];
-    snprintf(tokens, sizeof tokens, c->draft_tokens == CLI_AUTO ? "auto" : "%d", cli_draft_tokens(c));
-    if (f->by)
-        fprintf(stderr, "verbatim: %s: --draft %s --draft-tokens %s%s%s%s\n", f->by, cli_draft_name(c), tokens,
-                f->relaxed ? " --acceptance relaxed" : "", *f->ignored ? "; nothing here depends on " : "", f->ignored);
+    const vb_session_options *s = &c->session;
+    if (c->draft_by_system && cli_draft_tokens(c) && !c->json) /* which has a key for it */
+        fprintf(stderr, "verbatim: --as %s: --draft %s\n", c->as, cli_draft_name(c));
+    if (!f->by)
+        return;
+    fprintf(stderr, "verbatim: %s: --draft %s", f->by, cli_draft_name(c));
+    fprintf(stderr, c->draft_tokens == CLI_AUTO ? " --draft-tokens auto" : " --draft-tokens %d", cli_draft_tokens(c));
+    if (s->draft_topk > 1)
+        fprintf(stderr, " --draft-topk %d", (int)s->draft_topk);
+    if (s->draft_nodes)
+        fprintf(stderr, " --draft-nodes %d", (int)s->draft_nodes);
+    if (s->draft_p_min > 0.0f)
+        fprintf(stderr, " --draft-p-min %g", (double)s->draft_p_min);
+    if (s->ngram_min)
+        fprintf(stderr, " --ngram-min %d", (int)s->ngram_min);
+    if (s->ngram_max)
+        fprintf(stderr, " --ngram-max %d", (int)s->ngram_max);
+    if (f->model_dir)
+        fprintf(stderr, " --draft-model %s", f->model_dir);
+    if (s->padded)
+        fputs(" --padded", stderr);
+    if (f->relaxed)
+        fprintf(stderr, " --acceptance relaxed --relaxed-topk %d --relaxed-delta %s", (int)s->sampling.relaxed_topk, c->sampling.relaxed_delta);
+    fprintf(stderr, "%s%s\n", *f->ignored ? "; nothing here depends on " : "", f->ignored);
+}
+
+void cli_foreign_close(struct cli *c)
+{
+    free(c->foreign.model_dir);
+    free(c->foreign.words_read);
 }

@@ -272,27 +272,21 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--tokens", "The token ids (5,6,7 or @FILE), when no manifest names them, or instead of the manifest's."},
+    {"--names", "The names in a dump that has no manifest: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--reference", "Compute the MODEL with the reference, in double precision."},
+    {"--json", "Print an object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes."},
+    {NULL, NULL}};
+
 const struct command command_diff = {
-    "diff", "two dumps, or a dump and a model: the first difference, and what it is",
-    "usage: verbatim diff A B [OPTIONS]\n\n"
-    "A and B: a dump (a .safetensors file, ours or another engine's, or a directory with dump.safetensors), or a MODEL, which\n"
-    "is computed at the tokens of the other side, so that one token chosen differently does not cascade. With two MODELs\n"
-    "(which may be the same) A is the engine as it runs by itself, and the options below are B's; with --reference\n"
-    "--precision is A's too.\n\n"
-    "  --reference            the MODEL by the reference, in double\n"
-    "  --tokens IDS           5,6,7 or @FILE: where no manifest tells them, or instead\n"
-    "  --names SYSTEM         a dump without manifest is in the names of hf, llama.cpp, megatron, sglang or vllm\n"
-    "  --layout-a, --layout-b LAYOUT   q_rope and k_rope of a dump without manifest: interleaved or halves\n"
-    "  --model DIR            measures the bound when A and B are both dumps\n"
-    "  --runs N               perturbed runs of the reference that measure the bound (8; 0: a priori, by dtype and depth)\n"
-    "  --arithmetic DTYPE     f32, f16 or bf16: what the coarser side computes in; without it, what it is stored in. bf16\n"
-    "                         also where it rounds to groups of 8 bits in a way of its own\n"
-    "  --bits                 rounding is a difference: exit code 3\n"
-    "  --all                  every tap in the table, not only those that differ\n"
-    "  --json                 one object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes\n"
-    "--threads, --isa, --precision, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate, for the MODEL.\n\n"
-    "Per tap: equal bits, ULPs, largest distance, the same relative to the row's largest number beside its bound, NMSE,\n"
-    "cosine. Numbers of two dtypes are rounded to the coarser first. Verdicts: identical; rounding (within the bound);\n"
-    "tie-flip (a choice of experts, or the best token, fell the other way by less than rounding explains; rows behind it are\n"
-    "not judged); structural. Exit code 0 for identical and rounding, 3 for the others.\n",
-    TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run};
+    "diff", "compare two dumps, or a dump with a model, and name the first difference",
+    "A B [OPTIONS]",
+    "A and B are dumps (a .safetensors file, ours or another engine's, or a directory with dump.safetensors) or models. A model is\n"
+    "computed at the tokens of the other side, so that one different token does not change all that follows. With two models, A is\n"
+    "the engine with its defaults and B has the options below; with --reference, --precision applies to A too.\n\n"
+    "For each value it prints: equal bits, ULPs, the largest distance, the same relative to the largest number of the row beside its\n"
+    "bound, NMSE and cosine. Numbers of two dtypes are rounded to the coarser one first. The verdicts are identical; rounding: within\n"
+    "the bound; tie-flip: a choice of experts or the best token changed by less than rounding explains, and rows behind it are not\n"
+    "judged; structural. The exit code is 0 for identical and rounding, 3 for the others.\n",
+    TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

@@ -42,28 +42,24 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"-o", "Write to OUT: a name that ends in .safetensors, or a directory, which gets dump.safetensors. The manifest is written beside it and "
+           "ends in .jsonl. The files appear under these names only when they are complete."},
+    {"-n", "Also decode N tokens after the prompt (default 0): each pass then has tensors of its own, NAME@PASS."},
+    {"--names", "Write tensors under the names of another system: hf, llama.cpp, megatron, sglang or vllm. Where it has no name, ours is used. "
+                "The manifest has both."},
+    {"--prefill-chunk", "Compute N tokens of the prompt in one pass (default: the whole prompt)."},
+    {"--reference", "Write the values of the reference, in double precision (F64), of one pass."},
+    {"--json", "Print {\"out\": ..., \"tensors\": n} on stdout."},
+    {NULL, NULL}};
+
 const struct command command_dump = {
-    "dump", "every named intermediate value, to safetensors with a manifest",
-    "usage: verbatim dump MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]\n\n"
-    "One pass over IDS, also of the MTP modules, which read the tokens themselves; with -n, decoding after it. OUT is a file\n"
-    "that ends in .safetensors or a directory, which gets dump.safetensors. Beside it the manifest, .jsonl: a line per tensor\n"
-    "with its name, layer, MTP depth, step, pass, shape, dtype, layout of RoPE rows, SHA-256, and per row sequence, token,\n"
-    "index, position, slot, number of the draft, accepted, the draft that it follows (0: the last committed token).\n"
-    "Names are Hugging Face's module paths: model.layers.3.self_attn.q_a_layernorm.output.\n\n"
-    "  --tokens IDS           5,6,7 or @FILE\n"
-    "  -o OUT                 written under other names first, renamed when whole\n"
-    "  --taps GLOB,...        only these names: '*.mlp.gate.*,lm_head.output'; without it all but attention scores\n"
-    "  -n N                   also decode N tokens: a tensor per pass, NAME@PASS\n"
-    "  --names SYSTEM         tensors under the names of hf, llama.cpp, megatron, sglang or vllm, ours where one has none;\n"
-    "                         the manifest has both\n"
-    "  --reference            the reference's values in double (F64), of one pass\n"
-    "  --draft METHOD         with -n: none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep, ngram, ...; --draft-tokens K, --draft-topk, ...,\n"
-    "                         as for generate\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the same, as generate takes it too\n"
-    "  --prefill onednn       with -n: oneDNN reads the prompt\n"
-    "  --ignore-eos           go on after an end token\n"
-    "  --json                 {\"out\": ..., \"tensors\": n} on stdout\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --context, --convention, --as: as for generate; without --prefill-chunk the prompt is one pass.\n",
-    TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS |
-        TAKES_REFERENCE | TAKES_NAMES | TAKES_PREFILL,
-    run};
+    "dump", "write every intermediate value to a safetensors file with a manifest",
+    "MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]",
+    "Computes one pass over the tokens, and one of each MTP module over the same tokens; with -n it decodes after that. Values are\n"
+    "named after Hugging Face's modules: model.layers.3.self_attn.q_a_layernorm.output. The manifest has a line for each tensor:\n"
+    "name, layer, MTP depth, step, pass, shape, dtype, layout of RoPE rows, SHA-256, and for each row its sequence, token, index,\n"
+    "position, slot, the number of the draft, whether it was accepted, and the draft that it follows (0: the last committed token).\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
+        TAKES_PREFILL,
+    run, notes, 0, NULL};

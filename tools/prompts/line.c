@@ -52,7 +52,7 @@ static int unknown(const struct cli *c, const char *name)
         strcat(known, i ? ", " : "");
         strcat(known, keys[i].name);
     }
-    int code = cli_fail(c, EXIT_OTHER, "unknown key %s; known are %s", json_show(quoted, shown), known);
+    int code = cli_fail(c, EXIT_USAGE, "unknown key %s; known are %s", json_show(quoted, shown), known);
     json_decref(quoted);
     return code;
 }
@@ -60,7 +60,7 @@ static int unknown(const struct cli *c, const char *name)
 static int wrong(const struct cli *c, const char *name, const json_t *value, const char *wanted)
 {
     char shown[JSON_SHOWN];
-    return cli_fail(c, EXIT_OTHER, "%s is %s, wanted %s", name, json_show(value, shown), wanted);
+    return cli_fail(c, EXIT_USAGE, "%s is %s, wanted %s", name, json_show(value, shown), wanted);
 }
 
 static int read_number(const struct cli *c, struct prompt *p, const struct key *k, const json_t *value)
@@ -88,7 +88,7 @@ static int add_stop(const struct cli *c, struct prompt *p, const json_t *value)
     if (!json_is_string(value) || !json_string_length(value))
         return wrong(c, "stop", value, "a string that is not empty, or an array of such");
     if (p->num_stops == MOST_STOPS)
-        return cli_fail(c, EXIT_OTHER, "stop holds more than %d strings", MOST_STOPS);
+        return cli_fail(c, EXIT_USAGE, "stop holds more than %d strings", MOST_STOPS);
     p->stop[p->num_stops++] = json_string_value(value);
     return EXIT_DONE;
 }
@@ -115,7 +115,7 @@ static int read_draft(const struct cli *c, struct prompt *p, const json_t *value
         return wrong(c, "draft", value, "the name of a draft method");
     p->draft = json_string_value(value);
     if (drafter_find(&type, p->draft, &err))
-        return cli_fail(c, EXIT_OTHER, "%s", err.message);
+        return cli_fail(c, EXIT_USAGE, "%s", err.message);
     return EXIT_DONE;
 }
 
@@ -132,7 +132,7 @@ static int read_ids(const struct cli *c, struct prompt *p, const json_t *value)
         long long i = json_integer_value(id);
         char shown[JSON_SHOWN];
         if (!json_is_integer(id) || i < 0 || i >= vb_vocab_size(c->model))
-            return cli_fail(c, EXIT_OTHER, "token %zu is %s, outside the vocabulary of %d", p->count, json_show(id, shown),
+            return cli_fail(c, EXIT_USAGE, "token %zu is %s, outside the vocabulary of %d", p->count, json_show(id, shown),
                             vb_vocab_size(c->model));
         p->tokens[p->count] = (int32_t)i;
     }
@@ -157,7 +157,7 @@ static int encode(struct cli *c, struct prompt *p, const json_t *text, const jso
     vb_free(NULL, rendered);
     for (size_t i = 0; i < p->count && code == EXIT_DONE; i++)
         if (p->tokens[i] >= vb_vocab_size(c->model))
-            code = cli_fail(c, EXIT_OTHER, "token %zu of the prompt is %d, outside the vocabulary of %d", i, p->tokens[i], vb_vocab_size(c->model));
+            code = cli_fail(c, EXIT_USAGE, "token %zu of the prompt is %d, outside the vocabulary of %d", i, p->tokens[i], vb_vocab_size(c->model));
     return code;
 }
 
@@ -196,7 +196,7 @@ static int read_prompt(struct cli *c, struct prompt *p)
     const json_t *text = member(p, "prompt"), *ids = member(p, "tokens"), *messages = member(p, "messages");
     int found = !!text + !!ids + !!messages;
     if (found != 1)
-        return cli_fail(c, EXIT_OTHER, "wanted one of prompt, tokens and messages, found %d", found);
+        return cli_fail(c, EXIT_USAGE, "wanted one of prompt, tokens and messages, found %d", found);
     return ids ? read_ids(c, p, ids) : encode(c, p, text, messages);
 }
 
@@ -205,7 +205,7 @@ static int parse(const struct cli *c, const struct prompt_line *line, struct pro
     struct json_trouble why;
     p->json = json_load(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!p->json)
-        return cli_fail(c, EXIT_OTHER, "column %d: %s", why.column, why.no_memory ? "no memory to read it" : why.what);
+        return why.no_memory ? cli_fail(c, EXIT_OTHER, "no memory to read it") : cli_fail(c, EXIT_USAGE, "column %d: %s", why.column, why.what);
     return json_is_object(p->json) ? EXIT_DONE : wrong(c, "it", p->json, "an object");
 }
 
@@ -219,10 +219,9 @@ int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *p)
         code = read_members(c, p);
     if (code == EXIT_DONE)
         code = read_prompt(c, p);
-    if (code == EXIT_DONE)
-        return code;
-    prompt_close(p);
-    return EXIT_OTHER; /* the file is wrong, not the command line */
+    if (code != EXIT_DONE)
+        prompt_close(p);
+    return code;
 }
 
 void prompt_close(struct prompt *p)

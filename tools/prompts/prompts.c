@@ -35,6 +35,7 @@ struct prompts {
     int32_t max_sequences, context;
     size_t draft_bytes;      /* of a sequence, at most */
     size_t answered, prompt_tokens, tokens, forwards, drafted, accepted; /* of this run */
+    int longest_draft;
     double started, shown, seconds;
     int code, interrupted;
 };
@@ -114,9 +115,9 @@ static int check_line(struct prompts *p, struct prompt_line *line)
         return code;
     line->most = q.count + q.max_tokens < (size_t)most ? q.count + q.max_tokens : (size_t)most;
     if (q.count > (size_t)most)
-        code = cli_fail(p->c, EXIT_OTHER, "the prompt has %zu tokens, the context %d", q.count, most);
-    else if (check_draft(p, &q) != EXIT_DONE)
-        code = EXIT_OTHER;
+        code = cli_fail(p->c, EXIT_USAGE, "the prompt has %zu tokens, the context %d", q.count, most);
+    else
+        code = check_draft(p, &q);
     prompt_close(&q);
     return code;
 }
@@ -210,6 +211,8 @@ static void done(void *context, const vb_request_end *end)
         p->prompt_tokens += end->prompt;
         p->forwards += end->result->forwards;
         p->drafted += end->result->drafted;
+        int used = cli_used_tokens(p->c, end->result);
+        p->longest_draft = used > p->longest_draft ? used : p->longest_draft;
         p->accepted += end->result->accepted;
     }
     drop(r);
@@ -241,7 +244,7 @@ static int add_line(struct prompts *p, size_t line)
                                     .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
                         .done = done, .context = r};
     if (code == EXIT_DONE && vb_batch_add(p->batch, &asked, NULL, &err))
-        code = cli_error(p->c, &err), code = EXIT_OTHER;
+        code = cli_error(p->c, &err);
     if (code != EXIT_DONE)
         drop(r);
     p->c->where = NULL;
@@ -346,7 +349,8 @@ static json_t *statistics(const struct prompts *p)
     json_t *run = json_pack("{s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:i}", "prompt_tokens", (json_int_t)p->prompt_tokens, "tokens",
                             (json_int_t)p->tokens, "seconds", p->seconds, "tokens_per_second", rate((double)p->tokens, p->seconds), "passes",
                             (json_int_t)s->passes, "forwards", (json_int_t)p->forwards, "drafted", (json_int_t)p->drafted, "accepted",
-                            (json_int_t)p->accepted, "draft", cli_draft_name(p->c), "draft_tokens", cli_draft_tokens(p->c));
+                            (json_int_t)p->accepted, "draft", cli_draft_name(p->c), "draft_tokens",
+                            p->c->draft_tokens == CLI_AUTO ? p->longest_draft : cli_draft_tokens(p->c));
     json_t *memory = json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "max_sequences", p->max_sequences, "preemptions", (json_int_t)s->preemptions,
                                "shared_tokens", (json_int_t)s->shared_tokens, "cache_tokens", (json_int_t)s->cache_tokens,
                                "most_cache_tokens_used", (json_int_t)s->most_cache_tokens_used, "cache_bytes", (json_int_t)s->cache_bytes,

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The manual pages, made from what cannot go out of date: the command's own help, and the header.
-#   man.sh 1 VERBATIM VERSION     verbatim(1) from `VERBATIM --help` and `VERBATIM COMMAND --help`
+#   man.sh 1 VERBATIM VERSION     verbatim(1) from `VERBATIM --help` and `VERBATIM help TOPIC`
 #   man.sh 3 HEADER VERSION       verbatim(3) from the comments and declarations of HEADER, and examples/generate.c
 set -eu
 
@@ -11,11 +11,12 @@ head_of() { # SECTION VERSION SUMMARY
 # Text as it stands: backslashes, dashes, and the dots and quotes that would begin a request.
 as_is() { sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/"; }
 
-# Help: "usage: LINE", "  OPTION  words" with words that go on further right, and prose.
+# Help: "usage: LINE", "Heading:", "  OPTION  words" with words that go on further right, and prose.
 from_help() {
     as_is | awk '
         /^$/                  { print ".PP"; next }
         /^usage: /            { print ".PP\n.B " substr($0, 8); next }
+        /^[A-Z][a-z ]*:$/     { print ".PP\n.B " substr($0, 1, length($0) - 1); next }
         /^          /         { sub(/^ +/, ""); print; next }
         /^  /                 {
             sub(/^ +/, "")
@@ -30,6 +31,9 @@ from_help() {
                               { print }'
 }
 
+# The names below a heading of `verbatim --help`.
+names_below() { printf '%s\n' "$help" | awk -v heading="$1" '/:$/ { on = $0 == heading; next } /^$/ { on = 0 } on { print $1 }'; }
+
 case $1 in
 1)
     verbatim=$2
@@ -38,10 +42,17 @@ case $1 in
     help=$($verbatim --help)
     echo .SH DESCRIPTION
     printf '%s\n' "$help" | sed 1d | from_help
-    for command in $(printf '%s\n' "$help" | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p'); do
-        page=$($verbatim "$command" --help)
-        printf '.SH "VERBATIM %s"\n' "$(echo "$command" | tr '[:lower:]' '[:upper:]')"
+    echo .SH COMMANDS
+    for command in $(names_below Commands:); do
+        page=$($verbatim help --short "$command")
+        printf '.SS %s\n' "$command"
         printf '%s\n' "$page" | sed "1s/^verbatim $command: //" | from_help
+    done
+    echo .SH OPTIONS
+    for group in $(names_below "Groups of options:"); do
+        page=$($verbatim help "$group")
+        printf '.SS "%s"\n' "$(printf '%s\n' "$page" | sed -n '1s/:$//p')"
+        printf '%s\n' "$page" | sed -e 1d -e '/^There is also a command/d' | from_help
     done
     printf '.SH SEE ALSO\n.BR verbatim (3)\n'
     ;;

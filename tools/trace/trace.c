@@ -55,6 +55,13 @@ static json_t *hidden_origin(const vb_tap_row *row, int depth)
     return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
 }
 
+/* What the last row of a pass sees; a row in a dummy slot stands for another one. The rows of a tree share the cache. */
+static json_int_t context_length(const struct cli *c, int depth, const vb_tap_row *last)
+{
+    int phantom = depth >= 0 && c->model->config.conventions.value[FIRST_ROW] && !c->session.draft_head; /* the row of index -1 */
+    return c->session.draft_topk > 1 ? (json_int_t)last->slot + 1 : (json_int_t)last->index + 1 + phantom;
+}
+
 static void record_pass(struct recorder *r, const vb_trace *t)
 {
     json_t *hidden = json_array(), *pieces = json_array();
@@ -68,7 +75,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              numbers(t, offsetof(vb_tap_row, index)), "slots", numbers(t, offsetof(vb_tap_row, slot)),
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
                              numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
-                             (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
+                             context_length(r->c, t->depth, &t->row[t->count - 1]), "lm_head_indices", "chosen", "cut");
     if (!pass)
         abort();
     if (t->depth < 0) {
@@ -178,6 +185,8 @@ static int show(struct cli *c, json_t *begin, json_t *passes, json_t *end)
         return code;
     if (!c->json) {
         trace_table(stdout, passes);
+        if (c->as && !strcmp(c->as, "mindie") && cli_draft_tokens(c))
+            puts("MindIE's documentation shows the positions of the module's first pass in round 0 from 0; its code counts them from 1, as here.");
         return EXIT_DONE;
     }
     json_dumpf(begin, stdout, JSON_COMPACT);
@@ -227,21 +236,17 @@ static int run(struct cli *c)
     return code;
 }
 
+static const struct note notes[] = {
+    {"--draft", "The draft method (default mtp-eagle, where the model has MTP modules)."},
+    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, write both."},
+    {NULL, NULL}};
+
 const struct command command_trace = {
-    "trace", "the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
-    "usage: verbatim trace MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n\n"
-    "A line per pass of the target or of a module: round (0 is the prompt, or its first chunk), which pass, input ids, cache slots,\n"
-    "RoPE positions, context length, rows that the head reads, the origin of each hidden row (h3: the target's row 3; m2: the\n"
-    "module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches afterwards. Padding is in\n"
-    "(brackets).\n\n"
-    "  --chat, --messages, --system, --chat-template-kwargs,\n"
-    "  --prompt, --prompt-file, --tokens, --bos, --no-bos, -n (16), --ignore-eos,\n"
-    "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
-    "  --logit-bias\n"
-    "  --draft METHOD (mtp-eagle), --draft-tokens K, --ngram-min, --ngram-max, --convention, --as: as for generate\n"
-    "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
-    "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
-    "  --json                 JSON lines: what began, a line per pass, how it ended\n"
-    "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
-    "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};
+    "trace", "show the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
+    "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
+    "Prints a line for each pass of the model or of an MTP module: the round (0 is the prompt, or its first chunk), the pass, input\n"
+    "ids, cache slots, RoPE positions, context length, the rows that the head reads, where each hidden row comes from (h3: the\n"
+    "model's row 3; m2: the module's row 2; m0:2: row 2 of depth 0; 0: zeros), what was chosen, and what was cut from the caches\n"
+    "afterwards. Padding is in (brackets).\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL,
+    run, notes, DRAFTS_UNASKED, NULL};
