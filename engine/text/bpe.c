@@ -97,6 +97,18 @@ int merges_load(struct loading *l, const json_t *merges)
     return rc;
 }
 
+static int merges_are_in(const struct tokenizer *t, const struct tokenizer *other)
+{
+    for (size_t i = 0; i <= t->merge_mask; i++) {
+        const struct merge *m = &t->merges[i], *o = find_slot(other, m->key);
+        if (m->rank_plus_1 && (o->rank_plus_1 != m->rank_plus_1 || o->joined != m->joined))
+            return 0;
+    }
+    return 1;
+}
+
+int merges_same(const struct tokenizer *a, const struct tokenizer *b) { return merges_are_in(a, b) && merges_are_in(b, a); }
+
 /* ---- encoding ---- */
 
 static int goes_before(const struct candidate *a, const struct candidate *b)

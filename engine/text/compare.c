@@ -51,8 +51,8 @@ static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
 
 int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b)
 {
-    return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && a->merge_mask == b->merge_mask &&
-           !memcmp(a->merges, b->merges, (a->merge_mask + 1) * sizeof *a->merges) && a->added.n_tokens == b->added.n_tokens &&
+    return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && merges_same(a, b) &&
+           a->added.n_tokens == b->added.n_tokens &&
            a->ignore_merges == b->ignore_merges && a->add_bos == b->add_bos;
 }
 

@@ -152,6 +152,8 @@ void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- bpe.c ---- */
 int merges_load(struct loading *l, const json_t *merges);
+/* Whether both join the same pairs, in the same order: slots do not tell, since each table has a secret of its own. */
+int merges_same(const struct tokenizer *a, const struct tokenizer *b);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- added.c ---- */
