@@ -145,7 +145,7 @@ size_t vb_utf8_valid(const char *text, size_t size);
 /* A checkpoint's chat template, a part of Jinja2: DIR/chat_template.jinja, else chat_template of tokenizer_config.json, or
  * tokenizer.chat_template of a GGUF file. None is VB_IO; one that uses what is not implemented is VB_UNSUPPORTED and names
  * it. Read-only once open. */
-typedef struct template vb_template;
+typedef struct chat_template vb_template;
 int vb_template_open(vb_template **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_template_close(vb_template *chat);
 /* The prompt for a conversation. messages: a JSON array of objects with a `role`, `size` bytes. variables: NULL, or a JSON object

@@ -269,7 +269,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
     return rc;
 }
 
-int parse_template(struct template *t, const char *source, size_t size, vb_error *err)
+int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err)
 {
     struct parser p = {.lexer = {.arena = &t->arena, .name = t->name, .err = err}};
     int rc = lex_begin(&p.lexer, source, size);

@@ -509,9 +509,9 @@ static int run_body(struct rendering *r, const struct node *body)
 
 /* ---- a template ---------------------------------------------------------------------------------------------------- */
 
-int template_parse(struct template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
 {
-    struct template *t = vb_alloc(a, 1, sizeof *t);
+    struct chat_template *t = vb_alloc(a, 1, sizeof *t);
     size_t n = strlen(name);
     int rc = VB_OK;
     *out = NULL;
@@ -538,9 +538,9 @@ int template_parse(struct template **out, const char *text, size_t size, const c
     return rc;
 }
 
-const vb_allocator *template_allocator(const struct template *t) { return &t->allocator; }
+const vb_allocator *template_allocator(const struct chat_template *t) { return &t->allocator; }
 
-void template_close(struct template *t)
+void template_close(struct chat_template *t)
 {
     if (!t)
         return;
@@ -558,7 +558,7 @@ static int set_variables(struct rendering *r, const json_t *variables)
     return rc;
 }
 
-int template_render(const struct template *t, const json_t *variables, char **text, size_t *size, vb_error *err)
+int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err)
 {
     struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1};
     int rc = enter_scope(&r, NULL);

@@ -18,24 +18,24 @@
 #include "engine/base/support.h"
 
 struct tokenizer;
-struct template; /* read-only once parsed; may be shared by threads */
+struct chat_template; /* read-only once parsed; may be shared by threads */
 
 /* `name` stands for the template in messages. */
-int template_parse(struct template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
-void template_close(struct template *t);
-const vb_allocator *template_allocator(const struct template *t);
+int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
+void template_close(struct chat_template *t);
+const vb_allocator *template_allocator(const struct chat_template *t);
 
 /* variables: an object. *text is *size bytes and a 0 byte behind, memory of the template's allocator; free it with vb_free.
  * raise_exception(), and what goes wrong in a computation, is VB_BAD_ARGUMENT: other messages might render. */
-int template_render(const struct template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
+int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
 /* The template of a checkpoint: DIR/chat_template.jinja, else chat_template in tokenizer_config.json (a string, or of a list the
  * one named "default"), or tokenizer.chat_template of a GGUF file. None is VB_IO. */
-int chat_template_open(struct template **out, const char *dir, const vb_allocator *a, vb_error *err);
+int chat_template_open(struct chat_template **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* messages: an array. Its variables are messages, add_generation_prompt, bos_token and eos_token of the tokenizer, tools and
  * documents (none), and then the members of `more` (may be NULL), which may replace any but messages. */
-int chat_template_render(const struct template *t, const struct tokenizer *tokenizer, const json_t *messages,
+int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err);
 
 #endif

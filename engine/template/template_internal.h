@@ -92,7 +92,7 @@ struct node {
 enum operator { OP_ADD = 1, OP_SUBTRACT, OP_MULTIPLY, OP_DIVIDE, OP_FLOOR, OP_MODULO, OP_JOIN, OP_EQUAL, OP_DIFFERENT, OP_LESS, OP_LESS_EQUAL,
                 OP_MORE, OP_MORE_EQUAL, OP_IN, OP_NOT_IN };
 
-struct template {
+struct chat_template {
     struct arena arena;
     vb_allocator allocator;
     struct text name;
@@ -149,7 +149,7 @@ struct parser {
     struct token token, after;
     int depth, loops;
 };
-int parse_template(struct template *t, const char *source, size_t size, vb_error *err);
+int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err);
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
 int parse_condition(struct parser *p, struct node **out);  /* an expression that is no x if y else z */
 int parse_targets(struct parser *p, struct node **out);    /* a, b: E_NAME nodes */
@@ -182,7 +182,7 @@ struct output {
     size_t n, room;
 };
 struct rendering {
-    const struct template *t;
+    const struct chat_template *t;
     struct arena arena;
     vb_error *err;
     struct output out; /* a macro's is taken off its end again */

@@ -210,7 +210,7 @@ TEST(every_allocation_of_a_tokenizer_fails_in_turn)
 
 static int open_template(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
-    struct template *t;
+    struct chat_template *t;
     char *source, *text;
     size_t size;
     json_t *variables = json_pack("{s:[{s:s,s:s},{s:s,s:[{s:{s:s,s:{s:[i,n]}}}]},{s:s,s:s}],s:[s],s:b}", "messages", "role", "user", "content",

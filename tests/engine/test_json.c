@@ -213,7 +213,7 @@ static int speak_german(const char *dir)
 
 static void render(char out[512], const char *source)
 {
-    struct template *t;
+    struct chat_template *t;
     json_t *variables = json_object();
     vb_error err = {0};
     char *text = NULL;

@@ -16,7 +16,7 @@ static const char conversation[] =
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct template *t;
+    struct chat_template *t;
     vb_error err;
     char *text;
     size_t n;

@@ -123,7 +123,7 @@ struct cli {
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL without one */
     vb_error tokenizer_error;   /* why there is none */
-    struct template *template;  /* the chat template, opened by cli_open_template */
+    struct chat_template *template;  /* the chat template, opened by cli_open_template */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
 };
