@@ -187,6 +187,8 @@ fuzz-guided:
 # For tests/fuzz/oss-fuzz/build.sh.
 print-seeds:
 	@echo $(call seeds_of,$(TARGET))
+print-tools:
+	@echo $(filter-out %/tools/main.o,$(TOOL_OBJ))
 print-libs:
 	@echo $(LIBS) $(EDIT)
 fuzz-corpus:

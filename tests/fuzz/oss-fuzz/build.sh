@@ -6,7 +6,7 @@
 targets="fuzz_safetensors fuzz_gguf fuzz_config fuzz_tokenizer fuzz_tiktoken fuzz_template fuzz_manifest"
 build=build-oss-fuzz
 
-tools=$(find tools -name '*.c' ! -path 'tools/train/*' ! -path tools/main.c | sed "s,\(.*\)\.c,$build/\1.o,")
+tools=$(make -s BUILD=$build CC="$CC" print-tools)
 # GUIDED: the kernels are left out of the sanitizers
 # shellcheck disable=SC2046,SC2086 # words of their own
 make -j"$(nproc)" GUIDED=1 BUILD=$build CC="$CC" CFLAGS="$CFLAGS" OPT=-O1 $build/libverbatim.a $build/libreference.a $tools \
