@@ -187,6 +187,10 @@ fuzz-guided:
 # For tests/fuzz/oss-fuzz/build.sh.
 print-seeds:
 	@echo $(call seeds_of,$(TARGET))
+print-tools:
+	@echo $(filter-out %/tools/main.o,$(TOOL_OBJ))
+print-libs:
+	@echo $(LIBS) $(EDIT)
 fuzz-corpus:
 	tests/fuzz/guided.sh --keep build-guided $(GUIDED_TARGETS)
 
@@ -202,4 +206,4 @@ layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
 .PHONY: check docs tsan tsan-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
-        arm64-programs arm64-subset mistakes crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds
+        arm64-programs arm64-subset mistakes crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds print-tools print-libs

@@ -6,21 +6,25 @@
 targets="fuzz_safetensors fuzz_gguf fuzz_config fuzz_tokenizer fuzz_tiktoken fuzz_template fuzz_manifest"
 build=build-oss-fuzz
 
-make -j"$(nproc)" BUILD=$build CC="$CC" CFLAGS="$CFLAGS" $build/libverbatim.a $build/libreference.a \
-    $(for t in $targets; do echo "$build/tests/fuzz/$t.o"; done) OPT=-O1
-tools=$(find tools -name '*.c' ! -path 'tools/train/*' ! -path tools/main.c | sed "s,\(.*\)\.c,$build/\1.o,")
-make -j"$(nproc)" BUILD=$build CC="$CC" CFLAGS="$CFLAGS" OPT=-O1 $tools
+tools=$(make -s BUILD=$build CC="$CC" print-tools)
+# GUIDED: the kernels are left out of the sanitizers
+# shellcheck disable=SC2046,SC2086 # words of their own
+make -j"$(nproc)" GUIDED=1 BUILD=$build CC="$CC" CFLAGS="$CFLAGS" OPT=-O1 $build/libverbatim.a $build/libreference.a $tools \
+    $(for t in $targets; do echo "$build/tests/fuzz/$t.o"; done)
 
+libs=$(make -s BUILD=$build CC="$CC" print-libs)
 mkdir -p "$OUT/lib"
 for t in $targets; do
     more=
     [ "$t" != fuzz_manifest ] || more=$tools
     # shellcheck disable=SC2086 # words of their own
     $CXX ${CXXFLAGS:-$CFLAGS} -fopenmp -o "$OUT/$t" "$build/tests/fuzz/$t.o" $more $build/libreference.a $build/libverbatim.a $LIB_FUZZING_ENGINE \
-        -lsleef -lpcre2-8 -ljansson -lmd -lm $(echo "$more" | grep -q . && grep -q HAVE_LIBEDIT Makefile && ldconfig -p | grep -q libedit && echo -ledit) \
-        -Wl,-rpath,'$ORIGIN/lib'
-    ldd "$OUT/$t" | awk '/lib(sleef|pcre2|jansson|md|omp|edit|numa|bsd|tinfo)/ {print $3}' | xargs -r cp -Lt "$OUT/lib"
-    seeds=$(make -s BUILD=$build print-seeds TARGET="$t")
-    # shellcheck disable=SC2086
-    [ -z "$seeds" ] || zip -qj "$OUT/${t}_seed_corpus.zip" $seeds
+        $libs -Wl,-rpath,'$ORIGIN/lib'
+    ldd "$OUT/$t" | awk -v out="$OUT" 'index($3, out) != 1 && /lib(sleef|pcre2|jansson|md|omp|edit|numa|bsd|tinfo)/ {print $3}' | xargs -r cp -Lt "$OUT/lib"
+    seeds=$(mktemp -d)
+    for seed in $(make -s BUILD=$build print-seeds TARGET="$t"); do
+        cp "$seed" "$seeds/$(echo "$seed" | tr / _)"
+    done
+    zip -qj "$OUT/${t}_seed_corpus.zip" "$seeds"/*
+    rm -r "$seeds"
 done
