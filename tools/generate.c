@@ -41,7 +41,7 @@ static int run(struct cli *c)
     vb_result result = {.fingerprint = VB_FINGERPRINT_START};
     if (c->prompts)
         return prompts_run(c);
-    int code = cli_check_session_file(c, "--save-session", c->save);
+    int code = cli_check_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
         code = cli_open(c);
     c->session.progress = answer_show_prefill;

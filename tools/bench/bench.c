@@ -98,7 +98,9 @@ static int prepare(struct bench *b)
 static int run(struct cli *c)
 {
     struct bench b = {.c = c};
-    int code = cli_open(c);
+    int code = cli_check_file(c, "--svg", c->svg);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     if (code == EXIT_DONE && c->rounds > BENCH_ROUNDS)
         code = cli_fail(c, EXIT_USAGE, "--rounds is %lld, at most %d", c->rounds, BENCH_ROUNDS);
     if (code == EXIT_DONE)
@@ -153,6 +155,7 @@ const struct command command_bench = {
     "  -n N                   tokens decoded in a run (64)\n"
     "  --context N            nothing longer than this: 600 leaves out the lines of 2048 tokens\n"
     "  --svg OUT.svg          a picture of speed-up against acceptance for each K, with the limit\n"
+    "  --force                replace OUT.svg if it exists\n"
     "  --seed N               of the tokens\n"
     "  --json                 {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}\n"
     "  --draft-topk M, --draft-nodes N    trees of M at K = 2, 4, 6 too, of methods that draft them\n"

@@ -37,10 +37,8 @@ static void hold(struct answer *a, const char *bytes, size_t size, int draft)
 {
     if (a->count + size > a->room) {
         a->room = 2 * (a->count + size);
-        a->held = realloc(a->held, a->room);
-        a->drafted = realloc(a->drafted, a->room);
-        if (!a->held || !a->drafted)
-            abort();
+        a->held = cli_must(realloc(a->held, a->room));
+        a->drafted = cli_must(realloc(a->drafted, a->room));
     }
     memcpy(a->held + a->count, bytes, size);
     memset(a->drafted + a->count, draft, size);

@@ -93,7 +93,7 @@ static const struct option options[] = {
     {"--type", TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0},
     {"--embedding-type", TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0},
     {"--head-type", TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0},
-    {"--force", TAKES_QUANTIZE | TAKES_SAVE, FLAG, AT(force), 0, 0},
+    {"--force", TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH, FLAG, AT(force), 0, 0},
     {"--session", TAKES_SESSION, TEXT_VALUE, AT(load), 0, 0},
     {"--save-session", TAKES_SAVE_AFTER, TEXT_VALUE, AT(save), 0, 0},
     {"--without-hidden", TAKES_SAVE, FLAG, AT(without_hidden), 0, 0},
@@ -321,6 +321,8 @@ int cli_parse(struct cli *c, int argc, char **argv)
 {
     int code = EXIT_DONE, only_arguments = 0, first = 2;
     look_ahead(c, argc, argv);
+    if (c->json)
+        cli_say_json();
     if (!c->command)
         return cli_fail(c, EXIT_USAGE, "unknown command %s; see verbatim --help", argv[1]);
     if (c->help)

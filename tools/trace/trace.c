@@ -36,8 +36,7 @@ json_t *trace_piece(const struct cli *c, int32_t token)
     if (!piece)
         return json_null();
     char *text = malloc(3 * (size + 4) + 16);
-    if (!text)
-        abort();
+    cli_must(text);
     used = utf8_stream_push(&stream, piece, size, text);
     used += utf8_stream_finish(&stream, text + used);
     json_t *out = json_stringn(text, used);
@@ -69,8 +68,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
                              numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
                              (json_int_t)t->row[t->count - 1].slot + 1, "lm_head_indices", "chosen", "cut");
-    if (!pass)
-        abort();
+    cli_must(pass);
     if (t->depth < 0) {
         json_object_set_new(pass, "hidden_kept", json_array());
         json_object_set_new(pass, "accepted", json_integer(0));
@@ -199,7 +197,9 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count, all;
     long long n = c->n >= 0 ? c->n : 16;
-    int code = cli_open(c);
+    int code = cli_check_file(c, "--html", c->html);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
         c->session.draft = "mtp-eagle";
     if (code == EXIT_DONE)
@@ -243,5 +243,6 @@ const struct command command_trace = {
     "  --padded               passes of a round are filled up to K+1 rows, as systems with fixed shapes do; same output\n"
     "  --json                 JSON lines: what began, a line per pass, how it ended\n"
     "  --html OUT.html        one page that needs no network; steps through the rounds; with --json both\n"
+    "  --force                replace OUT.html if it exists\n"
     "--threads, --isa, --precision, --repack, --numa, --mlock, --prefill-chunk, --prefill, --context: as for generate.\n",
     TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL, run};
