@@ -232,6 +232,10 @@ typedef struct vb_session_options {
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
+    int (*stop)(void *context); /* asked before each layer of a pass through the model; NULL: never. Non-zero gives the pass up: its
+                              rows leave the caches, no token is chosen, and the session is as it was before the pass. vb_generate
+                              then ends as when its callback stops it, all else with VB_STOPPED. In a batch, that of sessions[0] */
+    void *stop_context;
     vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
     void *tap_context;
     int tap_scores;        /* attention scores too: as much again as the attention itself */

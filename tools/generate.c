@@ -45,6 +45,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_open(c);
     c->session.progress = answer_show_prefill;
+    c->session.stop = answer_stop;
     if (code == EXIT_DONE)
         code = open_timeline(c, n, &session, &count);
     if (code == EXIT_DONE) {

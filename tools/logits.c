@@ -44,6 +44,12 @@ static void write_header(struct writer *w)
     write_at(w, 8, header, (size_t)n);
 }
 
+static int stop(void *unused)
+{
+    (void)unused;
+    return cli_stopped();
+}
+
 static int evaluate(struct cli *c, vb_session *session, const int32_t *ids, size_t count)
 {
     struct cli_file file;
@@ -67,6 +73,7 @@ static int run(struct cli *c)
         code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
+    c->session.stop = stop;
     if (code == EXIT_DONE)
         code = cli_session(c, count, 0, &session);
     if (code == EXIT_DONE)

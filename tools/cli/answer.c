@@ -20,8 +20,15 @@ static void note_interrupt(int number)
 
 void answer_watch_interrupt(int reading)
 {
-    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)(reading ? SA_RESETHAND : SA_RESETHAND | SA_RESTART)};
-    sigaction(SIGINT, &action, NULL);
+    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)(reading ? SA_RESETHAND : SA_RESETHAND | SA_RESTART)}, was;
+    if (!sigaction(SIGINT, NULL, &was) && was.sa_handler != SIG_IGN) /* nohup, a shell's background job */
+        sigaction(SIGINT, &action, NULL);
+}
+
+int answer_stop(void *unused)
+{
+    (void)unused;
+    return interrupted;
 }
 
 int answer_interrupted(void)
@@ -259,6 +266,8 @@ int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *
     a->colour = isatty(STDOUT_FILENO);
     a->logprobs = a->c->logprobs >= 0 ? json_array() : NULL;
     int failed = vb_generate(session, &o, result, &err);
+    if (interrupted)
+        cli_progress("", 1, 1); /* of reading the prompt */
     if (!a->c->json)
         end_text(a, result);
     free(a->held);

@@ -143,7 +143,7 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
     *ids = NULL;
     *count = 0;
     if (spec[0] == '@') {
-        if (vb_read_file(NULL, spec + 1, &text, &size, &err))
+        if (vb_read_input(NULL, spec + 1, &text, &size, &err))
             return cli_error(c, &err);
         p = text;
     }
@@ -232,7 +232,7 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
     } else {
         char *text;
         size_t size;
-        if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
+        if (vb_read_input(NULL, c->prompt_file, &text, &size, &err))
             return cli_error(c, &err);
         code = cli_encode_prompt(c, c->prompt_file, text, size, 0, ids, count);
         vb_free(NULL, text);

@@ -60,7 +60,7 @@ static int map_file(struct reader *r)
 {
     struct diff_side *side = r->side;
     struct stat st;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe, which is refused, would wait for a writer */
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
         if (fd >= 0)
@@ -294,7 +294,11 @@ static int read_manifest(struct reader *r)
     char *manifest = cli_must(malloc(length + 8)), *text = NULL;
     int code = EXIT_DONE;
     sprintf(manifest, "%.*s.jsonl", (int)stem, r->path);
-    FILE *f = fopen(manifest, "rb");
+    int fd = open(manifest, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode))
+        code = cli_fail(r->c, EXIT_OTHER, "%s: not a regular file", manifest);
+    FILE *f = fd >= 0 ? cli_must(fdopen(fd, "rb")) : NULL;
     for (ssize_t n; f && code == EXIT_DONE && (n = getline(&text, &room, f)) > 0;) {
         json_t *line = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
         r->side->has_manifest = 1;
