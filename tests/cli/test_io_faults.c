@@ -13,7 +13,7 @@
 #define MOST_FILES 4
 
 static const char *fail_io; /* the library that is preloaded */
-static char dir[64], log_path[96];
+static char dir[64], log_path[96], synced_path[128];
 
 /* ---- the files of a directory ---- */
 
@@ -83,6 +83,7 @@ struct command {
     const char *const *arguments; /* {verbatim, ..., "--json", NULL} */
     struct files before, after;   /* the directory when it begins, and when it has done its work */
     int appends;                  /* what it could not write may be there in part: the same command goes on */
+    int reads;                    /* nothing is written, and so nothing is synced */
     int tells_times;              /* in its file: no two are alike */
     int reports;                  /* it reads or computes for its report when the file is done: a failure then leaves the file */
     char *out;                    /* on stdout when nothing fails, unless it tells times; NULL: any */
@@ -93,6 +94,7 @@ static struct said run_failing(const struct command *c, const char *how, long at
     char number[24];
     snprintf(number, sizeof number, "%ld", at);
     unlink(log_path);
+    unlink(synced_path);
     setenv("LD_PRELOAD", fail_io, 1);
     setenv("FAIL_UNDER", dir, 1);
     setenv("FAIL_LOG", log_path, 1);
@@ -183,13 +185,14 @@ static void check(struct command *c, int keeps_out, long least)
     learn(c, keeps_out);
     for (size_t i = 0; i < COUNT(ways); i++)
         all += fail_each(c, ways[i], 1);
+    if (!c->reads && access(synced_path, F_OK))
+        fail_msg("%s: the file is not synced", c->name);
     print_message("%s: %ld calls failed\n", c->name, all);
     if (all < least)
         fail_msg("%s: only %ld calls failed, wanted %ld", c->name, all, least);
     forget_files(&c->before);
     forget_files(&c->after);
     free(c->out);
-    unlink(log_path);
 }
 
 static const char *in(const char *name)
@@ -249,9 +252,9 @@ TEST(session_load)
     struct said s = RUN("session", "save", V3, "--tokens", "5,6,7,70,9,33,17,2", "--draft", "mtp-eagle", "-o", in("s"), "--force");
     expect_code(&s, 0);
     forget(&s);
-    struct command info = {.name = "session info", .before = read_files(),
+    struct command info = {.name = "session info", .reads = 1, .before = read_files(),
                            .arguments = (const char *const[]){verbatim, "session", "info", in("s"), "--json", NULL}};
-    struct command load = {.name = "generate --session", .before = read_files(),
+    struct command load = {.name = "generate --session", .reads = 1, .before = read_files(),
                            .arguments = (const char *const[]){verbatim, "generate", V3, "--session", in("s"), "-n", "3", "--json", NULL}};
     check(&info, 1, 3);
     check(&load, 0, 3);
@@ -311,6 +314,7 @@ static int begin(void **unused)
     (void)unused;
     make_dir(dir);
     snprintf(log_path, sizeof log_path, "%s.failed", dir);
+    snprintf(synced_path, sizeof synced_path, "%s.synced", log_path);
     return 0;
 }
 
@@ -318,6 +322,7 @@ static int end(void **unused)
 {
     (void)unused;
     unlink(log_path);
+    unlink(synced_path);
     remove_dir(dir);
     return 0;
 }

@@ -7,7 +7,9 @@
  *                half     a read or a write does half of what was asked; nothing else is counted
  *                end      a read finds the end of the file; nothing else is counted
  *                memory   malloc, calloc and realloc are counted instead, and that one gives NULL
- *   FAIL_LOG     a file that is made when the call has failed */
+ *   FAIL_LOG     a file that is made when the call has failed; FAIL_LOG.synced is made when a file has been synced
+ *
+ * Syncing a directory is not counted: it comes when the file has its name, and may fail. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -39,9 +42,11 @@ __attribute__((constructor)) static void begin(void)
         how = strcmp(name, names[i]) ? how : (enum how)i;
 }
 
-static void tell(void)
+static void tell(const char *ending)
 {
-    long fd = syscall(SYS_openat, AT_FDCWD, log_path, O_WRONLY | O_CREAT, 0600);
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s", log_path, ending);
+    long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT, 0600);
     if (fd >= 0)
         syscall(SYS_close, fd);
 }
@@ -53,7 +58,7 @@ static int is_it(enum kind kind)
     long n = ++calls;
     int now = n == fail_at || (how == FULL && n > fail_at && (kind == WRITES || kind == NAMES));
     if (n == fail_at)
-        tell();
+        tell("");
     if (now)
         errno = kind == READS || kind == SYNCS ? EIO : ENOSPC;
     return now;
@@ -95,8 +100,17 @@ TRANSFER(write, WRITES, const void *, (int fd, const void *data, size_t size), (
 TRANSFER(pread, READS, void *, (int fd, void *data, size_t size, off_t at), (fd, data, size, at))
 TRANSFER(pwrite, WRITES, const void *, (int fd, const void *data, size_t size, off_t at), (fd, data, size, at))
 
-int fsync(int fd) { return fails(fd, SYNCS) ? -1 : REAL(fsync)(fd); }
-int fdatasync(int fd) { return fails(fd, SYNCS) ? -1 : REAL(fdatasync)(fd); }
+static int sync_fails(int fd)
+{
+    struct stat st;
+    if (!how || fstat(fd, &st) || !S_ISREG(st.st_mode))
+        return 0;
+    tell(".synced");
+    return fails(fd, SYNCS);
+}
+
+int fsync(int fd) { return sync_fails(fd) ? -1 : REAL(fsync)(fd); }
+int fdatasync(int fd) { return sync_fails(fd) ? -1 : REAL(fdatasync)(fd); }
 int ftruncate(int fd, off_t size) { return fails(fd, SYNCS) ? -1 : REAL(ftruncate)(fd, size); }
 int fallocate(int fd, int mode, off_t at, off_t size) { return fails(fd, NAMES) ? -1 : REAL(fallocate)(fd, mode, at, size); }
 int rename(const char *from, const char *to) { return fails_at_path(to, NAMES) ? -1 : REAL(rename)(from, to); }
@@ -126,7 +140,7 @@ static int no_memory(void)
 {
     if (how != MEMORY || ++calls != fail_at)
         return 0;
-    tell();
+    tell("");
     errno = ENOMEM;
     return 1;
 }
