@@ -77,7 +77,9 @@ typedef struct vb_model_options {
 
 /* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index), or a GGUF file
  * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for those that are copied: see the options; and what a GGUF file
- * holds transposed. options may be NULL. Close it after its last session. */
+ * holds transposed. A mapped file must not be cut short while the model is open: reading what is gone raises SIGBUS, as with every
+ * mapped file, and the library installs no handler (the command does: it names the file and exits). options may be NULL. Close it after
+ * its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 

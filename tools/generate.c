@@ -90,7 +90,7 @@ const struct command command_generate = {
     "  --cache-tokens N       of --prompts: tokens that the cache holds for all together (N times the longest with what it may\n"
     "                         become); when it is full the youngest waits, and is computed again\n"
     "  --session FILE         go on from a saved session (verbatim session --help), with the prompt, if there is one, behind it\n"
-    "  --save-session FILE    save the session when the text is done; one that exists is not replaced without --force\n"
+    "  --save-session FILE    save the session when the text is done; a file that exists is replaced only with --force\n"
     "  --without-hidden       save it without hidden rows\n"
     "  -n N                   new tokens at most (128)\n"
     "  --ignore-eos           go on after an end token\n"
@@ -133,7 +133,7 @@ const struct command command_generate = {
     "                         draft, draft_tokens, draft_topk, acceptance, lossy, stats\n"
     "  --logprobs N           with --json: `logprobs`, for each token its log-probability and the N likeliest tokens'\n"
     "                         (0 to 1000), from the logits it was chosen from, before temperature, top-k and top-p\n\n"
-    "Ctrl-C ends the text after the current token, with its statistics (finish_reason `interrupted`) and exit code 130.\n",
+    "Ctrl-C ends the text before the next layer of the model, with its statistics (finish_reason `interrupted`) and exit code 130.\n",
     TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_SAVE_AFTER | TAKES_PROMPTS,
     run};
