@@ -76,6 +76,7 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
+## make check           before a commit: a minute of the tests, installs nothing
 ## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
@@ -83,6 +84,7 @@ help:
 ## make mistakes        named mistakes, each switched on: does the test that must notice it?
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
 ## make fuzz            time-boxed fuzzing of what parses files
+## make docs            are the documents true? names, links, the commands of the tour
 ## make layers          who includes and calls whom, against tools/scripts/layers.table
 ## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)

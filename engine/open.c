@@ -74,11 +74,11 @@ int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *a
 
 void vb_tokenizer_close(vb_tokenizer *tokenizer) { tokenizer_close(tokenizer); }
 
-int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
-              vb_error *err)
+static int encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int parse_special, int32_t *ids, size_t room,
+                  size_t *count, vb_error *err)
 {
     int32_t *all;
-    int code = tokenizer_encode(tokenizer, text, size, 1, &all, count, err);
+    int code = tokenizer_encode(tokenizer, text, size, parse_special, &all, count, err);
     if (code)
         return code;
     if (*count) /* with none, ids may be NULL */
@@ -87,10 +87,23 @@ int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int3
     return VB_OK;
 }
 
+int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
+              vb_error *err)
+{
+    return encode(tokenizer, text, size, 1, ids, room, count, err);
+}
+
+int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
+                    vb_error *err)
+{
+    return encode(tokenizer, text, size, 0, ids, room, count, err);
+}
+
 const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size)
 {
     return tokenizer_piece(tokenizer, id, size);
 }
 
 int32_t vb_bos_token(const vb_tokenizer *tokenizer) { return tokenizer_bos(tokenizer); }
+int32_t vb_tokenizer_size(const vb_tokenizer *tokenizer) { return tokenizer_size(tokenizer); }
 int vb_add_bos(const vb_tokenizer *tokenizer) { return tokenizer_add_bos(tokenizer); }

@@ -5,7 +5,7 @@
  *     o[h,c]     = sum_j softmax_j(s) row_j[c]
  *     y[h,v]     = sum_c W_uv[h,v,c] o[h,c]
  *
- * Order (rule 4 of the contract): q_abs by kernel fma_rows, n ascending; s_j one rule-1 dot of c+r numbers and one
+ * Order (docs/ARITHMETIC.md, rule 4): q_abs by kernel fma_rows, n ascending; s_j one rule-1 dot of c+r numbers and one
  * product. j is the token's index in its own timeline, whatever slot holds its row. Blocks of 256 at absolute j: m_b,
  * p_j = exp(s_j - m_b), l_b by kernel softmax_block; o_b[c] by fma_rows, j ascending. Over blocks ascending, with
  * M = max m_b and e_b = exp(m_b - M): L = fma(e_b, l_b, L), o[c] = fma(e_b, o_b[c], o[c]), both from +0; then o / L.

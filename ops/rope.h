@@ -6,7 +6,7 @@
  *   p: position   f_i = theta^(-2i/r), under YaRN a blend of f_i and f_i / factor   a: YaRN's factor on cos and sin
  *
  * Angles, frequencies, cos and sin are double, by SLEEF; c_i and s_i are rounded to f32 once. With `interleave` 0 the
- * pairs are (i, i + r/2). (Su et al. 2021; Peng et al. 2023, YaRN; SEMANTICS "Attention" of the house's notes: ramp
+ * pairs are (i, i + r/2). (Su et al. 2021; Peng et al. 2023, YaRN; docs/SEMANTICS.md, "Attention (MLA)": ramp
  * between floor and ceil of the correction dims, ends clamped to [0, r-1], equal ends: high + 0.001.) */
 #ifndef VB_ROPE_H
 #define VB_ROPE_H

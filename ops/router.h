@@ -4,7 +4,7 @@
  *     the topk_group best groups stay; the best choices in them are taken; weights are the *unbiased* s.
  * V2: s = softmax(logits); a group scores its best s (group_limited_greedy), or there are no groups (greedy).
  *
- * Order (rule 7): every comparison is value descending, then index ascending; -0 equals +0; NaN ranks lowest. softmax
+ * Order (docs/ARITHMETIC.md, rule 7): every comparison is value descending, then index ascending; -0 equals +0; NaN ranks lowest. softmax
  * is rule 4's m, p, l in blocks of 256, then (p e_b) / L. Sums over chosen experts go in ascending expert index.
  * Weights: sigmoid with norm_topk_prob (s / sum) * factor, two roundings; without, s * factor; softmax with
  * norm_topk_prob s / sum (not scaled, as Hugging Face does); without, s * factor. */

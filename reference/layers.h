@@ -5,7 +5,7 @@
 #include "reference/reference.h"
 #include "reference/weights.h"
 
-/* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: SEMANTICS; capitals are
+/* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: docs/SEMANTICS.md; capitals are
  * extents, W the widest MLP, X experts per token, G groups. */
 struct run {
     const struct reference *r;

@@ -18,7 +18,7 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
     size_t N = (size_t)c->qk_nope_head_dim, R = (size_t)c->qk_rope_head_dim, V = (size_t)c->v_head_dim;
     size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
     size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
-    size_t W = max((size_t)c->intermediate_size, max(1, (size_t)c->n_shared_experts) * moe);
+    size_t W = max(config_has_layers(c, 0) ? (size_t)c->intermediate_size : 1, config_has_layers(c, 1) ? max(1, (size_t)c->n_shared_experts) * moe : 1);
     size_t widest = max(max(max(2 * D, W), N), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
         {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},

@@ -87,7 +87,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
-/* What is proposed after tok[0..N-1] = tokens and tok[N] = next (SEMANTICS, "MTP module k" and "State"): drafts [K]
+/* What is proposed after tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and "State"): drafts [K]
  * predict tok[N+1..N+K]; draft_logits [K,V], row k the one that chose drafts[k], may be NULL. K is 0..VB_MAX_DRAFT.
  * A model without MTP modules is VB_BAD_ARGUMENT, a draft logit that is not finite VB_NOT_FINITE. */
 int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,

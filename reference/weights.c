@@ -1,4 +1,4 @@
-/* reference/weights.c -- decoding, and the binding of names to places: the table of SEMANTICS, "Checkpoint". */
+/* reference/weights.c -- decoding, and the binding of names to places: the table of docs/SEMANTICS.md, "Checkpoint". */
 #include "reference/weights.h"
 #include "reference/reference.h"
 

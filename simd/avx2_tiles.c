@@ -5,24 +5,36 @@
  * fold, so the order of the halves is free. */
 #include "simd/avx2.h"
 
-#define TOKENS 3
+#define TOKENS 4
 #define in_register(v) __asm__("" : "+x"(v))
+#ifdef REGS
+#define IN_REG in_register(odd); in_register(even);
+#else
+#define IN_REG
+#endif
 
-/* the odd or even weights of one half of a chunk */
-ALWAYS_INLINE __m256 odd_weights(enum tile_source source, const char *w, size_t half)
+/* the odd and the even weights of one half of a chunk; of BF16 both from one load */
+struct weights {
+    __m256 odd, even;
+};
+
+ALWAYS_INLINE struct weights weights_of(enum tile_source source, const char *w, size_t half)
 {
     const float *f = (const float *)(const void *)w;
-    if (source == FROM_BF16)
-        return odd_bf16(_mm256_loadu_si256((const void *)(w + 32 * half)));
-    return source == FROM_F32 ? odd_f32(f + 16 * half) : _mm256_loadu_ps(f + 8 * half);
+    if (source == FROM_BF16) {
+        __m256i words = _mm256_loadu_si256((const void *)(w + 32 * half));
+        return (struct weights){odd_bf16(words), even_bf16(words)};
+    }
+    if (source == FROM_F32)
+        return (struct weights){odd_f32(f + 16 * half), even_f32(f + 16 * half)};
+    return (struct weights){_mm256_loadu_ps(f + 8 * half), _mm256_loadu_ps(f + 16 + 8 * half)};
 }
 
-ALWAYS_INLINE __m256 even_weights(enum tile_source source, const char *w, size_t half)
+ALWAYS_INLINE void prefetch_weights(enum tile_source source, const char *w, size_t ahead)
 {
-    const float *f = (const float *)(const void *)w;
-    if (source == FROM_BF16)
-        return even_bf16(_mm256_loadu_si256((const void *)(w + 32 * half)));
-    return source == FROM_F32 ? even_f32(f + 16 * half) : _mm256_loadu_ps(f + 16 + 8 * half);
+    _mm_prefetch(w + ahead, _MM_HINT_T0);
+    if (source != FROM_BF16)
+        _mm_prefetch(w + ahead + 64, _MM_HINT_T0);
 }
 
 /* four rows' sums (lanes l and l+8 added already) to four numbers */
@@ -35,94 +47,142 @@ ALWAYS_INLINE __m128 fold_rows(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
 
-/* a[r][t * halves + i] += the odd or the even weights of half `half + i` of a chunk; two rows at a time */
-ALWAYS_INLINE void add_products(__m256 a[TILE_ROWS][TOKENS], enum tile_source source, int T, int halves, int i,
-                                const char *const w[TILE_ROWS], size_t half, int odd, const float *x, size_t ldx)
+/* the first `count` of four numbers to places in y */
+ALWAYS_INLINE void put_sums(float *y, const size_t place[4], int count, __m128 sums, int first)
 {
+    float s[4];
+    _mm_storeu_ps(s, sums);
     UNROLL
-    for (int r = 0; r < TILE_ROWS; r += 2) {
-        __m256 h0 = odd ? odd_weights(source, w[r], half) : even_weights(source, w[r], half);
-        __m256 h1 = odd ? odd_weights(source, w[r + 1], half) : even_weights(source, w[r + 1], half);
-        UNROLL
-        for (int t = 0; t < T; t++) {
-            __m256 u = _mm256_loadu_ps(x + (size_t)t * ldx);
-            in_register(u);
-            a[r][t * halves + i] = _mm256_fmadd_ps(h0, u, a[r][t * halves + i]);
-            a[r + 1][t * halves + i] = _mm256_fmadd_ps(h1, u, a[r + 1][t * halves + i]);
-        }
-    }
+    for (int i = 0; i < count; i++)
+        put_sum(y + place[i], s[i], first);
 }
 
-/* T tokens, `halves` halves at once: a[r][t * halves + half] */
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, int halves, float (*sums)[TILE_ROWS], const struct tile *p)
+/* Four rows by one token, both halves of their sums: what memory or the decoding of weights bounds. */
+ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p, size_t i)
 {
-    __m256 low[TILE_ROWS][TOKENS], a[TILE_ROWS][TOKENS];
-    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
-
-    for (size_t half = 0; half < 2; half += (size_t)halves) {
-        const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
-        const float *x = p->x + 8 * half;
+    const size_t size = source == FROM_BF16 ? 64 : 128, at = i * p->w_next;
+    const char *w[TILE_ROWS];
+    const float *x = p->x;
+    __m256 a[TILE_ROWS][2], sum[TILE_ROWS];
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++) {
+        w[r] = (const char *)p->w[r] + at;
+        a[r][0] = a[r][1] = _mm256_setzero_ps();
+    }
+    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
         UNROLL
-        for (int r = 0; r < TILE_ROWS; r++)
-            UNROLL
-            for (int i = 0; i < T * halves; i++)
-                a[r][i] = _mm256_setzero_ps();
-        for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
-            UNROLL
-            for (int i = 0; i < halves; i++) {
-                add_products(a, source, T, halves, i, w, half + (size_t)i, 1, x + 8 * i, ldx);
-                add_products(a, source, T, halves, i, w, half + (size_t)i, 0, x + 16 + 8 * i, ldx);
-            }
+        for (int half = 0; half < 2; half++) {
+            __m256 odd = _mm256_loadu_ps(x + 8 * half), even = _mm256_loadu_ps(x + 16 + 8 * half);
+            in_register(odd);
+            in_register(even);
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                _mm_prefetch(w[r] + prefetch, _MM_HINT_T0);
-                if (source != FROM_BF16)
-                    _mm_prefetch(w[r] + prefetch + 64, _MM_HINT_T0);
-                w[r] += source == FROM_BF16 ? 64 : 128;
+                struct weights h = weights_of(source, w[r], (size_t)half);
+                a[r][half] = _mm256_fmadd_ps(h.odd, odd, a[r][half]);
+                a[r][half] = _mm256_fmadd_ps(h.even, even, a[r][half]);
             }
         }
-        if (halves == 1 && half == 0)
-            UNROLL
-            for (int t = 0; t < T; t++)
-                UNROLL
-                for (int r = 0; r < TILE_ROWS; r++)
-                    low[r][t] = a[r][t];
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++) {
+            prefetch_weights(source, w[r], p->prefetch);
+            w[r] += size;
+        }
     }
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++)
+        sum[r] = _mm256_add_ps(a[r][0], a[r][1]);
+    put_sums(p->y + i * p->y_next, (size_t[]){0, p->y_row, 2 * p->y_row, 3 * p->y_row}, 4, fold_rows(sum[0], sum[1], sum[2], sum[3]),
+             p->first);
+}
 
+/* a[r][t] = half the sums of two rows by T tokens */
+ALWAYS_INLINE void half_of_pair(enum tile_source source, int T, __m256 a[2][TOKENS], const char *w0, const char *w1,
+                                const struct tile *p, size_t half)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx, prefetch = p->prefetch;
+    const float *x = p->x + 8 * half;
+    UNROLL
+    for (int t = 0; t < T; t++)
+        a[0][t] = a[1][t] = _mm256_setzero_ps();
+    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK, w0 += size, w1 += size) {
+        struct weights h0 = weights_of(source, w0, half), h1 = weights_of(source, w1, half);
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            __m256 odd = _mm256_loadu_ps(x + (size_t)t * ldx), even = _mm256_loadu_ps(x + (size_t)t * ldx + 16);
+            IN_REG
+            a[0][t] = _mm256_fmadd_ps(h0.odd, odd, a[0][t]);
+            a[1][t] = _mm256_fmadd_ps(h1.odd, odd, a[1][t]);
+            a[0][t] = _mm256_fmadd_ps(h0.even, even, a[0][t]);
+            a[1][t] = _mm256_fmadd_ps(h1.even, even, a[1][t]);
+        }
+        if (half == 0) { /* the second time they are there */
+            prefetch_weights(source, w0, prefetch);
+            prefetch_weights(source, w1, prefetch);
+        }
+    }
+}
+
+/* Two rows by up to four tokens, one half of their sums and then the other: eight sums, and each word of weights is
+ * loaded once for its odd and its even element. */
+ALWAYS_INLINE void pair_of_rows(enum tile_source source, int T, const struct tile *p, size_t i, int r)
+{
+    const char *w0 = (const char *)p->w[r] + i * p->w_next, *w1 = (const char *)p->w[r + 1] + i * p->w_next;
+    float *y = p->y + i * p->y_next + (size_t)r * p->y_row;
+    size_t ldy = p->ldy, row = p->y_row;
+    __m256 a[2][TOKENS], b[2][TOKENS];
+    half_of_pair(source, T, a, w0, w1, p, 0);
+    half_of_pair(source, T, b, w0, w1, p, 1);
     UNROLL
     for (int t = 0; t < T; t++) {
-        __m256 b[TILE_ROWS];
-        UNROLL
-        for (int r = 0; r < TILE_ROWS; r++)
-            b[r] = halves == 2 ? _mm256_add_ps(a[r][0], a[r][1]) : _mm256_add_ps(low[r][t], a[r][t]);
-        _mm_storeu_ps(sums[t], fold_rows(b[0], b[1], b[2], b[3]));
+        a[0][t] = _mm256_add_ps(a[0][t], b[0][t]);
+        a[1][t] = _mm256_add_ps(a[1][t], b[1][t]);
     }
+    if (T == 2) {
+        put_sums(y, (size_t[]){0, ldy, row, row + ldy}, 4, fold_rows(a[0][0], a[0][1], a[1][0], a[1][1]), p->first);
+        return;
+    }
+    UNROLL
+    for (int j = 0; j < 2; j++)
+        put_sums(y + (size_t)j * row, (size_t[]){0, ldy, 2 * ldy, 3 * ldy}, T, fold_rows(a[j][0], a[j][1], a[j][2], a[j][T - 1]), p->first);
 }
 
-ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tiles_of(enum tile_source source, int T, const struct tile *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (T == 1)
+            one_token(source, p, i);
+        else
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r += 2)
+                pair_of_rows(source, T, p, i, r);
+}
+
+ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
 {
     switch (T) {
-    case 1: tile_of(source, 1, 2, sums, p); break;
-    case 2: tile_of(source, 2, 1, sums, p); break;
-    default: tile_of(source, 3, 1, sums, p);
+    case 1: tiles_of(source, 1, p); break;
+    case 2: tiles_of(source, 2, p); break;
+    case 3: tiles_of(source, 3, p); break;
+    default: tiles_of(source, 4, p);
     }
 }
 
-static void tile(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+static void tile(size_t T, const struct tile *p)
 {
     switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, sums, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, sums, T, p); break;
-    default: tile_from(FROM_PACKED, sums, T, p);
+    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
+    case FROM_F32: tile_from(FROM_F32, T, p); break;
+    default: tile_from(FROM_PACKED, T, p);
     }
 }
+
 
 /* STRIP columns, eight or twelve registers of sums at a time */
 ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, const char *w, size_t pitch,
                             size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
 {
     enum { VECTORS = STRIP / 8 };
-    const int vectors = T == 1 ? VECTORS : VECTORS / 2, size = source == FROM_BF16 ? 2 : 4;
+    const int vectors = T == 1 ? VECTORS : T == 4 ? VECTORS / 4 : VECTORS / 2, size = source == FROM_BF16 ? 2 : 4;
     for (int c = 0; c < STRIP; c += 8 * vectors) {
         __m256 a[TOKENS][VECTORS];
         UNROLL
@@ -161,7 +221,8 @@ ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, siz
     switch (T) {
     case 1: strip_of(source, 1, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
     case 2: strip_of(source, 2, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    default: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    case 3: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
+    default: strip_of(source, 4, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
     }
 }
 

@@ -6,17 +6,20 @@
  * of 2^-126. Rows with a smaller weight take the fmas of avx512_tiles.c. */
 #include "simd/avx512.h"
 
-ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p)
+/* the tile whose weights are `at` bytes behind those of the first */
+ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p, size_t at)
 {
-    const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+    const char *w[TILE_ROWS];
     const uint16_t *x = p->narrow;
     size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS];
     UNROLL
-    for (int r = 0; r < TILE_ROWS; r++)
+    for (int r = 0; r < TILE_ROWS; r++) {
+        w[r] = (const char *)p->w[r] + at;
         UNROLL
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
+    }
 
     for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
         __m512i h[TILE_ROWS];
@@ -38,15 +41,24 @@ ALWAYS_INLINE void tile_of(int T, float (*sums)[TILE_ROWS], const struct tile *p
     fold_tile(sums, a, T);
 }
 
-static void tile_bf16(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tiles_of(int T, const struct tile *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        float sums[8][TILE_ROWS];
+        tile_of(T, sums, p, i * p->w_next);
+        put_tile(p, i, T, sums);
+    }
+}
+
+static void tile_bf16(size_t T, const struct tile *p)
 {
     switch (T) {
-    case 1: tile_of(1, sums, p); break;
-    case 2: tile_of(2, sums, p); break;
-    case 3: tile_of(3, sums, p); break;
-    case 4: tile_of(4, sums, p); break;
-    case 5: tile_of(5, sums, p); break;
-    default: tile_of(6, sums, p);
+    case 1: tiles_of(1, p); break;
+    case 2: tiles_of(2, p); break;
+    case 3: tiles_of(3, p); break;
+    case 4: tiles_of(4, p); break;
+    case 5: tiles_of(5, p); break;
+    default: tiles_of(6, p);
     }
 }
 

@@ -19,17 +19,20 @@ ALWAYS_INLINE __m512 even_weights(enum tile_source source, const char *w)
     return source == FROM_F32 ? even_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f + 16);
 }
 
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p)
+/* the tile whose weights are `at` bytes behind those of the first */
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p, size_t at)
 {
-    const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+    const char *w[TILE_ROWS];
     const float *x = p->x;
     size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS], h[TILE_ROWS];
     UNROLL
-    for (int r = 0; r < TILE_ROWS; r++)
+    for (int r = 0; r < TILE_ROWS; r++) {
+        w[r] = (const char *)p->w[r] + at;
         UNROLL
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
+    }
 
     for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
         UNROLL
@@ -65,24 +68,33 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
     fold_tile(sums, a, T);
 }
 
-ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tiles_of(enum tile_source source, int T, const struct tile *p)
 {
-    switch (T) {
-    case 1: tile_of(source, 1, sums, p); break;
-    case 2: tile_of(source, 2, sums, p); break;
-    case 3: tile_of(source, 3, sums, p); break;
-    case 4: tile_of(source, 4, sums, p); break;
-    case 5: tile_of(source, 5, sums, p); break;
-    default: tile_of(source, 6, sums, p);
+    for (size_t i = 0; i < p->count; i++) {
+        float sums[8][TILE_ROWS];
+        tile_of(source, T, sums, p, i * p->w_next);
+        put_tile(p, i, T, sums);
     }
 }
 
-static void tile(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
+{
+    switch (T) {
+    case 1: tiles_of(source, 1, p); break;
+    case 2: tiles_of(source, 2, p); break;
+    case 3: tiles_of(source, 3, p); break;
+    case 4: tiles_of(source, 4, p); break;
+    case 5: tiles_of(source, 5, p); break;
+    default: tiles_of(source, 6, p);
+    }
+}
+
+static void tile(size_t T, const struct tile *p)
 {
     switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, sums, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, sums, T, p); break;
-    default: tile_from(FROM_PACKED, sums, T, p);
+    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
+    case FROM_F32: tile_from(FROM_F32, T, p); break;
+    default: tile_from(FROM_PACKED, T, p);
     }
 }
 

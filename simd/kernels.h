@@ -1,4 +1,4 @@
-/* simd/kernels.h -- the list of kernels, and the order of every sum. This file is the arithmetic contract.
+/* simd/kernels.h -- the list of kernels, and the order of every sum: the kernels' share of docs/ARITHMETIC.md, whose rules it cites.
  *
  * Every table (scalar, avx2, avx512, neon) returns the same bits for the same input; simd/scalar.c says in plain C
  * what they compute, checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,

@@ -31,20 +31,22 @@ ALWAYS_INLINE float32x4_t fold_rows(float32x4_t a, float32x4_t b, float32x4_t c,
     return vpaddq_f32(ab, cd);
 }
 
-/* T tokens, `quads` quads at once: a[r][t * quads + quad] */
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*sums)[TILE_ROWS], const struct tile *p)
+/* T tokens, `quads` quads at once: a[r][t * quads + quad]; weights `at` bytes behind those of the first tile */
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*sums)[TILE_ROWS], const struct tile *p, size_t at)
 {
     float32x4_t all[4][TILE_ROWS][TILE_TOKENS], a[TILE_ROWS][TILE_TOKENS];
     size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
 
     for (size_t quad = 0; quad < 4; quad += (size_t)quads) {
-        const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+        const char *w[TILE_ROWS];
         const float *x = p->x + 4 * quad;
         UNROLL
-        for (int r = 0; r < TILE_ROWS; r++)
+        for (int r = 0; r < TILE_ROWS; r++) {
+            w[r] = (const char *)p->w[r] + at;
             UNROLL
             for (int i = 0; i < T * quads; i++)
                 a[r][i] = vdupq_n_f32(0.0f);
+        }
         for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
             UNROLL
             for (int i = 0; i < quads; i++) {
@@ -97,24 +99,33 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*su
     }
 }
 
-ALWAYS_INLINE void tile_from(enum tile_source source, float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tiles_of(enum tile_source source, int T, int quads, const struct tile *p)
 {
-    switch (T) {
-    case 1: tile_of(source, 1, 4, sums, p); break;
-    case 2: tile_of(source, 2, 2, sums, p); break;
-    case 3: tile_of(source, 3, 2, sums, p); break;
-    case 4: tile_of(source, 4, 1, sums, p); break;
-    case 5: tile_of(source, 5, 1, sums, p); break;
-    default: tile_of(source, 6, 1, sums, p);
+    for (size_t i = 0; i < p->count; i++) {
+        float sums[TILE_TOKENS][TILE_ROWS];
+        tile_of(source, T, quads, sums, p, i * p->w_next);
+        put_tile(p, i, T, sums);
     }
 }
 
-static void tile(float sums[][TILE_ROWS], size_t T, const struct tile *p)
+ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
+{
+    switch (T) {
+    case 1: tiles_of(source, 1, 4, p); break;
+    case 2: tiles_of(source, 2, 2, p); break;
+    case 3: tiles_of(source, 3, 2, p); break;
+    case 4: tiles_of(source, 4, 1, p); break;
+    case 5: tiles_of(source, 5, 1, p); break;
+    default: tiles_of(source, 6, 1, p);
+    }
+}
+
+static void tile(size_t T, const struct tile *p)
 {
     switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, sums, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, sums, T, p); break;
-    default: tile_from(FROM_PACKED, sums, T, p);
+    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
+    case FROM_F32: tile_from(FROM_F32, T, p); break;
+    default: tile_from(FROM_PACKED, T, p);
     }
 }
 

@@ -143,53 +143,105 @@ static inline void prefetch_tokens(const struct product *p, size_t t, size_t end
         __builtin_prefetch(p->narrow + t * p->ldx + k, 0, 2);
 }
 
-/* y [T, count], `step` apart, += the sums of a block; of the first block: = */
-static inline void add_block(float *y, size_t ldy, size_t step, float sums[][TILE_ROWS], size_t T, size_t count, int first)
+/* Rows of w in tiles: tile i takes rows n + i * next + r * apart, r < count. */
+struct tiles {
+    size_t n, tiles, next, apart, count;
+};
+
+/* Tiles of fewer than TILE_ROWS rows, one at a time: a row that is missing repeats the first, into sums that nobody takes. */
+static void multiply_cut(const struct vector_loops *v, struct tile *tile, size_t T, size_t tiles, size_t count)
 {
-    for (size_t t = 0; t < T; t++, y += ldy) {
-        if (step == 1 && count == TILE_ROWS) { /* the common case, side by side: a vector */
-            for (size_t r = 0; !first && r < TILE_ROWS; r++)
-                sums[t][r] = y[r] + sums[t][r];
-            memcpy(y, sums[t], sizeof sums[t]);
-            continue;
-        }
-        for (size_t r = 0; r < count; r++)
-            y[r * step] = first ? sums[t][r] : y[r * step] + sums[t][r];
+    void (*const work)(size_t, const struct tile *) = tile->narrow ? v->tile_bf16 : v->tile;
+    float sums[TILE_TOKENS][TILE_ROWS];
+    struct tile one = *tile;
+    for (size_t r = count; r < TILE_ROWS; r++)
+        one.w[r] = one.w[0];
+    one.y = sums[0], one.y_row = 1, one.ldy = TILE_ROWS, one.first = 1, one.count = 1;
+    for (size_t i = 0; i < tiles; i++) {
+        work(T, &one);
+        for (size_t t = 0; t < T; t++)
+            for (size_t r = 0; r < count; r++)
+                put_sum(tile->y + i * tile->y_next + r * tile->y_row + t * tile->ldy, sums[t][r], tile->first);
+        for (size_t r = 0; r < TILE_ROWS; r++)
+            one.w[r] = (const char *)one.w[r] + one.w_next;
     }
 }
 
-/* Rows n, n+step, ... (`rows` of them) times tokens t0..t1, over the whole of K. A panel holds the rows decoded. */
-static void multiply_rows(const struct product *p, size_t n, size_t rows, size_t step, size_t t0, size_t t1,
-                          float (*panel)[DOT_BLOCK])
+/* All tiles; where tokens are gathered, the next ones are prefetched meanwhile, up to t1. */
+static void multiply_tiles(const struct product *p, struct tile *tile, const struct tiles *rows, size_t t, size_t T, size_t t1,
+                           size_t k)
+{
+    if (rows->count < TILE_ROWS) {
+        multiply_cut(p->v, tile, T, rows->tiles, rows->count);
+    } else if (!tile->narrow) {
+        tile->count = rows->tiles;
+        p->v->tile(T, tile);
+    } else if (!p->many) {
+        tile->count = rows->tiles;
+        p->v->tile_bf16(T, tile);
+    } else {
+        struct tile one = *tile;
+        one.count = 1;
+        for (size_t i = 0; i < rows->tiles; i++, one.y += one.y_next) {
+            prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k + i % tile->chunks * DOT_CHUNK);
+            p->v->tile_bf16(T, &one);
+            for (size_t r = 0; r < TILE_ROWS; r++)
+                one.w[r] = (const char *)one.w[r] + one.w_next;
+        }
+    }
+}
+
+/* Those rows times tokens t0..t1, over the whole of K. A panel holds the rows decoded, tile by tile. */
+static void multiply_rows(const struct product *p, const struct tiles *rows, size_t t0, size_t t1, float (*panel)[DOT_BLOCK])
 {
     const struct weight_view *w = p->w;
     float copy[TILE_TOKENS][DOT_BLOCK] __attribute__((aligned(64)));
-    struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32};
-    tile.prefetch = p->decoded ? 0 : step > 1 || rows <= TILE_ROWS ? PREFETCH : TILE_ROWS * w->stride * weight_size(w->type);
+    struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32,
+                        .ldy = p->ldy, .y_row = rows->apart, .y_next = rows->next};
+    size_t row_bytes = w->stride * weight_size(w->type), whole = rows->next > 1 ? rows->next * row_bytes : 0;
+    tile.prefetch = p->decoded ? 0 : whole && rows->tiles > 1 ? whole : PREFETCH;
+    tile.w_next = p->decoded ? TILE_ROWS * sizeof panel[0] : rows->next * row_bytes;
 
     for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
         size_t length = min_size(w->cols - k, DOT_BLOCK);
         tile.chunks = packed_length(length) / DOT_CHUNK;
-        for (size_t r = 0; p->decoded && r < rows; r++)
-            decode_run(p->v, panel[r], w, n + r * step, k, length, 1);
+        tile.first = k == 0;
+        for (size_t i = 0; p->decoded && i < rows->tiles; i++)
+            for (size_t r = 0; r < rows->count; r++)
+                decode_run(p->v, panel[i * TILE_ROWS + r], w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
+        for (size_t r = 0; r < rows->count; r++)
+            tile.w[r] = p->decoded ? (const void *)panel[r] : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
             size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
             T = (t1 - t + tiles_left - 1) / tiles_left;
             set_tokens(p, &tile, t, T, k, length, copy);
-            for (size_t first = 0; first < rows; first += TILE_ROWS) {
-                float sums[8][TILE_ROWS];
-                size_t count = min_size(rows - first, TILE_ROWS);
-                if (tile.narrow && p->many)
-                    prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k + first / TILE_ROWS % tile.chunks * DOT_CHUNK);
-                for (size_t r = 0; r < TILE_ROWS; r++) {
-                    size_t row = first + (r < count ? r : 0);
-                    tile.w[r] = p->decoded ? (const void *)panel[row] : weight_at(w, n + row * step, k);
-                }
-                (tile.narrow ? p->v->tile_bf16 : p->v->tile)(sums, T, &tile);
-                add_block(p->y + t * p->ldy + n + first * step, p->ldy, step, sums, T, count, k == 0);
-            }
+            tile.y = p->y + t * p->ldy + rows->n;
+            multiply_tiles(p, &tile, rows, t, T, t1, k);
         }
     }
+}
+
+/* Few tokens: four streams of rows, the last the shortest; tile i takes the i-th row of each. Rows of one block go all at
+ * once; longer ones, and those that are decoded, tile by tile, each read front to back. */
+static void multiply_streams(const struct product *p, size_t n0, size_t n1, size_t T, float (*panel)[DOT_BLOCK])
+{
+    size_t rows = n1 - n0, streams = (rows + TILE_ROWS - 1) / TILE_ROWS, at_once;
+    for (size_t i = 0; i < streams; i += at_once) {
+        size_t count = (rows - i + streams - 1) / streams; /* so many up to the end of the shorter streams, then one less */
+        size_t alike = rows % streams > i ? rows % streams - i : streams - i;
+        at_once = p->decoded || p->w->cols > DOT_BLOCK ? 1 : alike;
+        multiply_rows(p, &(struct tiles){n0 + i, at_once, 1, streams, count}, 0, T, panel);
+    }
+}
+
+/* Many tokens: rows that stay in the cache while tokens t0..t1 pass. */
+static void multiply_block(const struct product *p, size_t n, size_t rows, size_t t0, size_t t1, float (*panel)[DOT_BLOCK])
+{
+    size_t whole = rows / TILE_ROWS, rest = rows % TILE_ROWS;
+    if (whole)
+        multiply_rows(p, &(struct tiles){n, whole, TILE_ROWS, 1, TILE_ROWS}, t0, t1, panel);
+    if (rest)
+        multiply_rows(p, &(struct tiles){n + rows - rest, 1, TILE_ROWS, 1, rest}, t0, t1, panel);
 }
 
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
@@ -209,15 +261,13 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
             copy_tokens(tail, p->x + last, p->ldx, T, w->cols - last);
             p->tail = tail;
         }
-        size_t streams = (n1 - n0 + TILE_ROWS - 1) / TILE_ROWS; /* rows in each of four streams, the last the shortest */
-        for (size_t i = 0; i < streams && n0 + i < n1; i++)
-            multiply_rows(p, n0 + i, (n1 - n0 - i + streams - 1) / streams, streams, 0, T, panel);
+        multiply_streams(p, n0, n1, T, panel);
     } else {
         float panel[DECODED_ROWS][DOT_BLOCK];
         size_t rows = p->decoded ? DECODED_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
         for (size_t t = 0; t < T; t += tokens)
             for (size_t n = n0; n < n1; n += rows)
-                multiply_rows(p, n, min_size(rows, n1 - n), 1, t, min_size(T, t + tokens), panel);
+                multiply_block(p, n, min_size(rows, n1 - n), t, min_size(T, t + tokens), panel);
     }
 }
 

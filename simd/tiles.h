@@ -18,23 +18,30 @@
 /* How a tile or strip finds its weights: as stored, or decoded to f32 and (tiles only) packed like x. */
 enum tile_source { FROM_BF16, FROM_F32, FROM_PACKED };
 
+/* Tiles of the same tokens, one after another: a matrix of short rows takes thousands, so what a tile costs besides its
+ * sums is what such a matrix costs. */
 struct tile {
     enum tile_source source;
-    const void *w[TILE_ROWS]; /* each row at the first weight of the block */
+    size_t count;             /* tiles */
+    const void *w[TILE_ROWS]; /* each row of the first tile at the first weight of the block */
+    size_t w_next;            /* bytes from a row to the same row of the next tile */
     const float *x;           /* packed vectors, at the first number of the block; */
     const uint16_t *narrow;   /* or, for tile_bf16, narrow ones */
     size_t ldx, step;         /* numbers from one vector to the next, and from one chunk to the next */
     size_t chunks;            /* of 32 in this block, all whole */
     size_t prefetch;          /* how many bytes ahead of a row's weights the next useful ones lie */
+    float *y;                 /* the sum of row r and token t of tile i goes to y[i * y_next + r * y_row + t * ldy]: */
+    size_t y_next, y_row, ldy;
+    int first;                /* it is assigned; else added */
 };
 
 /* What an instruction set supplies. T = 1..tokens. */
 struct vector_loops {
     size_t tokens;
-    /* sums[t][r] = the block's sum for row r and token t; sums of tokens >= T may be written with anything */
-    void (*tile)(float sums[][TILE_ROWS], size_t T, const struct tile *tile);
+    /* the block's sums of all the tiles, for T tokens */
+    void (*tile)(size_t T, const struct tile *tile);
     /* the same of narrow vectors, FROM_BF16; weights are not tiny. NULL: they are widened for `tile` */
-    void (*tile_bf16)(float sums[][TILE_ROWS], size_t T, const struct tile *tile);
+    void (*tile_bf16)(size_t T, const struct tile *tile);
     /* y[t][c] = x[t][n] * w[n][c] fused into y (into +0 if first), n ascending, for STRIP columns; w natural,
      * `pitch` bytes from row to row; source FROM_BF16 or FROM_F32 */
     void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
@@ -65,6 +72,20 @@ static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+
+/* One sum to its place in y. */
+ALWAYS_INLINE void put_sum(float *y, float sum, int first) { *y = first ? sum : *y + sum; }
+
+/* Tile i's sums, sums[t][r], to their places. */
+ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)[TILE_ROWS])
+{
+    float *y = p->y + i * p->y_next;
+    UNROLL
+    for (int t = 0; t < T; t++, y += p->ldy)
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            put_sum(y + (size_t)r * p->y_row, sums[t][r], p->first);
+}
 
 /* An odd element is the upper half of a pair, an even one the lower: words of 32 bits, which the
  * compiler makes vectors of, once for each instruction set. */

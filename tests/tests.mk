@@ -58,7 +58,7 @@ SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
 
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
+SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
@@ -125,7 +125,7 @@ test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
-run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
+run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
@@ -149,8 +149,18 @@ checkasm: $(BUILD)/tests/checkasm
 checkasm-bench: $(BUILD)/tests/checkasm
 	$< --bench
 
+docs: all
+	tests/docs.py $(BUILD)
+
+# Before each commit: under a minute after a change of one line, and nothing is installed. `make test` is what counts.
+CHECKED := $(call programs,checkops_linear.c checkops_attention.c checkops_router.c test_sampler.c test_config.c test_template.c \
+           test_cli_errors.c)
+check: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(CHECKED)
+	@tests/run.sh -l $(BUILD)/logs "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    "test_bits:$(BUILD)/tests/test_bits 6" $(CHECKED)
+
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
+.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
         crossbuild crossbuild-programs older-cpus

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/model/conventions.h"
 #include "tools/conventions.h"
 
 #define MOST_SETTINGS 64
@@ -28,10 +27,10 @@ struct text {
 
 /* --- the list --- */
 
-static json_t *values_of(const struct convention_row *r)
+static json_t *values_of(const vb_convention *r)
 {
     json_t *values = json_array();
-    for (int v = 0; r->values[v]; v++)
+    for (int v = 0; v < VB_CONVENTION_VALUES && r->values[v]; v++)
         json_array_append_new(values, json_string(r->values[v]));
     return values;
 }
@@ -39,15 +38,14 @@ static json_t *values_of(const struct convention_row *r)
 static int list_json(void)
 {
     json_t *rows = json_array(), *systems = json_array();
-    for (size_t i = 0; convention_row(i); i++)
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", convention_row(i)->name, "of",
-                                              i < FIRST_TARGET_CONVENTION ? "draft" : "target", "values",
-                                              values_of(convention_row(i)), "who", convention_row(i)->who));
-    for (size_t i = 0; convention_preset(i); i++) {
-        const struct convention_preset *p = convention_preset(i);
-        json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p->name, "sets", p->list, "draft", p->draft,
-                                                 "evidence", p->evidence));
-    }
+    vb_convention r;
+    vb_system p;
+    for (size_t i = 0; vb_convention_at(i, &r); i++)
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", r.name, "of", r.changes_output ? "target" : "draft", "values",
+                                              values_of(&r), "who", r.who));
+    for (size_t i = 0; vb_system_at(i, &p); i++)
+        json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p.name, "sets", p.conventions, "draft", p.draft,
+                                                 "evidence", p.evidence));
     return cli_print_json(json_pack("{s:o,s:o}", "conventions", rows, "systems", systems));
 }
 
@@ -56,20 +54,21 @@ static int list(const struct cli *c)
     if (c->json)
         return list_json();
     puts("--convention NAME=VALUE,...; the first value is the default\n");
-    for (size_t i = 0; convention_row(i); i++) {
-        const struct convention_row *r = convention_row(i);
+    vb_convention r;
+    vb_system p;
+    for (size_t i = 0, of_target = 0; vb_convention_at(i, &r); i++) {
         char values[96] = "";
-        for (int v = 0; r->values[v]; v++)
-            snprintf(values + strlen(values), sizeof values - strlen(values), "%s%s", v ? ", " : "", r->values[v]);
-        if (i == 0 || i == FIRST_TARGET_CONVENTION)
-            puts(i ? "\nof the target: they change the output" : "of drafting: they change no output");
-        printf("  %-16s %-34s %s\n", r->name, values, r->who);
+        for (int v = 0; v < VB_CONVENTION_VALUES && r.values[v]; v++)
+            snprintf(values + strlen(values), sizeof values - strlen(values), "%s%s", v ? ", " : "", r.values[v]);
+        if (i == 0)
+            puts("of drafting: they change no output");
+        if (r.changes_output && !of_target++)
+            puts("\nof the target: they change the output");
+        printf("  %-16s %-34s %s\n", r.name, values, r.who);
     }
     puts("\n--as SYSTEM");
-    for (size_t i = 0; convention_preset(i); i++) {
-        const struct convention_preset *p = convention_preset(i);
-        printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p->name, *p->list ? p->list : "(the defaults)", "", p->draft, p->evidence);
-    }
+    for (size_t i = 0; vb_system_at(i, &p); i++)
+        printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p.name, *p.conventions ? p.conventions : "(the defaults)", "", p.draft, p.evidence);
     return EXIT_DONE;
 }
 
@@ -94,22 +93,17 @@ static size_t settings_of(const struct cli *c, struct setting *s)
     for (size_t m = 0; m < sizeof methods / sizeof *methods && !c->draft_given; m++)
         if (strcmp(methods[m], draft))
             add(s, &count, methods[m], "", 0);
-    for (size_t i = 0; convention_row(i); i++)
-        for (int v = 1; convention_row(i)->values[v]; v++) {
-            char list[96];
-            snprintf(list, sizeof list, "%s=%s", convention_row(i)->name, convention_row(i)->values[v]);
-            add(s, &count, draft, list, i >= FIRST_TARGET_CONVENTION);
+    vb_convention r;
+    vb_system p;
+    char list[96];
+    for (size_t i = 0; vb_convention_at(i, &r); i++)
+        for (int v = 1; v < VB_CONVENTION_VALUES && r.values[v]; v++) {
+            snprintf(list, sizeof list, "%s=%s", r.name, r.values[v]);
+            add(s, &count, draft, list, r.changes_output);
         }
-    for (size_t i = 0; convention_preset(i); i++) {
-        const struct convention_preset *p = convention_preset(i);
-        char list[96];
-        snprintf(list, sizeof list, "as=%s", p->name);
-        struct conventions set = {{0}};
-        int is_target = 0;
-        conventions_parse(&set, p->list, NULL);
-        for (size_t k = FIRST_TARGET_CONVENTION; k < CONVENTIONS; k++)
-            is_target |= set.value[k];
-        add(s, &count, c->draft_given || !strcmp(p->draft, "none") ? draft : p->draft, list, is_target);
+    for (size_t i = 0; vb_system_at(i, &p); i++) {
+        snprintf(list, sizeof list, "as=%s", p.name);
+        add(s, &count, c->draft_given || !strcmp(p.draft, "none") ? draft : p.draft, list, p.changes_output);
     }
     return count;
 }

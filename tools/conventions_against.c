@@ -8,13 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/model/conventions.h"
 #include "tools/conventions.h"
 #include "tools/diff/diff.h"
 
 #define MOST_SWEEPS 4
 #define ALIKE 1e-7 /* distances below this are one rounding of f32 */
 #define FAR 2.0    /* of rows that point elsewhere, and of choices that fell the other way */
+
+#define MOST_CONVENTIONS 32
+
+/* Of each convention the number of its value; 0 is the default. */
+struct choices {
+    unsigned char value[MOST_CONVENTIONS];
+};
 
 struct trial {
     size_t count, common; /* the dump's tensors; those that the model has too */
@@ -27,7 +33,7 @@ struct search {
     struct cli *c;
     int32_t *ids;
     size_t count;
-    struct conventions current;
+    struct choices current;
     struct trial best;
     size_t done;      /* trials, for progress */
 };
@@ -39,6 +45,13 @@ static void trial_close(struct trial *t)
     free(t->name);
     free(t->distance);
     *t = (struct trial){0};
+}
+
+static int layers_of(const vb_model *m)
+{
+    vb_model_facts facts;
+    vb_model_look(m, &facts);
+    return facts.layers;
 }
 
 /* The dump, read afresh since alignment changes it; layers: of the target, -1: not known. */
@@ -75,8 +88,19 @@ static void measure(struct trial *t, const struct comparison *r, const struct di
     }
 }
 
-/* The model under `conventions`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
-static int try(struct search *s, const struct conventions *conventions, struct trial *t, enum verdict *verdict, char *first,
+/* Those that differ from the defaults, as --convention takes them. */
+static void list_of(const struct choices *choices, char *list, size_t room)
+{
+    vb_convention c;
+    size_t used = 0;
+    *list = '\0';
+    for (size_t k = 0; vb_convention_at(k, &c) && used < room; k++)
+        if (choices->value[k])
+            used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", c.name, c.values[choices->value[k]]);
+}
+
+/* The model under `choices`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
+static int try(struct search *s, const struct choices *choices, struct trial *t, enum verdict *verdict, char *first,
                size_t room)
 {
     struct cli model = *s->c;
@@ -84,7 +108,7 @@ static int try(struct search *s, const struct conventions *conventions, struct t
     struct comparison r = {0};
     char list[sizeof model.conventions];
     *t = (struct trial){0};
-    conventions_list(conventions, list, sizeof list);
+    list_of(choices, list, sizeof list);
     model.model = NULL;
     model.tokenizer = NULL;
     model.as = model.names = model.taps = NULL;
@@ -93,11 +117,11 @@ static int try(struct search *s, const struct conventions *conventions, struct t
     model.tokens = NULL;
     int code = cli_open(&model);
     if (code == EXIT_DONE)
-        code = read_dump(s->c, &dump, model.model->config.num_hidden_layers);
+        code = read_dump(s->c, &dump, layers_of(model.model));
     if (code == EXIT_DONE)
         code = diff_dump(&model, s->ids, s->count, 0, 0, &ours);
     if (code == EXIT_DONE) {
-        struct bounds apriori = {.arithmetic = DIFF_F32, .layers = model.model->config.num_hidden_layers};
+        struct bounds apriori = {.arithmetic = DIFF_F32, .layers = layers_of(model.model)};
         diff_align(&dump, &ours, s->c->layout_a, NULL);
         diff_compare(&r, &dump, &ours, verdict ? &apriori : NULL);
         measure(t, &r, &dump);
@@ -132,7 +156,7 @@ static double behind(const struct trial *one, const struct trial *other, size_t 
 /* The current conventions, with value v of convention k. */
 static int try_value(struct search *s, size_t k, unsigned char v, struct trial *t)
 {
-    struct conventions other = s->current;
+    struct choices other = s->current;
     other.value[k] = v;
     return try(s, &other, t, NULL, NULL, 0);
 }
@@ -140,8 +164,9 @@ static int try_value(struct search *s, size_t k, unsigned char v, struct trial *
 static int sweep(struct search *s, int *changed)
 {
     *changed = 0;
-    for (size_t k = 0; convention_row(k); k++)
-        for (unsigned char v = 0; convention_row(k)->values[v]; v++) {
+    vb_convention c;
+    for (size_t k = 0; vb_convention_at(k, &c); k++)
+        for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
             struct trial t;
             size_t at;
             if (v == s->current.value[k])
@@ -164,11 +189,11 @@ static int sweep(struct search *s, int *changed)
 /* What tells each convention: the alternative that comes nearest, and the tensor by which it lies behind. */
 static int tell(struct search *s, json_t *rows)
 {
-    for (size_t k = 0; convention_row(k); k++) {
-        const struct convention_row *row = convention_row(k);
+    vb_convention c;
+    for (size_t k = 0; vb_convention_at(k, &c); k++) {
         double least = INFINITY, here = 0, there = 0;
         char name[160] = "";
-        for (unsigned char v = 0; row->values[v]; v++) {
+        for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
             struct trial t;
             size_t at;
             if (v == s->current.value[k])
@@ -186,7 +211,7 @@ static int tell(struct search *s, json_t *rows)
             trial_close(&t);
         }
         int told = least > 1.0 && isfinite(least);
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o}", "name", row->name, "value", row->values[s->current.value[k]],
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o}", "name", c.name, "value", c.values[s->current.value[k]],
                                               "told", told, "by", told ? json_string(name) : json_null(), "distance",
                                               told ? json_real(here) : json_null(), "distance_otherwise",
                                               told ? json_real(there) : json_null()));
@@ -214,12 +239,15 @@ static void print(const json_t *rows, const char *list, enum verdict verdict, co
 
 int conventions_against(struct cli *c)
 {
-    struct search s = {.c = c, .current = c->model->config.conventions};
+    struct search s = {.c = c};
     struct diff_side dump = {0};
     enum verdict verdict = NOT_COMPARED;
     char first[160] = "", list[sizeof c->conventions];
     json_t *rows = json_array();
-    int changed = 1, code = read_dump(c, &dump, c->model->config.num_hidden_layers);
+    vb_convention convention;
+    for (size_t k = 0; vb_convention_at(k, &convention) && k < MOST_CONVENTIONS; k++)
+        s.current.value[k] = (unsigned char)vb_model_convention(c->model, k);
+    int changed = 1, code = read_dump(c, &dump, layers_of(c->model));
     if (code == EXIT_DONE && c->tokens) {
         code = cli_prompt(c, &s.ids, &s.count);
     } else if (code == EXIT_DONE && dump.token_count) {
@@ -249,7 +277,7 @@ int conventions_against(struct cli *c)
         trial_close(&last);
     }
     cli_progress("conventions", 1, 1);
-    conventions_list(&s.current, list, sizeof list);
+    list_of(&s.current, list, sizeof list);
     if (code == EXIT_DONE && c->json)
         code = cli_print_json(json_pack("{s:s,s:s,s:s,s:O}", "conventions", list, "verdict", verdict_name[verdict], "first", first, "rows",
                                         rows));

@@ -3,187 +3,109 @@
 
 #include "tools/cli/cli.h"
 
+static const char *text(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
+static double number(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
+static long long integer(const json_t *o, const char *key) { return (long long)json_integer_value(json_object_get(o, key)); }
+static int flag(const json_t *o, const char *key) { return json_is_true(json_object_get(o, key)); }
+static double megabytes(const json_t *o, const char *key) { return number(o, key) / 1e6; }
+
 /* Every key that counts, as it was read, or as the architecture's class has it when the file is silent. */
-static void print_config(const struct config *c)
+static void print_config(const json_t *model)
 {
-    const char *key;
-    char value[32];
-    int from_default;
-    printf("architecture        %s (%s)\n", c->architecture, c->model_type);
-    for (size_t i = 0; config_row(c, i, &key, value, &from_default); i++)
-        printf("  %-34s %s%s\n", key, value, from_default ? "  (default of the class)" : "");
-    printf("  %-34s %g, whatever rms_norm_eps says\n", "eps of q_a and kv_a_layernorm", c->latent_eps);
-    printf("  %-34s %s are rotated\n", "rope", c->rope_interleave ? "adjacent pairs" : "halves");
-    if (c->rope_yarn)
-        printf("  %-34s factor %g over %d positions, beta %g to %g, mscale %g, mscale_all_dim %g\n", "YaRN",
-               c->rope_factor, c->rope_original_max_position_embeddings, c->rope_beta_fast, c->rope_beta_slow,
-               c->rope_mscale, c->rope_mscale_all_dim);
-    if (c->fp8)
-        printf("  %-34s %dx%d\n", "fp8 weight_block_size", c->fp8_block_rows, c->fp8_block_cols);
-    if (c->no_groups)
+    const json_t *c = json_object_get(model, "config"), *yarn = json_object_get(c, "yarn"), *fp8 = json_object_get(c, "fp8_weight_block_size");
+    json_t *row;
+    size_t i;
+    printf("architecture        %s (%s)\n", text(model, "architecture"), text(model, "model_type"));
+    json_array_foreach(json_object_get(c, "keys"), i, row)
+        printf("  %-34s %s%s\n", text(row, "key"), text(row, "value"), flag(row, "default") ? "  (default of the class)" : "");
+    printf("  %-34s %g, whatever rms_norm_eps says\n", "eps of q_a and kv_a_layernorm", number(c, "latent_eps"));
+    printf("  %-34s %s are rotated\n", "rope", flag(c, "rope_halves") ? "halves" : "adjacent pairs");
+    if (!json_is_null(yarn))
+        printf("  %-34s factor %g over %lld positions, beta %g to %g, mscale %g, mscale_all_dim %g\n", "YaRN", number(yarn, "factor"),
+               integer(yarn, "original_max_position_embeddings"), number(yarn, "beta_fast"), number(yarn, "beta_slow"),
+               number(yarn, "mscale"), number(yarn, "mscale_all_dim"));
+    if (fp8)
+        printf("  %-34s %dx%d\n", "fp8 weight_block_size", (int)json_integer_value(json_array_get(fp8, 0)),
+               (int)json_integer_value(json_array_get(fp8, 1)));
+    if (flag(c, "no_groups"))
         printf("  %-34s the file %s\n", "groups", CLI_NO_GROUPS);
     printf("  %-34s", "end tokens");
-    for (int i = 0; i < c->num_eos; i++)
-        printf(" %d", c->eos_token_ids[i]);
-    puts(c->num_eos ? "" : " none");
-    printf("  %-34s %.17g\n", "attention scale", config_attention_scale_f64(c));
+    json_array_foreach(json_object_get(c, "end_tokens"), i, row)
+        printf(" %d", (int)json_integer_value(row));
+    puts(i ? "" : " none");
+    printf("  %-34s %.17g\n", "attention scale", number(c, "attention_scale"));
 }
 
-static size_t count_used(const struct checkpoint *k)
+static void print_parts(const json_t *model)
 {
-    size_t used = 0;
-    for (size_t i = 0; i < checkpoint_count(k); i++)
-        used += checkpoint_at(k, i)->taken != 0;
-    return used;
-}
-
-/* Bytes of each type, of all tensors. */
-static json_t *types_json(const struct checkpoint *k)
-{
-    json_t *types = json_object();
-    for (size_t i = 0; i < checkpoint_count(k); i++) {
-        const struct tensor *t = checkpoint_at(k, i);
-        json_int_t before = json_integer_value(json_object_get(types, t->dtype_name));
-        json_object_set_new(types, t->dtype_name, json_integer(before + (json_int_t)t->bytes));
-    }
-    return types;
-}
-
-static int print_json(const struct model *m)
-{
-    json_t *ignored = json_array();
-    const struct checkpoint *k = m->checkpoint;
-    for (size_t i = 0; i < checkpoint_count(k); i++) {
-        const struct tensor *t = checkpoint_at(k, i);
-        if (t->ignored)
-            json_array_append_new(ignored, json_pack("{s:s,s:s}", "name", t->name, "why", t->ignored));
-    }
-    json_t *out = json_pack("{s:s,s:I,s:I,s:i,s:{s:I,s:o}}", "architecture", m->config.architecture, "parameters",
-                            (json_int_t)model_parameters(m), "active_parameters", (json_int_t)model_active_parameters(m),
-                            "mtp_modules", m->num_mtp, "tensors", "used", (json_int_t)count_used(k), "ignored", ignored);
-    json_object_set_new(out, "types", types_json(k));
-    json_object_set_new(out, "rounded_bytes", json_integer((json_int_t)m->rounded_bytes));
-    json_object_set_new(out, "quantised_bytes", json_integer((json_int_t)m->quantised_bytes));
-    json_object_set_new(out, "repacked_bytes", json_integer((json_int_t)m->repacked_bytes));
-    json_object_set_new(out, "copy_seconds", json_real(m->copy_seconds));
-    return cli_print_json(out);
-}
-
-/* What a tensor belongs to, by its name; MTP layers are a part of their own. */
-static const char *part_of(const struct config *c, const char *name)
-{
-    static const struct {
-        const char *in_name, *part;
-    } parts[] = {{".mlp.experts.", "routed experts"}, {".mlp.shared_experts.", "shared experts"}, {".mlp.gate.", "routers"},
-                 {".mlp.", "dense layers"}, {".self_attn.", "attention"}, {"embed_tokens", "embedding"},
-                 {"lm_head", "output head"}};
-    int layer;
-    if (sscanf(name, "model.layers.%d.", &layer) == 1 && layer >= c->num_hidden_layers)
-        return "MTP layers";
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strstr(name, parts[i].in_name))
-            return parts[i].part;
-    return "norms";
-}
-
-struct part {
-    size_t tensors, bytes, count;
-    struct {
-        const char *name;
-        size_t bytes;
-    } types[16];
-};
-
-static void add_to_part(struct part *p, const struct tensor *t)
-{
-    size_t i = 0;
-    while (i < p->count && strcmp(p->types[i].name, t->dtype_name))
-        i++;
-    if (i == p->count && i < sizeof p->types / sizeof *p->types)
-        p->types[p->count++].name = t->dtype_name;
-    if (i < p->count)
-        p->types[i].bytes += t->bytes;
-    p->bytes += t->bytes;
-    p->tensors++;
-}
-
-static void print_part(const struct part *p, const char *name)
-{
-    printf("  %-18s%10.3f MB in %zu tensors:", name, (double)p->bytes / 1e6, p->tensors);
-    for (size_t i = 0; i < p->count; i++) {
-        printf("%s %s", i ? "," : "", p->types[i].name);
-        if (p->count > 1)
-            printf(" %.3f", (double)p->types[i].bytes / 1e6);
-    }
-    putchar('\n');
-}
-
-static void print_sizes(const struct model *m)
-{
-    static const char *const parts[] = {"embedding", "attention", "dense layers", "routers", "routed experts",
-                                        "shared experts", "norms", "output head", "MTP layers"};
-    const struct checkpoint *k = m->checkpoint;
-    for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
-        struct part part = {.count = 0};
-        for (size_t i = 0; i < checkpoint_count(k); i++)
-            if (!strcmp(part_of(&m->config, checkpoint_at(k, i)->name), parts[p]))
-                add_to_part(&part, checkpoint_at(k, i));
-        if (part.tensors)
-            print_part(&part, parts[p]);
+    json_t *part, *bytes;
+    const char *type;
+    size_t i;
+    json_array_foreach(json_object_get(model, "parts"), i, part) {
+        json_t *types = json_object_get(part, "types");
+        const char *comma = "";
+        printf("  %-18s%10.3f MB in %lld tensors:", text(part, "part"), megabytes(part, "bytes"), integer(part, "tensors"));
+        json_object_foreach(types, type, bytes) {
+            printf("%s %s", comma, type);
+            if (json_object_size(types) > 1)
+                printf(" %.3f", json_number_value(bytes) / 1e6);
+            comma = ",";
+        }
+        putchar('\n');
     }
 }
 
 /* Memory beside what is mapped. */
-static void print_copies(const struct model *m)
+static void print_copies(const json_t *model, const vb_model_facts *facts)
 {
-    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
-    const char *precision = precisions[m->config.precision];
-    if (checkpoint_copied(m->checkpoint))
-        printf("copied              %.1f MB: attn_k_b, stored transposed, %s\n", (double)checkpoint_copied(m->checkpoint) / 1e6,
+    const char *precision = text(model, "precision");
+    if (integer(model, "joined_bytes"))
+        printf("copied              %.1f MB: attn_k_b, stored transposed, %s\n", megabytes(model, "joined_bytes"),
                "and where neither is quantised with attn_v_b as kv_b_proj");
-    if (m->config.precision == PRECISION_BF16)
-        printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", (double)m->rounded_bytes / 1e6);
-    else if (m->config.precision != PRECISION_F32)
+    if (!strcmp(precision, "bf16"))
+        printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", megabytes(model, "rounded_bytes"));
+    else if (strcmp(precision, "f32"))
         printf("precision %-10s%.1f MB of matrices quantised to %s, beside what is mapped\n", precision,
-               (double)m->quantised_bytes / 1e6, m->config.precision == PRECISION_Q8 ? "Q8_0" : "Q4_0");
-    if (m->repacked_bytes)
-        printf("repacked            %.1f MB of Q8_0 and Q4_0, in place of what is mapped\n", (double)m->repacked_bytes / 1e6);
-    if (m->copied_bytes)
-        printf("  %.1f MB in %.2f s\n", (double)m->copied_bytes / 1e6, m->copy_seconds);
+               megabytes(model, "quantised_bytes"), !strcmp(precision, "q8") ? "Q8_0" : "Q4_0");
+    if (integer(model, "repacked_bytes"))
+        printf("repacked            %.1f MB of Q8_0 and Q4_0, in place of what is mapped\n", megabytes(model, "repacked_bytes"));
+    if (facts->copied_bytes)
+        printf("  %.1f MB in %.2f s\n", (double)facts->copied_bytes / 1e6, facts->copy_seconds);
 }
 
-static void print_mtp(const struct model *m)
+static const char *whose(const char *copy)
 {
-    static const char *const copies[] = {"the main model's", "its own, equal to the main model's", "its own, different"};
-    printf("MTP modules         %d%s\n", m->num_mtp,
-           m->num_mtp ? ": mtp-vanilla and mtp-eagle draft up to 15 tokens" : "; the mtp methods are refused");
-    if (m->num_mtp < m->config.num_nextn_predict_layers)
-        printf("  %s%s promises %d; the file has no others\n", config_origin(&m->config), m->config.gguf ? "" : " or its class",
-               m->config.num_nextn_predict_layers);
-    for (int k = 0; k < m->num_mtp; k++)
-        printf("  module %d: embed_tokens %s; shared_head.head %s\n", k, copies[model_mtp_copy(m, k, 0)],
-               copies[model_mtp_copy(m, k, 1)]);
+    return !strcmp(copy, "absent") ? "the main model's" : !strcmp(copy, "equal") ? "its own, equal to the main model's" : "its own, different";
 }
 
-static void print_report(const struct model *m)
+static void print_mtp(const json_t *model)
 {
-    const struct checkpoint *k = m->checkpoint;
-    size_t bytes = 0;
-    print_config(&m->config);
-    for (size_t i = 0; i < checkpoint_count(k); i++)
-        bytes += checkpoint_at(k, i)->bytes;
-    printf("parameters          %lld, of which a token touches %lld\n", (long long)model_parameters(m),
-           (long long)model_active_parameters(m));
-    print_mtp(m);
-    printf("tensors             %zu used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", count_used(k),
-           (double)(bytes - checkpoint_copied(k)) / 1e6, (double)m->widened_bytes / 1e3);
-    print_copies(m);
-    print_sizes(m);
-    for (size_t i = 0; i < checkpoint_count(k); i++) {
-        const struct tensor *t = checkpoint_at(k, i);
-        if (t->ignored)
-            printf("ignored             %s: %s\n", t->name, t->ignored);
-    }
+    const char *origin = text(json_object_get(model, "config"), "origin");
+    long long stored = integer(model, "mtp_modules"), promised = integer(model, "mtp_modules_promised");
+    json_t *module;
+    size_t k;
+    printf("MTP modules         %lld%s\n", stored, stored ? ": mtp-vanilla and mtp-eagle draft up to 15 tokens" : "; the mtp methods are refused");
+    if (stored < promised)
+        printf("  %s%s promises %lld; the file has no others\n", origin, strcmp(origin, "config.json") ? "" : " or its class", promised);
+    json_array_foreach(json_object_get(model, "mtp"), k, module)
+        printf("  module %zu: embed_tokens %s; shared_head.head %s\n", k, whose(text(module, "embed_tokens")),
+               whose(text(module, "shared_head.head")));
+}
+
+static void print_report(const json_t *model, const vb_model_facts *facts)
+{
+    const json_t *tensors = json_object_get(model, "tensors");
+    json_t *ignored;
+    size_t i;
+    print_config(model);
+    printf("parameters          %lld, of which a token touches %lld\n", integer(model, "parameters"), integer(model, "active_parameters"));
+    print_mtp(model);
+    printf("tensors             %lld used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", integer(tensors, "used"),
+           megabytes(model, "mapped_bytes"), number(model, "widened_bytes") / 1e3);
+    print_copies(model, facts);
+    print_parts(model);
+    json_array_foreach(json_object_get(tensors, "ignored"), i, ignored)
+        printf("ignored             %s: %s\n", text(ignored, "name"), text(ignored, "why"));
 }
 
 static void show_check(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
@@ -191,14 +113,24 @@ static void show_check(void *label, size_t done, size_t total) { cli_progress(la
 static int run(struct cli *c)
 {
     vb_error err;
+    vb_model_facts facts;
+    char *described;
     int code = cli_open(c);
     if (code != EXIT_DONE)
         return code;
-    if (c->check && model_check(c->model, show_check, "checking", &err))
+    if ((c->check && vb_model_check(c->model, show_check, "checking", &err)) || vb_model_describe(c->model, &described, &err))
         return cli_error(c, &err);
+    json_t *model = c->json ? NULL : json_loads(described, 0, NULL);
     if (c->json)
-        return print_json(c->model);
-    print_report(c->model);
+        puts(described);
+    vb_text_free(described);
+    if (c->json)
+        return EXIT_DONE;
+    if (!model)
+        return cli_fail(c, EXIT_OTHER, "no memory to describe the model");
+    vb_model_look(c->model, &facts);
+    print_report(model, &facts);
+    json_decref(model);
     if (c->check)
         puts("checked             every byte read, every weight finite");
     return EXIT_DONE;
@@ -212,6 +144,6 @@ const struct command command_inspect = {
     "  --check                read every byte: weights and scales must be finite; MTP copies are compared\n"
     "  --precision MODE       f32, bf16, q8 or q4: what opening the model in it rounds, quantises and copies (f32)\n"
     "  --repack WHETHER       on, off (on): off opens a file of quantised weights at once\n"
-    "  --json                 architecture, parameters, active_parameters, mtp_modules, rounded_bytes, quantised_bytes,\n"
-    "                         repacked_bytes, copy_seconds, tensors, types\n",
+    "  --json                 architecture, model_type, config, parameters, active_parameters, mtp_modules,\n"
+    "                         mtp_modules_promised, mtp, tensors, types, parts, precision, bytes of each kind of copy\n",
     TAKES_CHECK, run};

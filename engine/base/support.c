@@ -1,5 +1,7 @@
 /* engine/base/support.c -- errors, memory, whole files. */
 #include "engine/base/support.h"
+#include "engine/base/decimal.h"
+#include "engine/base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,13 +16,34 @@
 #define MOST_STREAMED ((size_t)1 << 30) /* bytes from a pipe: /dev/zero has no end */
 #define HUGE_PAGES ((size_t)8 << 20) /* bytes that are worth asking for them */
 
+/* Whole characters of a sentence that may hold anything: bytes that are not UTF-8 become U+FFFD, control characters '?'. */
+static void put_clean(char *out, size_t room, const char *sentence)
+{
+    char text[3 * (sizeof((vb_error *)0)->message + 4) + 12];
+    struct utf8_stream stream = {0};
+    size_t n = utf8_stream_push(&stream, sentence, strlen(sentence), text), used = 0, size;
+    if (strlen(sentence) < room - 1) /* else it was cut, maybe inside its last character */
+        n += utf8_stream_finish(&stream, text + n);
+    for (size_t i = 0; i < n; i += size) {
+        uint32_t c = utf8_at(text + i, &size);
+        int control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
+        if (used + size >= room)
+            break;
+        memcpy(out + used, control ? "?" : text + i, control ? 1 : size);
+        used += control ? 1 : size;
+    }
+    out[used] = '\0';
+}
+
 int vb_fail(vb_error *err, int code, const char *format, ...)
 {
     if (err) {
+        char sentence[sizeof err->message];
         va_list args;
         va_start(args, format);
-        vsnprintf(err->message, sizeof err->message, format, args);
+        decimal_vprint(sentence, sizeof sentence, format, args);
         va_end(args);
+        put_clean(err->message, sizeof err->message, sentence);
         err->code = code;
     }
     return code;

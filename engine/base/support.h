@@ -7,7 +7,8 @@
 #include <stdarg.h>
 
 /* Fills *err (may be NULL) and returns `code`, so that a failing function can say `return vb_fail(err, ...)`.
- * An error already set is overwritten. The sentence is cut at the size of vb_error.message. */
+ * An error already set is overwritten, and may be one of the arguments. The sentence is cut at the size of vb_error.message.
+ * Names from outside may be anything: what is not UTF-8 becomes U+FFFD, a control character '?'. */
 int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Memory of `a` (NULL, or with NULL functions: malloc). vb_alloc returns 64-byte aligned memory, zeroed, or NULL;

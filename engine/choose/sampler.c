@@ -1,4 +1,4 @@
-/* engine/choose/sampler.c -- rule 8: the order of every step, and of every sum. */
+/* engine/choose/sampler.c -- docs/ARITHMETIC.md, rule 8: the order of every step, and of every sum. */
 #include "engine/choose/sampler.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* engine/choose/sampler.h -- how the target's token is chosen from its row of logits (rule 8 of the contract).
+/* engine/choose/sampler.h -- how the target's token is chosen from its row of logits (docs/ARITHMETIC.md, rule 8).
  *
  * Order: logit bias; repetition penalty over prompt and output; minus presence, minus frequency * count over the
  * output; mask; then argmax at temperature 0, else z / T, top-k, top-p, min-p, and one random number that depends on

@@ -10,6 +10,7 @@
 #include "engine/base/utf8.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 }; /* llama.cpp's kinds of tokens */
 
@@ -27,12 +28,12 @@ static int read_json(const struct putting *s, const char *name, json_t **out)
 {
     const vb_allocator *a = &s->p->allocator;
     char *path = vb_path(a, s->dir, name), *text = NULL;
-    json_error_t why;
+    struct json_trouble why;
     size_t size;
     int rc = path ? VB_OK : gguf_no_memory(s->p->model, s->err);
     if (!rc && vb_file_exists(path) && !(rc = vb_read_file(a, path, &text, &size, s->err)) &&
-        !(*out = json_loadb(text, size, 0, &why)))
-        rc = vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", path, why.line, why.column, json_trouble(&why));
+        !(*out = json_load_any_number(text, size, 0, &why)))
+        rc = json_fail(&why, size, path, s->err);
     vb_free(a, text);
     vb_free(a, path);
     return rc;

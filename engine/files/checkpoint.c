@@ -77,23 +77,6 @@ int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err)
     return VB_OK;
 }
 
-static uint64_t hash(const char *s)
-{
-    uint64_t h = 14695981039346656037u;
-    while (*s)
-        h = (h ^ (unsigned char)*s++) * 1099511628211u;
-    return h ^ h >> 32;
-}
-
-/* The slot that holds this name, or the empty one where it belongs. */
-static uint32_t *find_slot(const struct checkpoint *c, const char *name)
-{
-    size_t i = hash(name) & c->slot_mask;
-    while (c->slots[i] && strcmp(c->tensors[c->slots[i] - 1].name, name))
-        i = (i + 1) & c->slot_mask;
-    return &c->slots[i];
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
@@ -101,19 +84,15 @@ static int by_name(const void *a, const void *b)
 
 int checkpoint_build_index(struct checkpoint *c, vb_error *err)
 {
-    size_t slots = 16;
-    while (slots < 2 * c->count)
-        slots *= 2;
-    if (c->count > UINT32_MAX - 1 || !(c->slots = vb_alloc(&c->allocator, slots, sizeof *c->slots)))
+    if (c->count > INT32_MAX || !names_make(&c->names, c->count, &c->allocator))
         return checkpoint_no_memory(c, err);
-    c->slot_mask = slots - 1;
     if (c->count)
         qsort(c->tensors, c->count, sizeof *c->tensors, by_name);
     for (size_t i = 0; i < c->count; i++) {
         struct tensor *t = &c->tensors[i];
         if (i && !strcmp(t->name, t[-1].name))
             return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is there twice, also in %s", t->file, t->name, t[-1].file);
-        *find_slot(c, t->name) = (uint32_t)(i + 1);
+        names_add(&c->names, t->name, strlen(t->name), (int32_t)i);
     }
     return VB_OK;
 }
@@ -147,7 +126,7 @@ void checkpoint_close(struct checkpoint *c)
         c->text = t->next;
         vb_free(&a, t);
     }
-    vb_free(&a, c->slots);
+    vb_free(&a, c->names.entries);
     vb_free(&a, c->tensors);
     vb_free(&a, c->dir);
     vb_free(&a, c);
@@ -333,7 +312,7 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
         rc = open_sharded(c, sharded, err);
     else
         rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
-    if (!rc && !c->slots)
+    if (!rc && !c->names.entries)
         rc = checkpoint_build_index(c, err);
     vb_free(a, sharded);
     vb_free(a, single);
@@ -346,18 +325,18 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
-    uint32_t i = *find_slot(c, name);
-    return i ? &c->tensors[i - 1] : NULL;
+    int32_t i = names_find(&c->names, name, strlen(name));
+    return i >= 0 ? &c->tensors[i] : NULL;
 }
 
 const struct tensor *checkpoint_take(struct checkpoint *c, const char *name)
 {
-    uint32_t i = *find_slot(c, name);
-    if (!i)
+    int32_t i = names_find(&c->names, name, strlen(name));
+    if (i < 0)
         return NULL;
-    assert(!c->tensors[i - 1].taken && !c->tensors[i - 1].ignored);
-    c->tensors[i - 1].taken++;
-    return &c->tensors[i - 1];
+    assert(!c->tensors[i].taken && !c->tensors[i].ignored);
+    c->tensors[i].taken++;
+    return &c->tensors[i];
 }
 
 void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why)

@@ -4,6 +4,7 @@
 
 #include "engine/files/checkpoint.h"
 #include "engine/base/mapping.h"
+#include "engine/base/names.h"
 
 struct checkpoint {
     vb_allocator allocator;
@@ -14,8 +15,7 @@ struct checkpoint {
     size_t copied;          /* bytes of them */
     struct tensor *tensors; /* sorted by name once complete */
     size_t count, room;
-    uint32_t *slots; /* open addressing: index + 1 of a tensor, or 0 */
-    size_t slot_mask;
+    struct name_table names; /* of tensors: their index */
 };
 
 int checkpoint_create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);

@@ -1,5 +1,6 @@
 /* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
+#include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
@@ -122,7 +123,7 @@ int config_number(const struct reader *r, const char *inside, const char *key, c
     if (kind == BOOLEAN)
         snprintf(wanted, sizeof wanted, "true or false");
     else
-        snprintf(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
+        decimal_print(wanted, sizeof wanted, "a %snumber from %.10g to %.10g", kind == INTEGER ? "whole " : "", least, most);
     return config_bad(r, inside, key, value, wanted);
 }
 
@@ -199,7 +200,7 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
         return 0;
     const void *at = (const char *)c + keys[i].offset;
     switch (keys[i].kind) {
-    case REAL: snprintf(value, 32, "%.10g", *(const double *)at); break;
+    case REAL: decimal_print(value, 32, "%.10g", *(const double *)at); break;
     case BOOLEAN: snprintf(value, 32, "%s", *(const int *)at ? "true" : "false"); break;
     case SCORING: snprintf(value, 32, "%s", scoring_names[c->scoring_func]); break;
     case TOPK: snprintf(value, 32, "%s", topk_names[c->topk_method]); break;
@@ -452,6 +453,14 @@ const char *config_origin(const struct config *c)
 int config_layer_is_moe(const struct config *c, int layer)
 {
     return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
+}
+
+int config_has_layers(const struct config *c, int moe)
+{
+    for (int layer = 0; layer < c->num_hidden_layers + c->num_nextn_predict_layers; layer++)
+        if (config_layer_is_moe(c, layer) == moe)
+            return 1;
+    return 0;
 }
 
 void config_follow(struct config *c, const struct conventions *conventions)

@@ -31,7 +31,7 @@ struct config {
     int qk_nope_head_dim;    /* n */
     int qk_rope_head_dim;    /* r, even */
     int v_head_dim;          /* v */
-    double latent_eps;       /* of q_a_layernorm and kv_a_layernorm: 1e-6, whatever rms_norm_eps says (SEMANTICS: latent-eps) */
+    double latent_eps;       /* of q_a_layernorm and kv_a_layernorm: 1e-6, whatever rms_norm_eps says (docs/SEMANTICS.md, "Conventions": latent-eps) */
 
     double rope_theta;
     int rope_interleave; /* 1: adjacent pairs (2i, 2i+1) are rotated; 0: halves (i, i + r/2) */
@@ -88,6 +88,8 @@ const char *config_origin(const struct config *c);
 
 /* Whether layer L (main, or MTP from num_hidden_layers on) has experts. */
 int config_layer_is_moe(const struct config *c, int layer);
+/* Whether any layer, MTP modules included, is of the kind: what the others alone use may be of any size. */
+int config_has_layers(const struct config *c, int moe);
 
 /* Takes the conventions over, and what follows from them for the values above (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
@@ -95,7 +97,7 @@ void config_follow(struct config *c, const struct conventions *conventions);
 /* "f32", "bf16", "q8" or "q4"; NULL: f32. VB_BAD_ARGUMENT names the known ones. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
-/* (n+r)^-1/2, times m^2 under YaRN (SEMANTICS, Attention), in double, rounded once to f32. */
+/* (n+r)^-1/2, times m^2 under YaRN (docs/SEMANTICS.md, "Attention (MLA)"), in double, rounded once to f32. */
 float config_attention_scale(const struct config *c);
 /* the same before rounding: s = 1 / sqrt(n + r), m = 0.1 * mscale_all_dim * ln(factor) + 1, (s * m) * m */
 double config_attention_scale_f64(const struct config *c);

@@ -7,6 +7,7 @@
 #include "engine/files/gguf.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define PREFIX "deepseek2."
 

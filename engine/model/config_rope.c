@@ -1,4 +1,5 @@
 /* engine/model/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
+#include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 
 #include "ops/mistake.h"
@@ -47,7 +48,7 @@ static int read_yarn(const struct reader *r, const json_t *rope, const char *ins
     const json_t *attention = json_object_get(rope, "attention_factor"), *truncate = json_object_get(rope, "truncate");
     double computed = yarn_m(c->rope_factor, c->rope_mscale) / yarn_m(c->rope_factor, c->rope_mscale_all_dim);
     char known[64];
-    snprintf(known, sizeof known, "m(mscale) / m(mscale_all_dim), here %.17g", computed);
+    decimal_print(known, sizeof known, "m(mscale) / m(mscale_all_dim), here %.17g", computed);
     if (attention && !json_is_null(attention) && !(json_is_number(attention) && json_number_value(attention) == computed))
         return config_unsupported(r, inside, "attention_factor", attention, known);
     if (truncate && !json_is_true(truncate))

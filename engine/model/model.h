@@ -9,7 +9,7 @@
 #include "engine/model/config.h"
 #include "simd/kernels.h"
 
-struct mla {                                  /* multi-head latent attention, SEMANTICS "Attention (MLA)" */
+struct mla {                                  /* multi-head latent attention, docs/SEMANTICS.md, "Attention (MLA)" */
     struct weight_view q_proj;                /* [H(n+r), d], when q_lora_rank is 0 */
     struct weight_view q_a_proj, q_b_proj;    /* [q, d], [H(n+r), q] else */
     const float *q_a_layernorm;               /* [q] */
@@ -41,7 +41,7 @@ struct layer {
     struct moe moe; /* the others */
 };
 
-struct mtp_module {                           /* SEMANTICS "MTP module k" */
+struct mtp_module {                           /* docs/SEMANTICS.md, "MTP module k" */
     const float *enorm, *hnorm;               /* [d] */
     struct weight_view eh_proj;               /* [d, 2d], columns: embedding, then hidden */
     struct layer layer;

@@ -67,7 +67,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
 /* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y,
  * g = shared_head.norm(y), which its head takes; next: what the next depth takes, g or y (DRAFT_HIDDEN). All [S, d]; next may
- * be h. The cache has one layer. SEMANTICS "MTP module k". */
+ * be h. The cache has one layer. docs/SEMANTICS.md, "MTP module k". */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 

@@ -23,8 +23,9 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     struct attention attention = {.heads = H, .nope = (size_t)c->qk_nope_head_dim, .rope = (size_t)c->qk_rope_head_dim,
                                   .value = (size_t)c->v_head_dim, .latent = (size_t)c->kv_lora_rank};
     size_t bytes = larger(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
-    bytes = larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size));
-    if (c->n_routed_experts) {
+    if (config_has_layers(c, 0))
+        bytes = larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size));
+    if (config_has_layers(c, 1)) {
         size_t i = (size_t)c->moe_intermediate_size, shared = i * (size_t)c->n_shared_experts;
         struct router router = {.experts = (size_t)c->n_routed_experts, .groups = (size_t)c->n_group};
         bytes = larger(bytes, op_moe_scratch(S, d, i, shared, router.experts, (size_t)c->num_experts_per_tok));
@@ -48,7 +49,8 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
 {
     const struct config *c = &m->config;
     size_t d = (size_t)c->hidden_size, S = max_rows, H = (size_t)c->num_attention_heads;
-    size_t n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim, chosen = (size_t)c->num_experts_per_tok;
+    size_t n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
+    size_t experts = config_has_layers(c, 1) ? (size_t)c->n_routed_experts : 0, chosen = experts ? (size_t)c->num_experts_per_tok : 0;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
                              c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
 
@@ -75,7 +77,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->heads = take(w, S * H * (size_t)c->v_head_dim, sizeof(float));
     w->cos_sin = take(w, S * r, sizeof(float));
     w->concat = take(w, S * 2 * d, sizeof(float));
-    w->scores = take(w, S * (size_t)c->n_routed_experts, sizeof(float));
+    w->scores = take(w, S * experts, sizeof(float));
     w->weights = take(w, S * chosen, sizeof(float));
     w->experts = take(w, S * chosen, sizeof(int32_t));
     w->ids = take(w, S, sizeof(int32_t));

@@ -1,5 +1,6 @@
 /* engine/session/identity.c -- a model in some sixty lines. */
 #include "engine/session/identity.h"
+#include "engine/base/decimal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ static void add(struct lines *l, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(l->text + l->used, SESSION_TEXT_ROOM - l->used, format, args);
+    int n = decimal_vprint(l->text + l->used, SESSION_TEXT_ROOM - l->used, format, args);
     va_end(args);
     l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
 }

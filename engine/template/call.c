@@ -6,6 +6,7 @@
 #include "engine/template/template_internal.h"
 
 #define MOST_PARAMETERS 3
+#define BYTES_OF_JSON 512 /* what a value of a JSON text counts as, before it is read */
 
 /* arg[i]: what was given for parameter i; NULL: nothing. `on`: what a filter or a method is applied to. */
 typedef int call(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
@@ -64,12 +65,40 @@ static int integer(struct rendering *r, const char *of, const struct value *v, i
 
 /* ---- what filters and methods share -------------------------------------------------------------------------------- */
 
+static int in_set(struct text character, struct text set)
+{
+    for (size_t i = 0, size; i < set.n; i += size) {
+        text_character(set.s + i, &size);
+        if (size == character.n && !memcmp(set.s + i, character.s, size))
+            return 1;
+    }
+    return 0;
+}
+
+/* Each character may have to be compared with the whole set. */
+static int strip_set(struct rendering *r, struct text t, int left, int right, struct text set, struct value *out)
+{
+    int rc = VB_OK;
+    while (left && t.n && !(rc = run_steps(r, set.n)) && in_set(text_first(t), set)) {
+        size_t size = text_first(t).n;
+        t = (struct text){t.s + size, t.n - size};
+    }
+    while (!rc && right && t.n && !(rc = run_steps(r, set.n)) && in_set(text_last(t), set))
+        t.n -= text_last(t).n;
+    *out = value_string(t);
+    return rc;
+}
+
 static int strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right, struct value *out)
 {
+    int rc;
     if (set && set->type != V_NONE && set->type != V_STRING)
         return wrong_argument(r, name, *set, "a string");
-    *out = value_string(text_strip(on.s, left, right, set && set->type == V_STRING ? &set->s : NULL));
-    return run_steps(r, on.s.n * (set && set->type == V_STRING ? set->s.n : 1));
+    if (set && set->type == V_STRING)
+        return strip_set(r, on.s, left, right, set->s, out);
+    if (!(rc = run_steps(r, on.s.n)))
+        *out = value_string(text_strip(on.s, left, right));
+    return rc;
 }
 
 static int replace(struct rendering *r, struct value on, const struct value *const *arg, struct value *out)
@@ -138,14 +167,19 @@ CALL(filter_tojson)
 
 CALL(filter_from_json)
 {
-    json_error_t why;
-    json_t *json = on.type == V_STRING ? json_loadb(on.s.s, on.s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why) : NULL;
+    struct json_trouble why;
     int rc;
     if (on.type != V_STRING)
         return run_fail(r, "from_json takes a string, not %s", value_kind(on));
-    rc = json ? value_from_json(r, json, out)
-              : json_no_memory(&why) ? run_no_memory(r)
-                                     : run_fail(r, "from_json: line %d, column %d: %s", why.line, why.column, json_trouble(&why));
+    if ((rc = run_steps(r, on.s.n)) || (rc = run_steps(r, json_values(on.s.s, on.s.n) * BYTES_OF_JSON)))
+        return rc;
+    json_t *json = json_load(on.s.s, on.s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (json)
+        rc = value_from_json(r, json, out);
+    else if (why.no_memory)
+        rc = run_no_memory(r);
+    else
+        rc = run_fail(r, "from_json: line %d, column %d: %s", why.line, why.column, why.what);
     json_decref(json);
     return rc;
 }
@@ -163,9 +197,11 @@ CALL(filter_length)
 {
     if (on.type != V_STRING && on.type != V_LIST && on.type != V_DICT && on.type != V_UNDEFINED)
         return run_fail(r, "%s has no length", value_kind(on));
-    *out = value_int((int64_t)(on.type == V_STRING ? text_length(on.s) : on.type == V_LIST ? on.list->n
-                               : on.type == V_DICT ? on.dict->n : 0));
-    return on.type == V_STRING ? run_steps(r, on.s.n) : VB_OK;
+    int rc = on.type == V_STRING ? run_steps(r, on.s.n) : VB_OK;
+    if (!rc)
+        *out = value_int((int64_t)(on.type == V_STRING ? text_length(on.s) : on.type == V_LIST ? on.list->n
+                                   : on.type == V_DICT ? on.dict->n : 0));
+    return rc;
 }
 
 CALL(filter_map)
@@ -250,7 +286,7 @@ static const struct callable filters[] = {
 static int split_words(struct rendering *r, struct text t, int64_t most, struct value *out)
 {
     int rc = VB_OK;
-    while (!rc && (t = text_strip(t, 1, 0, NULL)).n) {
+    while (!rc && (t = text_strip(t, 1, 0)).n) {
         size_t n = 0, size;
         while (n < t.n && (!most || !text_space(text_character(t.s + n, &size))))
             n += most ? size : t.n;
@@ -288,8 +324,10 @@ static int begins_or_ends(struct rendering *r, const char *name, struct text t, 
 {
     if (with.type != V_STRING)
         return wrong_argument(r, name, with, "a string");
-    *out = value_bool(with.s.n <= t.n && !memcmp(end ? t.s + t.n - with.s.n : t.s, with.s.s, with.s.n));
-    return VB_OK;
+    int fits = with.s.n <= t.n, rc = run_steps(r, fits ? with.s.n : 0);
+    if (!rc)
+        *out = value_bool(fits && !memcmp(end ? t.s + t.n - with.s.n : t.s, with.s.s, with.s.n));
+    return rc;
 }
 CALL(method_startswith) { return begins_or_ends(r, "startswith", on.s, *arg[0], 0, out); }
 CALL(method_endswith) { return begins_or_ends(r, "endswith", on.s, *arg[0], 1, out); }
@@ -329,9 +367,11 @@ CALL(method_pop)
     at += at < 0 ? (int64_t)l->n : 0;
     if (rc || at < 0 || at >= (int64_t)l->n)
         return rc ? rc : run_fail(r, "pop from a list that is too short");
+    if ((rc = run_steps(r, l->n * sizeof *l->items)))
+        return rc;
     *out = l->items[at];
     memmove(l->items + at, l->items + at + 1, (--l->n - (size_t)at) * sizeof *l->items);
-    return run_steps(r, l->n * sizeof *l->items);
+    return VB_OK;
 }
 
 static const struct callable methods[] = {

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
+
+#define BYTES_OF_A_FLOAT 1024 /* what printing one counts as: it is tried with up to 17 digits */
 
 /* ---- from JSON ----------------------------------------------------------------------------------------------------- */
 
@@ -72,22 +75,22 @@ int value_from_json(struct rendering *r, const json_t *json, struct value *out)
 int value_put_float(struct rendering *r, double f)
 {
     char digits[40], out[64], *e;
-    int precision = 0, exponent, n = 0;
+    int precision = 0, exponent, n = 0, rc;
     if (isnan(f) || isinf(f))
         return run_put(r, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf", isnan(f) ? 3 : f < 0 ? 4 : 3);
+    if ((rc = run_steps(r, BYTES_OF_A_FLOAT)))
+        return rc;
     do
-        snprintf(digits, sizeof digits, "%.*e", precision, f);
-    while (strtod(digits, NULL) != f && ++precision < 17);
+        decimal_print(digits, sizeof digits, "%.*e", precision, f);
+    while (decimal_parse(digits, NULL) != f && ++precision < 17);
     e = strchr(digits, 'e');
     exponent = atoi(e + 1);
     if (exponent >= -4 && exponent < 16) {
-        n = snprintf(out, sizeof out, "%.*f", precision > exponent + 1 ? precision - exponent : 1, f);
+        n = decimal_print(out, sizeof out, "%.*f", precision > exponent + 1 ? precision - exponent : 1, f);
     } else {
         *e = '\0';
         n = snprintf(out, sizeof out, "%se%+03d", digits, exponent);
     }
-    for (int i = 0; i < n; i++)
-        out[i] = out[i] == ',' ? '.' : out[i]; /* the host's locale */
     return run_put(r, out, (size_t)n);
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
 
 int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
@@ -64,7 +65,7 @@ static void step_over(struct lexer *x, size_t n)
 static void step_over_space(struct lexer *x)
 {
     struct text rest = {x->at, (size_t)(x->end - x->at)};
-    step_over(x, rest.n - text_strip(rest, 1, 0, NULL).n);
+    step_over(x, rest.n - text_strip(rest, 1, 0).n);
 }
 
 /* ---- text, and where tags begin and end ---------------------------------------------------------------------------- */
@@ -75,12 +76,12 @@ static struct text trimmed(const struct lexer *x, const char *tag, char sign)
     struct text t = {x->at, (size_t)(tag - x->at)};
     size_t line = t.n;
     if (sign == '-')
-        return text_strip(t, 0, 1, NULL);
+        return text_strip(t, 0, 1);
     if (sign == '+' || tag[1] == '{')
         return t;
     while (line && t.s[line - 1] != '\n')
         line--;
-    if ((line || x->after_newline) && !text_strip((struct text){t.s + line, t.n - line}, 1, 0, NULL).n)
+    if ((line || x->after_newline) && !text_strip((struct text){t.s + line, t.n - line}, 1, 0).n)
         t.n = line;
     return t;
 }
@@ -186,7 +187,7 @@ static int lex_number(struct lexer *x, struct token *out)
     out->kind = n > whole ? T_FLOAT : T_INT;
     out->text = (struct text){x->at, n};
     if (n > whole)
-        out->f = strtod(number, NULL);
+        out->f = decimal_parse(number, NULL);
     else
         out->i = strtoll(number, NULL, 10);
     step_over(x, n);

@@ -83,8 +83,11 @@ int run_take(struct rendering *r, size_t from, struct value *out)
 static struct variable *variable_in(struct rendering *r, const struct scope *scope, struct text name)
 {
     for (struct variable *v = scope->first; v; v = v->next, r->steps++)
-        if (v->name.n == name.n && !memcmp(v->name.s, name.s, name.n))
-            return v;
+        if (v->name.n == name.n) {
+            r->steps += name.n / 16;
+            if (!memcmp(v->name.s, name.s, name.n))
+                return v;
+        }
     return NULL;
 }
 
@@ -258,6 +261,7 @@ static int bind_parameters(struct rendering *r, const struct node *macro, const 
     for (const struct node *p = macro->a; p && !rc; p = p->next) {
         const struct value *given = argument_for(args, p->name, position++, &used);
         struct value v = given ? *given : (struct value){V_UNDEFINED, {.s = p->name}};
+        r->steps += args->n * (p->name.n / 16); /* compared with the keywords */
         if (!given && p->a)
             rc = evaluate(r, p->a, &v);
         if (!rc)
@@ -533,6 +537,8 @@ int template_parse(struct template **out, const char *text, size_t size, const c
         *out = t;
     return rc;
 }
+
+const vb_allocator *template_allocator(const struct template *t) { return &t->allocator; }
 
 void template_close(struct template *t)
 {

@@ -23,6 +23,7 @@ struct template; /* read-only once parsed; may be shared by threads */
 /* `name` stands for the template in messages. */
 int template_parse(struct template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
 void template_close(struct template *t);
+const vb_allocator *template_allocator(const struct template *t);
 
 /* variables: an object. *text is *size bytes and a 0 byte behind, memory of the template's allocator; free it with vb_free.
  * raise_exception(), and what goes wrong in a computation, is VB_BAD_ARGUMENT: other messages might render. */

@@ -103,7 +103,9 @@ struct template {
 uint32_t text_character(const char *s, size_t *size); /* at s, valid UTF-8 */
 size_t text_length(struct text t);                    /* in characters */
 int text_space(uint32_t c);                           /* what Python's str.strip() takes */
-struct text text_strip(struct text t, int left, int right, const struct text *set); /* set NULL: white space */
+struct text text_strip(struct text t, int left, int right); /* without white space at these ends */
+struct text text_first(struct text t);                /* its first and its last character; it is not empty */
+struct text text_last(struct text t);
 const char *text_find(struct text in, struct text what); /* NULL: not there */
 size_t text_put(uint32_t c, char *out);               /* UTF-8 of c, at most 4 bytes */
 struct text text_from(struct text t, size_t skip);    /* without its first `skip` characters */
@@ -200,7 +202,7 @@ struct arguments {
 
 int run_fail(struct rendering *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int run_no_memory(struct rendering *r);
-/* Counts work: a step, and one more for every 16 bytes. */
+/* Counts work, before it is done: a step, and one more for every 16 bytes. */
 int run_steps(struct rendering *r, size_t bytes);
 int run_deeper(struct rendering *r); /* the caller leaves with r->depth-- */
 int run_put(struct rendering *r, const char *s, size_t n);

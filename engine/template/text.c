@@ -95,35 +95,30 @@ int text_space(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static int in_set(const char *s, size_t size, const struct text *set)
-{
-    if (!set)
-        return text_space(text_character(s, &size));
-    for (size_t i = 0, step; i < set->n; i += step) {
-        text_character(set->s + i, &step);
-        if (step == size && !memcmp(set->s + i, s, size))
-            return 1;
-    }
-    return 0;
-}
-
-struct text text_strip(struct text t, int left, int right, const struct text *set)
+struct text text_first(struct text t)
 {
     size_t size;
-    while (left && t.n) {
-        text_character(t.s, &size);
-        if (!in_set(t.s, size, set))
-            break;
+    text_character(t.s, &size);
+    return (struct text){t.s, size};
+}
+
+struct text text_last(struct text t)
+{
+    size_t size = 1;
+    while (((unsigned char)t.s[t.n - size] & 0xc0) == 0x80)
+        size++;
+    return (struct text){t.s + t.n - size, size};
+}
+
+struct text text_strip(struct text t, int left, int right)
+{
+    size_t size;
+    while (left && t.n && text_space(text_character(t.s, &size))) {
         t.s += size;
         t.n -= size;
     }
-    while (right && t.n) {
-        for (size = 1; ((unsigned char)t.s[t.n - size] & 0xc0) == 0x80;)
-            size++;
-        if (!in_set(t.s + t.n - size, size, set))
-            break;
+    while (right && t.n && text_space(text_character(text_last(t).s, &size)))
         t.n -= size;
-    }
     return t;
 }
 

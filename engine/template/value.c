@@ -60,9 +60,12 @@ int list_append(struct rendering *r, struct list *l, struct value v)
 struct value *dict_find(struct rendering *r, const struct dict *d, struct text key)
 {
     r->steps += d->n / 4; /* whoever comes next is told when they are too many */
-    for (size_t i = 0; i < d->n; i++)
-        if (d->entries[i].key.n == key.n && !memcmp(d->entries[i].key.s, key.s, key.n))
-            return &d->entries[i].value;
+    for (size_t i = 0; i < d->n && r->steps <= MAX_STEPS; i++)
+        if (d->entries[i].key.n == key.n) {
+            r->steps += key.n / 16;
+            if (!memcmp(d->entries[i].key.s, key.s, key.n))
+                return &d->entries[i].value;
+        }
     return NULL;
 }
 
@@ -163,7 +166,7 @@ int value_equal(struct rendering *r, struct value a, struct value b, int *equal)
     else if (a.type == V_UNDEFINED || a.type == V_NONE)
         *equal = 1;
     else if (a.type == V_STRING)
-        *equal = a.s.n == b.s.n && !memcmp(a.s.s, b.s.s, a.s.n);
+        *equal = a.s.n == b.s.n && !(rc = run_steps(r, a.s.n)) && !memcmp(a.s.s, b.s.s, a.s.n);
     else if (a.type == V_LIST)
         rc = a.list == b.list ? (*equal = 1, VB_OK) : lists_equal(r, a.list, b.list, equal);
     else if (a.type == V_DICT)
@@ -255,8 +258,9 @@ static int contains(struct rendering *r, struct value in, struct value what, int
     int rc = VB_OK;
     *yes = 0;
     if (in.type == V_STRING && what.type == V_STRING) {
-        *yes = text_find(in.s, what.s) != NULL;
-        return run_steps(r, in.s.n);
+        if (!(rc = run_steps(r, in.s.n)))
+            *yes = text_find(in.s, what.s) != NULL;
+        return rc;
     }
     if (in.type == V_STRING)
         return run_fail(r, "%s cannot be in a string", value_kind(what));
@@ -273,14 +277,17 @@ static int contains(struct rendering *r, struct value in, struct value what, int
 
 static int compare(struct rendering *r, int op, struct value a, struct value b, struct value *out)
 {
-    int order = 0, known = 1;
+    int order = 0, known = 1, rc;
     if (is_integer(a) && is_integer(b)) {
         order = a.i < b.i ? -1 : a.i > b.i;
     } else if (is_number(a) && is_number(b)) {
         known = !isnan(as_float(a)) && !isnan(as_float(b));
         order = as_float(a) < as_float(b) ? -1 : as_float(a) > as_float(b);
     } else if (a.type == V_STRING && b.type == V_STRING) { /* UTF-8 sorts as its characters do */
-        order = memcmp(a.s.s, b.s.s, a.s.n < b.s.n ? a.s.n : b.s.n);
+        size_t both = a.s.n < b.s.n ? a.s.n : b.s.n;
+        if ((rc = run_steps(r, both)))
+            return rc;
+        order = memcmp(a.s.s, b.s.s, both);
         order = order ? order : a.s.n < b.s.n ? -1 : a.s.n > b.s.n;
     } else {
         return run_fail(r, "%s and %s have no order", value_kind(a), value_kind(b));

@@ -4,6 +4,7 @@
  * is left, each time the leftmost match and of several there the longest. What surprises: a match that is then not
  * taken (not a single word, or a special token that is to be text) is stepped over whole. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/json.h"
 
 #include <string.h>
 
@@ -15,13 +16,14 @@ static int token_load(struct loading *l, size_t index, const json_t *entry, stru
     char where[48];
     snprintf(where, sizeof where, "added_tokens[%zu]", index);
     const json_t *id = get_member(entry, "id"), *text = get_member(entry, "content");
-    if (!json_is_object(entry) || !json_is_integer(id) || !json_is_string(text) || !json_string_length(text))
+    char shown[JSON_SHOWN];
+    if (!json_is_object(entry) || !json_is_number(id) || !json_is_string(text) || !json_string_length(text))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is not an object with an id and a content", l->file, where);
     json_int_t n = json_integer_value(id);
     *content = json_string_value(text);
-    if (n < 0 || n >= MAX_TOKEN_ID)
-        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" has id %lld, wanted 0 to %d", l->file,
-                       token_show(*content).text, (long long)n, MAX_TOKEN_ID - 1);
+    if (!json_is_integer(id) || n < 0 || n >= MAX_TOKEN_ID)
+        return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: added token \"%s\" has id %s, wanted 0 to %d", l->file,
+                       token_show(*content).text, json_show(id, shown), MAX_TOKEN_ID - 1);
     static const char *const keys[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     int flag[5], rc;
     for (int k = 0; k < 5; k++)
@@ -153,12 +155,15 @@ static size_t strip_left(const struct added_scan *s, size_t begin)
     return begin < s->done ? s->done : begin;
 }
 
-static size_t strip_right(const struct added_scan *s, size_t end)
+static size_t strip_right(struct added_scan *s, size_t end)
 {
-    size_t size;
-    while (end < s->size && is_white_space(utf8_at(s->text + end, &size)))
-        end += size;
-    return end;
+    size_t at = end, size;
+    if (s->blank_from <= end && end < s->blank_to) /* a token in the white space that another one took */
+        return s->blank_to;
+    while (at < s->size && is_white_space(utf8_at(s->text + at, &size)))
+        at += size;
+    s->blank_from = end;
+    return s->blank_to = at;
 }
 
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id)

@@ -7,18 +7,14 @@
 
 #include <string.h>
 
-static size_t slot_of(uint64_t key, size_t mask)
+/* The uppermost bits of a product with a secret odd number: whoever writes a file cannot choose pairs that meet in one place
+ * (Dietzfelbinger and others, 1997). */
+static struct merge *find_slot(const struct tokenizer *t, uint64_t key)
 {
-    key *= 0x9e3779b97f4a7c15u;
-    return (size_t)(key >> 32 ^ key >> 12) & mask;
-}
-
-static struct merge *find_slot(struct merge *table, size_t mask, uint64_t key)
-{
-    size_t i = slot_of(key, mask);
-    while (table[i].rank_plus_1 && table[i].key != key)
-        i = (i + 1) & mask;
-    return &table[i];
+    size_t i = (size_t)(key * t->merge_secret >> __builtin_clzll(t->merge_mask));
+    while (t->merges[i].rank_plus_1 && t->merges[i].key != key)
+        i = (i + 1) & t->merge_mask;
+    return &t->merges[i];
 }
 
 static uint64_t pair_key(int32_t left, int32_t right)
@@ -66,7 +62,7 @@ static int merge_load(struct loading *l, size_t index, const char *part[2], cons
             return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: merge %zu %s \"%s\", which the vocabulary does not have",
                            l->file, index, k < 2 ? "names" : "makes", token_show(scratch).text);
     }
-    struct merge *m = find_slot(t->merges, t->merge_mask, pair_key(id[0], id[1]));
+    struct merge *m = find_slot(t, pair_key(id[0], id[1]));
     m->key = pair_key(id[0], id[1]);
     m->rank_plus_1 = (uint32_t)index + 1; /* a pair written twice has its last rank, as in Hugging Face's map */
     m->joined = id[2];
@@ -82,6 +78,7 @@ int merges_load(struct loading *l, const json_t *merges)
     while (slots < 2 * n)
         slots *= 2;
     t->merge_mask = slots - 1;
+    t->merge_secret = names_secret() | 1;
     if (n > INT32_MAX || !(t->merges = vb_alloc(&t->memory.allocator, slots, sizeof *t->merges)))
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for %zu merges", l->file, n);
     const char *part[2];
@@ -139,7 +136,7 @@ static size_t consider(const struct tokenizer *t, const struct symbol *symbols, 
     if (next < 0)
         return n;
     int32_t left = symbols[at].id, right = symbols[next].id;
-    const struct merge *m = find_slot(t->merges, t->merge_mask, pair_key(left, right));
+    const struct merge *m = find_slot(t, pair_key(left, right));
     if (m->rank_plus_1)
         heap_push(heap, n++, (struct candidate){m->rank_plus_1, at, left, right, m->joined});
     return n;

@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/text/tokenizer_internal.h"
 
+#include <string.h>
 #include <stdio.h>
 
 enum token_kind { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER_DEFINED, KIND_UNUSED, KIND_BYTE };

@@ -7,57 +7,6 @@
 
 #include <string.h>
 
-/* ---- strings to ids ---- */
-
-/* Eight bytes at a time: opening DeepSeek-V3's tokenizer hashes half a million strings. */
-static uint32_t hash_of(const char *s, size_t size)
-{
-    uint64_t h = size;
-    for (; size; s += 8) {
-        uint64_t word = 0;
-        memcpy(&word, s, size < 8 ? size : 8);
-        h = (h ^ word) * 0x9e3779b97f4a7c15u;
-        h ^= h >> 32;
-        size -= size < 8 ? size : 8;
-    }
-    return (uint32_t)h;
-}
-
-int names_make(struct name_table *table, size_t n, const vb_allocator *a)
-{
-    size_t slots = 16;
-    while (slots < 2 * n)
-        slots *= 2;
-    table->mask = slots - 1;
-    table->entries = vb_alloc(a, slots, sizeof *table->entries);
-    return table->entries != NULL;
-}
-
-static struct name_entry *slot_for(const struct name_table *table, uint32_t hash, const char *s, size_t size)
-{
-    size_t i = hash & table->mask;
-    for (struct name_entry *e; (e = &table->entries[i])->s; i = (i + 1) & table->mask)
-        if (e->hash == hash && e->size == size && !memcmp(e->s, s, size))
-            break;
-    return &table->entries[i];
-}
-
-int names_add(struct name_table *table, const char *s, size_t size, int32_t id)
-{
-    uint32_t hash = hash_of(s, size);
-    struct name_entry *e = slot_for(table, hash, s, size);
-    if (e->s)
-        return 0;
-    *e = (struct name_entry){s, (uint32_t)size, hash, id};
-    return 1;
-}
-
-int32_t names_find(const struct name_table *table, const char *s, size_t size)
-{
-    const struct name_entry *e = slot_for(table, hash_of(s, size), s, size);
-    return e->s ? e->id : -1;
-}
-
 /* ---- bytes as characters ---- */
 
 /* Printable Latin-1 stands for itself, the other 68 bytes are U+0100 to U+0143 in order. */

@@ -9,6 +9,7 @@
  * has pairs to be joined. One pair for each token is enough, that which tiktoken joins last when the token is all there is:
  * within the bytes of a token that came out of a longer word nothing was ever joined across their ends, so the same
  * pairs were joined, in the same order. (A token that its own bytes do not lead to is found as a whole word only.) */
+#include "engine/base/json.h"
 #include "engine/text/tokenizer_internal.h"
 
 #include <stdlib.h>
@@ -296,17 +297,14 @@ static int say_added(const struct reading *r, const json_t *config, json_t *adde
 
 static int read_config(const struct reading *r, json_t **config)
 {
-    json_error_t why;
+    struct json_trouble why;
     const struct tiktoken *from = r->from;
-    *config = json_loadb(from->config, from->config_size, 0, &why);
+    *config = json_load_any_number(from->config, from->config_size, 0, &why);
     if (*config && json_is_object(*config))
         return check_class(r, *config);
     if (*config)
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: not a JSON object", from->config_name);
-    if (!*why.text || json_error_code(&why) == json_error_out_of_memory)
-        return no_memory(r);
-    return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", from->config_name, why.line, why.column,
-                   token_show(why.text).text);
+    return json_fail(&why, from->config_size, from->config_name, r->err);
 }
 
 /* ---- all of it ---- */

@@ -1,4 +1,5 @@
 /* engine/text/tokenizer.c -- opening a tokenizer, asking it, encoding with it. */
+#include "engine/base/json.h"
 #include "engine/files/gguf.h"
 #include "engine/text/tokenizer_internal.h"
 
@@ -51,16 +52,13 @@ struct source {
 
 static int load_json(struct loading *l, struct source from)
 {
-    json_error_t why;
-    l->root = from.said ? json_incref(from.said) : json_loadb(from.data, from.size, 0, &why);
+    struct json_trouble why;
+    l->root = from.said ? json_incref(from.said) : json_load_any_number(from.data, from.size, 0, &why);
     if (l->root && json_is_object(l->root))
         return VB_OK;
     if (l->root)
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: not a JSON object", l->file);
-    if (!*why.text || json_error_code(&why) == json_error_out_of_memory) /* or, in the middle, no word at all */
-        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory to parse %zu bytes", l->file, from.size);
-    return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: line %d, column %d: %s", l->file, why.line, why.column,
-                   token_show(why.text).text);
+    return json_fail(&why, from.size, l->file, l->err);
 }
 
 /* ---- PCRE2's memory ---- */

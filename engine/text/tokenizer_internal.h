@@ -11,6 +11,7 @@
 
 #include "engine/text/tokenizer.h"
 #include "engine/text/export.h"
+#include "engine/base/names.h"
 #include "engine/base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -26,17 +27,6 @@ struct piece {
     uint32_t size : 30;
     uint32_t used : 1;
     uint32_t special : 1;
-};
-
-/* Strings to ids: open addressing, linear probing, at most half full. It points to the strings, it does not own them. */
-struct name_entry {
-    const char *s; /* NULL: free */
-    uint32_t size, hash;
-    int32_t id;
-};
-struct name_table {
-    struct name_entry *entries;
-    size_t mask;
 };
 
 /* A pair of neighbours that BPE joins; the lowest rank goes first. key = left << 32 | right. */
@@ -92,6 +82,7 @@ struct tokenizer {
     int32_t byte_id[256]; /* -1: this byte has no token */
     struct merge *merges;
     size_t merge_mask;
+    uint64_t merge_secret; /* odd; see bpe.c */
     struct name_table words; /* the bytes of each token, only with ignore_merges */
     int ignore_merges;
 
@@ -154,9 +145,6 @@ int get_flag(struct loading *l, const json_t *object, const char *where, const c
 
 /* ---- model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
 int tables_load(struct loading *l);
-int names_make(struct name_table *table, size_t n, const vb_allocator *a);
-int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* 0: it is there already */
-int32_t names_find(const struct name_table *table, const char *s, size_t size);  /* -1: none */
 
 #define LAST_BYTE_CHARACTER 0x143
 /* byte_of[c]: the byte that character c stands for in a byte-level vocabulary, -1: none. */
@@ -179,6 +167,7 @@ struct added_scan {
     int parse_special; /* 0: special tokens are text */
     size_t search;     /* the next match begins here or later */
     size_t done;       /* text before this has been handed out */
+    size_t blank_from, blank_to; /* white space that was looked through last */
     const struct added_token *waiting; /* found behind plain text that had to go first */
     size_t token_end;
 };

@@ -12,7 +12,7 @@ import sys
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 QUANTISED = "--quantised" in sys.argv
-# the letters of SEMANTICS; W: value, I: width of every layer
+# the letters of docs/SEMANTICS.md; W: value, I: width of every layer
 D, V, H, C, N, R, W, E, I = (32, 16, 1, 32, 32, 2, 32, 4, 32) if QUANTISED else (8, 16, 2, 6, 4, 2, 4, 4, 4)
 OF = "deepseek2."
 

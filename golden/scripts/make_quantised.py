@@ -16,7 +16,7 @@ from gguf import GGUFWriter, quants
 
 import forward
 
-V, D, H, C, N, R, W, Q, E = 96, 256, 2, 256, 32, 16, 32, 64, 4   # the letters of SEMANTICS; W: value
+V, D, H, C, N, R, W, Q, E = 96, 256, 2, 256, 32, 16, 32, 64, 4   # the letters of docs/SEMANTICS.md; W: value
 DENSE, EXPERT, PROMPTS, TOKENS, RUNS = 256, 32, 4, 3, 20
 
 CONFIG = dict(forward.DEFAULTS["DeepseekV3ForCausalLM"], vocab_size=V, hidden_size=D, num_hidden_layers=2,

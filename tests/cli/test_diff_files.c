@@ -427,6 +427,9 @@ TEST(what_cannot_be_compared_is_told_in_a_sentence)
     write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 3000000000, \"sequence\": [0,0,0], "
                                "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
     expect_failure(RUN("diff", a, b), 1, "layer and mtp_depth are whole numbers");
+    write_text(dir, "b.jsonl", "{\"tensor\": \"lm_head.output\", \"name\": \"lm_head.output\", \"layer\": 99999999999999999999, \"sequence\": [0,0,0], "
+                               "\"token\": [0,0,0], \"index\": [0,1,2]}\n");
+    expect_failure(RUN("diff", a, b), 1, "layer and mtp_depth are whole numbers");
     struct said s = RUN("diff", a, "/nowhere", "--json");
     expect_code(&s, 1);
     json_t *j = parsed(&s);
@@ -457,6 +460,35 @@ TEST(numbers_that_are_not_there_are_not_read)
     json_decref(j);
 }
 
+/* A row that comes again was computed again, in whatever order the passes are. */
+TEST(the_last_row_of_a_token_counts_also_out_of_order)
+{
+    static const char manifest[] = "{\"tensor\": \"x\", \"name\": \"lm_head.output\", \"sequence\": [0,0,0,0,0,0], \"token\": [7,5,7,6,5,5], "
+                                   "\"index\": [2,0,2,1,0,0]}\n";
+    static const int from[] = {0, 1, 2, 1, 2, 0}; /* the first two and the fifth are others' numbers */
+    char header[128];
+    size_t n, total;
+    DUMP(a, TINY "v3", "--tokens", "5,6,7");
+    struct edited e = edit(a);
+    size_t width = width_of(&e, "lm_head.output");
+    float *x = floats(&e, "lm_head.output", &n), *rows = malloc(6 * width * sizeof *rows);
+    assert_non_null(rows);
+    for (size_t i = 0; i < 6; i++)
+        memcpy(rows + i * width, x + (size_t)from[i] * width, width * sizeof *rows);
+    snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"F32\",\"shape\":[6,%zu],\"data_offsets\":[0,%zu]}}", width, 6 * width * sizeof *rows);
+    char *bytes = safetensors_bytes(header, rows, 6 * width * sizeof *rows, &total);
+    write_to(b, bytes, total);
+    write_text(dir, "b.jsonl", manifest);
+    json_t *j = DIFF(0, a, b, "--bits");
+    expect_verdict("rows out of order", j, "identical");
+    assert_int_equal(integer(tap(j, "lm_head.output"), "rows"), 3);
+    assert_int_equal(integer(tap(j, "lm_head.output"), "rows_only_in_b"), 0);
+    json_decref(j);
+    golden_close(&e.g);
+    free(bytes);
+    free(rows);
+}
+
 /* Rows that fill a pass up are no rows of the text, whatever token they read. */
 TEST(padding_is_left_out)
 {
@@ -484,6 +516,7 @@ int main(int argc, char **argv)
         IN_DIR(parts_are_compared_and_what_is_missing_is_listed),
         IN_DIR(the_object_has_what_is_promised_and_its_counts_agree),
         IN_DIR(numbers_that_are_not_there_are_not_read),
+        IN_DIR(the_last_row_of_a_token_counts_also_out_of_order),
         IN_DIR(padding_is_left_out),
         IN_DIR(what_cannot_be_compared_is_told_in_a_sentence),
     };

@@ -116,10 +116,10 @@ TEST(what_is_wrong_is_said_and_nothing_is_written)
     const char *out = in(dir, "q.gguf");
     REFUSE(USAGE, "--type is missing", "quantize", V3, "-o", out);
     REFUSE(USAGE, "-o is missing", "quantize", V3, "--type", "q8_0");
-    REFUSE(USAGE, "--type is q5_1, wanted f32, bf16, q8_0 or q4_0", "quantize", V3, "-o", out, "--type", "q5_1");
-    REFUSE(USAGE, "--type is as-stored, wanted f32", "quantize", V3, "-o", out, "--type", "as-stored");
-    REFUSE(USAGE, "--head-type is Q8_0, wanted as-stored, f32", "quantize", V3, "-o", out, "--type", "f32", "--head-type", "Q8_0");
-    REFUSE(USAGE, "--embedding-type is , wanted", "quantize", V3, "-o", out, "--type", "f32", "--embedding-type", "");
+    REFUSE(USAGE, "type is q5_1, wanted f32, bf16, q8_0 or q4_0", "quantize", V3, "-o", out, "--type", "q5_1");
+    REFUSE(USAGE, "type is as-stored, wanted f32", "quantize", V3, "-o", out, "--type", "as-stored");
+    REFUSE(USAGE, "head type is Q8_0, wanted as-stored, f32", "quantize", V3, "-o", out, "--type", "f32", "--head-type", "Q8_0");
+    REFUSE(USAGE, "embedding type is , wanted", "quantize", V3, "-o", out, "--type", "f32", "--embedding-type", "");
     REFUSE(USAGE, "verbatim quantize has no option --precision", "quantize", V3, "-o", out, "--type", "f32", "--precision", "q8");
     REFUSE(USAGE, "verbatim generate has no option --type", "generate", V3, "--tokens", "5", "--type", "f32");
     REFUSE(WRONG, "golden/gguf/tiny.gguf is a file", "quantize", "golden/gguf/tiny.gguf", "-o", out, "--type", "f32");

@@ -343,13 +343,13 @@ TEST(the_table_has_a_line_for_each_pass_and_tells_of_cuts_and_acceptance)
     json_decref(j);
     forget(&s);
     s = RUN("trace", TINY "v3-mtp3", "--tokens", "14,6,7", "-n", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--ignore-eos");
-    char *readme = text_of("README.md"), *place = NULL, indented[256];
+    char *page = text_of("docs/ORACLE.md"), *place = NULL, indented[256];
     for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place)) {
         snprintf(indented, sizeof indented, "\n    %s\n", line);
-        if (!strstr(readme, indented))
-            fail_msg("README.md does not show the line %s", line);
+        if (!strstr(page, indented))
+            fail_msg("docs/ORACLE.md does not show the line %s", line);
     }
-    free(readme);
+    free(page);
     forget(&s);
     s = RUN("trace", TINY "v3-mtp3", "--tokens", "5,6,7,8", "-n", "8", "--draft", "eagle-reroll", "--as", "mindie", "--padded", "--draft-tokens", "2");
     expect_code(&s, 0);

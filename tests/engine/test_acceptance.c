@@ -69,7 +69,7 @@ struct by_hand {
     int unsure; /* a probability lies on the limit */
 };
 
-/* The round as SEMANTICS words it. The target's own token comes from a sampler that knows the timeline. */
+/* The round as docs/SEMANTICS.md ("Verification") words it. The target's own token comes from a sampler that knows the timeline. */
 static struct by_hand round_by_hand(const struct trial *t, int32_t *tokens)
 {
     struct by_hand h = {.rejected_at = VB_MAX_DRAFT};

@@ -200,6 +200,10 @@ static void expect_bounded(char *source, int code, const char *message)
     free(source);
 }
 
+/* n.s and m.s: four million characters, the same ones, in two places */
+#define LONG "{% set n = namespace(s='x') %}{% set m = namespace(s='x') %}" \
+             "{% for i in range(22) %}{% set n.s = n.s + n.s %}{% set m.s = m.s + m.s %}{% endfor %}"
+
 TEST(hostile_templates_end_in_a_sentence)
 {
     static const char deep[] = "inside each other", nested[] = "nested more than", steps[] = "more than 20000000 steps", memory[] = "more than 256 MB";
@@ -229,6 +233,16 @@ TEST(hostile_templates_end_in_a_sentence)
                           "{% for i in range(999999) %}{{ 'y' in n.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup("{% set n = namespace(s='x') %}{% for i in range(22) %}{% set n.s = n.s + n.s %}{% endfor %}"
                           "{% for i in range(999999) %}{{ n.s.strip('y') | length }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% set n = namespace(s='x') %}{% for i in range(22) %}{% set n.s = n.s + n.s %}{% endfor %}"
+                          "{{ n.s.rstrip(('y' ~ n.s).replace('yx', 'yz')) | length }}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s == m.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s < m.s }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s in [m.s] }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup(LONG "{% for i in range(99999) %}{{ n.s.startswith(m.s) }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup(LONG "{% set d = {n.s: 1} %}{% for i in range(99999) %}{{ d[m.s] }}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% for i in range(1500) %}{% for j in range(999) %}{{ 0.1 + i }}{% endfor %}{% endfor %}"), VB_BAD_ARGUMENT, steps);
+    expect_bounded(strdup("{% set n = namespace(s='[],') %}{% for i in range(20) %}{% set n.s = n.s + n.s %}{% endfor %}"
+                          "{{ ('[' ~ n.s ~ '0]') | from_json }}"), VB_BAD_ARGUMENT, steps);
     expect_bounded(strdup("{% set n = namespace(l=[1]) %}{% for i in range(40) %}{% set n.l = n.l + n.l %}{% endfor %}"), VB_BAD_ARGUMENT,
                    "more than");
     expect_bounded(strdup("{{ 9223372036854775807 + 1 }}"), VB_BAD_ARGUMENT, "an integer out of range");

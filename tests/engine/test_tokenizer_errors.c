@@ -151,10 +151,10 @@ TEST(text_that_is_not_json_is_told_with_its_line)
     vb_error err;
     static const struct {
         const char *text, *message;
-    } cases[] = {{"{\"a\":\n 1,}", "t.json: line 2, column 4: string or '}' expected near '}'"},
-                 {"", "t.json: line 1, column 0: '[' or '{' expected near end of file"},
+    } cases[] = {{"{\"a\":\n 1,}", "t.json: line 2, column 4: it is not JSON"},
+                 {"", "t.json: line 1, column 0: it ends too early"},
                  {"[]", "t.json: not a JSON object"},
-                 {"{\"\xff\":1}", "t.json: line 1, column 2: unable to decode byte 0xff near '\"'"}};
+                 {"{\"\xff\":1}", "t.json: line 1, column 2: it is not UTF-8"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         assert_int_equal(tokenizer_parse(&t, cases[i].text, strlen(cases[i].text), NULL, 0, "t.json", NULL, &err),
                          VB_BAD_CHECKPOINT);
@@ -172,7 +172,7 @@ TEST(a_wrong_config_is_refused)
         {"{\"eos_token\":{}}", "tokenizer_config.json: eos_token is neither a string nor an object with a content"},
         {"{\"add_bos_token\":true}", "tokenizer_config.json: add_bos_token is true and there is no bos_token"},
         {"{\"add_bos_token\":\"yes\"}", "tokenizer_config.json: the top.add_bos_token is not a boolean"},
-        {"{", "tokenizer_config.json: line 1, column 1: string or '}' expected near end of file"},
+        {"{", "tokenizer_config.json: line 1, column 1: it ends too early"},
     };
     vb_error err;
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -4,11 +4,19 @@
  *     fuzz_x -random N SEED FILE...      N inputs, each a file with a few bytes, lines or stretches changed
  *
  * A smoke test for machines without clang; it knows nothing about coverage. The input of a crash is written to
- * crash-SEED-INDEX in the current directory before the target sees it, and removed after. */
+ * crash-SEED-INDEX in the current directory before the target sees it, and removed after. An input that takes more than
+ * MOST_SECONDS of processor time or MOST_MEMORY counts as a crash. */
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#define MOST_SECONDS 120 /* the longest input seen took 2, and 20 with sanitizers */
+#define MOST_MEMORY_MB 2048
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -99,6 +107,31 @@ static void mutate(struct input *in)
     }
 }
 
+/* The default action of SIGPROF ends the program too, without a word. */
+static void took_too_long(int signal)
+{
+    static const char message[] = "this input takes too much processor time\n";
+    (void)signal;
+    if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
+        _exit(1);
+    abort();
+}
+
+static void run_one(const uint8_t *data, size_t size)
+{
+    struct itimerval limit = {.it_value.tv_sec = MOST_SECONDS}, none = {.it_value.tv_sec = 0};
+    struct rusage used;
+    signal(SIGPROF, took_too_long);
+    setitimer(ITIMER_PROF, &limit, NULL);
+    LLVMFuzzerTestOneInput(data, size);
+    setitimer(ITIMER_PROF, &none, NULL);
+    getrusage(RUSAGE_SELF, &used);
+    if (used.ru_maxrss >> 10 > MOST_MEMORY_MB) {
+        fprintf(stderr, "this input takes %ld MB of memory\n", used.ru_maxrss >> 10);
+        abort();
+    }
+}
+
 static void run_mutations(long n, const char *seed, const struct input *inputs, size_t n_inputs)
 {
     state = strtoull(seed, NULL, 10);
@@ -115,7 +148,7 @@ static void run_mutations(long n, const char *seed, const struct input *inputs, 
             fwrite(in.data, 1, in.size, f);
             fclose(f);
         }
-        LLVMFuzzerTestOneInput(in.data, in.size);
+        run_one(in.data, in.size);
         remove(path);
         free(in.data);
     }
@@ -137,7 +170,7 @@ int main(int argc, char **argv)
         run_mutations(strtol(argv[2], NULL, 10), argv[3], inputs, n);
     for (size_t i = 0; i < n; i++) {
         if (!random)
-            LLVMFuzzerTestOneInput(inputs[i].data, inputs[i].size);
+            run_one(inputs[i].data, inputs[i].size);
         free(inputs[i].data);
     }
     free(inputs);

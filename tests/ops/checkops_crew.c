@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -287,9 +288,30 @@ TEST(the_child_of_a_fork_works_alone)
     crew_close(c);
 }
 
+#ifndef CREW_ALONE /* ThreadSanitizer needs memory of its own */
+TEST(where_the_system_refuses_threads_the_leader_works_alone)
+{
+    pid_t child = fork();
+    if (!child) {
+        struct crew *c = begin(3, 1, 1);
+        setrlimit(RLIMIT_AS, &(struct rlimit){1 << 16, 1 << 16}); /* less than it has: no stack for another thread */
+        int alone = crew_use(c, 3) == 1;
+        run_jobs(c, 1, 20, 0);
+        crew_close(c);
+        _exit(!alone);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifndef CREW_ALONE /* first: libc keeps the stacks of threads that ended */
+        cmocka_unit_test(where_the_system_refuses_threads_the_leader_works_alone),
+#endif
         cmocka_unit_test(every_task_of_thousands_of_short_jobs_runs_once),
         cmocka_unit_test(tasks_of_uneven_length_run_once),
         cmocka_unit_test(every_thread_that_stands_by_takes_a_task_when_there_is_one),

@@ -37,7 +37,7 @@ static int read_messages(struct cli *c, json_t **out)
     vb_error err;
     if (vb_read_input(NULL, c->messages, &text, &size, &err))
         return cli_error(c, &err);
-    *out = json_read(text, size, c->messages, &err);
+    *out = json_read_exact(text, size, c->messages, &err);
     vb_free(NULL, text);
     return *out ? check_messages(c, c->messages, *out) : cli_error(c, &err);
 }
@@ -98,7 +98,7 @@ static int read_kwargs(const struct cli *c, json_t **out)
     *out = NULL;
     if (!c->template_kwargs)
         return EXIT_DONE;
-    *out = json_read(c->template_kwargs, strlen(c->template_kwargs), "--chat-template-kwargs", &err);
+    *out = json_read_exact(c->template_kwargs, strlen(c->template_kwargs), "--chat-template-kwargs", &err);
     if (!*out)
         return cli_fail(c, EXIT_USAGE, "%s", err.message);
     return json_is_object(*out) ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "--chat-template-kwargs: not a JSON object");

@@ -1,4 +1,4 @@
-/* tools/cli/naming.h -- what other engines call the values that we name after Hugging Face's modules (README, "Taps"). */
+/* tools/cli/naming.h -- what other engines call the values that we name after Hugging Face's modules (docs/ORACLE.md). */
 #ifndef VB_NAMING_H
 #define VB_NAMING_H
 

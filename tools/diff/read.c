@@ -27,7 +27,7 @@ struct reader {
     struct diff_side *side;
     const struct naming *names;
     const char *path;     /* of the file */
-    struct entry *entries;
+    struct entry *entries, **by_name; /* by_name: the same ones, sorted */
     size_t count;
 };
 
@@ -112,16 +112,43 @@ static void add_row(struct diff_series *s, struct diff_row row)
 {
     const struct diff_row *newest = s->count ? &s->rows[s->count - 1] : NULL;
     s->disordered |= newest && (newest->sequence != row.sequence || newest->index >= row.index);
-    for (size_t i = s->disordered ? s->count : 0; i-- > 0;)
-        if (s->rows[i].sequence == row.sequence && s->rows[i].index == row.index) {
-            s->rows[i] = row; /* computed again */
-            return;
-        }
     if (s->count == s->room) {
         s->room = 2 * s->room + 16;
         s->rows = cli_must(realloc(s->rows, s->room * sizeof *s->rows));
     }
     s->rows[s->count++] = row;
+}
+
+/* By token, then as they came. */
+static int by_token(const void *a, const void *b)
+{
+    const struct diff_row *x = *(const struct diff_row *const *)a, *y = *(const struct diff_row *const *)b;
+    if (x->sequence != y->sequence)
+        return x->sequence < y->sequence ? -1 : 1;
+    return x->index != y->index ? (x->index < y->index ? -1 : 1) : (x > y) - (x < y);
+}
+
+/* Of the rows of one token the last counts: it was computed again. It takes the place of the first. */
+static void keep_last_rows(struct diff_series *s)
+{
+    struct diff_row **sorted = cli_must(malloc((s->count + 1) * sizeof *sorted)), *first = NULL;
+    size_t kept = 0;
+    for (size_t i = 0; i < s->count; i++)
+        sorted[i] = &s->rows[i];
+    qsort(sorted, s->count, sizeof *sorted, by_token);
+    for (size_t i = 0; i < s->count; i++) {
+        if (!first || first->sequence != sorted[i]->sequence || first->index != sorted[i]->index) {
+            first = sorted[i];
+        } else {
+            *first = *sorted[i];
+            sorted[i]->data = NULL;
+        }
+    }
+    for (size_t i = 0; i < s->count; i++)
+        if (s->rows[i].data)
+            s->rows[kept++] = s->rows[i];
+    s->count = kept;
+    free(sorted);
 }
 
 static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
@@ -227,7 +254,7 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
         return "not a line of a dump's manifest: tensor or name is missing";
     for (size_t i = 0; i < 2; i++) {
         const json_t *place = json_object_get(line, i ? "mtp_depth" : "layer");
-        if (json_is_integer(place) && (json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
+        if (place && !json_is_null(place) && (!json_is_integer(place) || json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
             return "layer and mtp_depth are whole numbers from 0, or null";
     }
     for (size_t i = 0; e && i < 3; i++) {
@@ -243,23 +270,23 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
     return NULL;
 }
 
-static struct entry *entry_named(struct reader *r, const char *name, size_t *hint)
+static int by_name(const void *a, const void *b)
 {
-    for (size_t i = 0; i < r->count; i++) {
-        struct entry *e = &r->entries[(i + *hint) % r->count];
-        if (!strcmp(e->name, name)) {
-            *hint = (size_t)(e - r->entries) + 1;
-            return e;
-        }
-    }
-    return NULL;
+    return strcmp((*(struct entry *const *)a)->name, (*(struct entry *const *)b)->name);
 }
 
-static int manifest_line(struct reader *r, const char *manifest, size_t number, const json_t *line, size_t *hint,
-                         size_t *missing, size_t *changed)
+static struct entry *entry_named(const struct reader *r, const char *name)
+{
+    struct entry wanted = {.name = (char *)(uintptr_t)name}, *key = &wanted; /* not written to */
+    struct entry **found = bsearch(&key, r->by_name, r->count, sizeof *r->by_name, by_name);
+    return found ? *found : NULL;
+}
+
+static int manifest_line(struct reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
+                         size_t *changed)
 {
     const char *fault = manifest_fault(line, NULL);
-    struct entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")), hint);
+    struct entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")));
     if (!fault && e)
         fault = manifest_fault(line, e);
     if (fault)
@@ -290,7 +317,7 @@ static int manifest_line(struct reader *r, const char *manifest, size_t number, 
 static int read_manifest(struct reader *r)
 {
     size_t length = strlen(r->path), stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
-    size_t room = 0, number = 0, hint = 0, missing = 0, changed = 0;
+    size_t room = 0, number = 0, missing = 0, changed = 0;
     char *manifest = cli_must(malloc(length + 8)), *text = NULL;
     int code = EXIT_DONE;
     sprintf(manifest, "%.*s.jsonl", (int)stem, r->path);
@@ -299,15 +326,23 @@ static int read_manifest(struct reader *r)
     if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode))
         code = cli_fail(r->c, EXIT_OTHER, "%s: not a regular file", manifest);
     FILE *f = fd >= 0 ? cli_must(fdopen(fd, "rb")) : NULL;
+    r->by_name = cli_must(malloc((r->count + 1) * sizeof *r->by_name));
+    for (size_t i = 0; i < r->count; i++)
+        r->by_name[i] = &r->entries[i];
+    qsort(r->by_name, r->count, sizeof *r->by_name, by_name);
     for (ssize_t n; f && code == EXIT_DONE && (n = getline(&text, &room, f)) > 0;) {
-        json_t *line = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+        struct json_trouble why;
+        json_t *line = json_load_any_number(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
         r->side->has_manifest = 1;
-        code = json_is_object(line) ? manifest_line(r, manifest, ++number, line, &hint, &missing, &changed)
+        code = json_is_object(line) ? manifest_line(r, manifest, ++number, line, &missing, &changed)
                                     : bad_line(r, manifest, number + 1, "it is not a JSON object: is the manifest cut short?");
         json_decref(line);
     }
     if (f)
         fclose(f);
+    for (size_t i = 0; i < r->side->count; i++)
+        if (r->side->series[i].disordered)
+            keep_last_rows(&r->side->series[i]);
     if (missing)
         note(r->side, "%s lists %zu tensors that the file lacks: the dump is partial", manifest, missing);
     if (changed > 1)
@@ -358,7 +393,8 @@ static void file_tokens(struct reader *r, const struct entry *e)
     struct diff_side *side = r->side;
     uint64_t length;
     memcpy(&length, side->bytes, sizeof length);
-    json_t *header = e ? NULL : json_loadb((const char *)side->bytes + 8, length, 0, NULL);
+    struct json_trouble why;
+    json_t *header = e ? NULL : json_load_any_number((const char *)side->bytes + 8, length, 0, &why);
     if (header && text_tokens(side, json_string_value(json_object_get(json_object_get(header, "__metadata__"), "tokens"))))
         side->token_count = 0;
     json_decref(header);
@@ -492,6 +528,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     for (size_t i = 0; i < r.count; i++)
         free(r.entries[i].name);
     free(r.entries);
+    free(r.by_name);
     vb_free(NULL, inside);
     return code;
 }

@@ -294,8 +294,7 @@ static int check_globs(const struct dump *d)
 {
     for (size_t i = 0; i < d->glob_count; i++)
         if (!d->matched[i])
-            return cli_fail(d->c, EXIT_USAGE, "--taps %s: no intermediate value has such a name; README, \"Taps\", lists them",
-                            d->globs[i]);
+            return cli_fail(d->c, EXIT_USAGE, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them", d->globs[i]);
     return EXIT_DONE;
 }
 

@@ -202,10 +202,10 @@ static int read_prompt(struct cli *c, struct prompt *p)
 
 static int parse(const struct cli *c, const struct prompt_line *line, struct prompt *p)
 {
-    json_error_t e;
-    p->json = json_loadb(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    struct json_trouble why;
+    p->json = json_load(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     if (!p->json)
-        return cli_fail(c, EXIT_OTHER, "column %d: %s", e.column, json_no_memory(&e) ? "no memory to read it" : json_trouble(&e));
+        return cli_fail(c, EXIT_OTHER, "column %d: %s", why.column, why.no_memory ? "no memory to read it" : why.what);
     return json_is_object(p->json) ? EXIT_DONE : wrong(c, "it", p->json, "an object");
 }
 

@@ -7,15 +7,16 @@
     model.logits(tokens)                                         # float32 [len(tokens), V]
     model.taps(tokens, "*.mlp.gate.*")["model.layers.3.mlp.gate.experts"]
 
-What the library refuses is a VerbatimError with its sentence. After a fork, as multiprocessing's start method "fork" makes
-one, OpenMP's threads are missing in the child: use "spawn", or threads=1.
+What the library refuses is a VerbatimError with its sentence. In the child of a fork, as multiprocessing's start method "fork"
+makes one, sessions that were opened before compute on one thread; what is opened there wants threads=1, or use "spawn".
 """
 
 from ._c import VERSION as __version__
 from ._c import Code
 from ._call import VerbatimError
-from .model import Model, Taps
+from .model import Model, Taps, conventions, systems
 from .session import Event, Result, Session, Tap, session_info
-from .tokenizer import Tokenizer
+from .tokenizer import ChatTemplate, Tokenizer
 
-__all__ = ["Code", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__", "session_info"]
+__all__ = ["ChatTemplate", "Code", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__", "conventions",
+           "session_info", "systems"]

@@ -84,6 +84,55 @@ class vb_placement(C.Structure):
 mask_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
 
 
+class vb_utf8(C.Structure):
+    _fields_ = [("pending", C.c_ubyte * 4), ("count", C.c_int)]
+
+
+class vb_model_facts(C.Structure):
+    _fields_ = [
+        ("architecture", C.c_char_p),
+        ("precision", C.c_char_p),
+        ("layers", C.c_int32),
+        ("mtp_modules", C.c_int32),
+        ("attention_heads", C.c_int32),
+        ("rope_halves", C.c_int),
+        ("no_groups", C.c_int),
+        ("copied_bytes", C.c_size_t),
+        ("copy_seconds", C.c_double),
+        ("conventions", C.c_char * 512),
+    ]
+
+
+class vb_convention(C.Structure):
+    _fields_ = [("name", C.c_char_p), ("values", C.c_char_p * 4), ("changes_output", C.c_int), ("who", C.c_char_p)]
+
+
+class vb_system(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("conventions", C.c_char_p),
+        ("draft", C.c_char_p),
+        ("evidence", C.c_char_p),
+        ("changes_output", C.c_int),
+    ]
+
+
+class vb_quantise_options(C.Structure):
+    _fields_ = [("type", C.c_char_p), ("embedding_type", C.c_char_p), ("head_type", C.c_char_p)]
+
+
+class vb_quantised_tensor(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("type", C.c_char_p),
+        ("role", C.c_char_p),
+        ("kept", C.c_int),
+        ("bytes", C.c_size_t),
+        ("ndim", C.c_int32),
+        ("shape", C.c_size_t * 3),
+    ]
+
+
 class vb_sampling(C.Structure):
     _fields_ = [
         ("temperature", C.c_float),
@@ -345,7 +394,8 @@ class vb_session_info(C.Structure):
 
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
-STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options,
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_utf8, vb_model_facts, vb_convention, vb_system, vb_quantise_options,
+           vb_quantised_tensor, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options,
            vb_thread_use, vb_event, vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
@@ -369,6 +419,28 @@ FUNCTIONS = {
     "vb_bos_token": (C.c_int32, [_object]),
     "vb_tokenizers_match": (C.c_int, [_object, _object, _err]),
     "vb_add_bos": (C.c_int, [_object]),
+    "vb_tokenizer_size": (C.c_int32, [_object]),
+    "vb_encode_plain": (C.c_int, [_object, C.c_char_p, C.c_size_t, _ids, C.c_size_t, _size, _err]),
+    "vb_utf8_push": (C.c_size_t, [C.POINTER(vb_utf8), C.c_char_p, C.c_size_t, C.c_char_p]),
+    "vb_utf8_finish": (C.c_size_t, [C.POINTER(vb_utf8), C.c_char_p]),
+    "vb_utf8_valid": (C.c_size_t, [C.c_char_p, C.c_size_t]),
+    "vb_template_open": (C.c_int, [_out, C.c_char_p, C.POINTER(vb_allocator), _err]),
+    "vb_template_close": (None, [_object]),
+    "vb_template_render": (C.c_int, [_object, _object, C.c_char_p, C.c_size_t, C.c_int, C.c_char_p, _out, _size, _err]),
+    "vb_text_free": (None, [C.c_void_p]),
+    "vb_model_look": (None, [_object, C.POINTER(vb_model_facts)]),
+    "vb_model_describe": (C.c_int, [_object, _out, _err]),
+    "vb_model_check": (C.c_int, [_object, C.c_void_p, C.c_void_p, _err]),
+    "vb_convention_at": (C.c_int, [C.c_size_t, C.POINTER(vb_convention)]),
+    "vb_model_convention": (C.c_int, [_object, C.c_size_t]),
+    "vb_system_at": (C.c_int, [C.c_size_t, C.POINTER(vb_system)]),
+    "vb_quantise_open": (C.c_int, [_out, _object, C.c_char_p, C.POINTER(vb_quantise_options), _err]),
+    "vb_quantise_close": (None, [_object]),
+    "vb_quantise_write": (C.c_int, [_object, C.c_int, C.c_char_p, C.c_int32, C.c_void_p, C.c_void_p, _err]),
+    "vb_quantise_bytes": (C.c_size_t, [_object]),
+    "vb_quantise_tokenizer": (C.c_char_p, [_object]),
+    "vb_quantise_note": (C.c_char_p, [_object, C.c_size_t]),
+    "vb_quantise_tensor": (C.c_int, [_object, C.c_size_t, C.POINTER(vb_quantised_tensor)]),
     "vb_session_open": (C.c_int, [_out, _object, C.POINTER(vb_session_options), _err]),
     "vb_session_close": (None, [_object]),
     "vb_draft_memory": (C.c_size_t, [_object]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes as C
 import fnmatch
+import itertools
+import json
 import os
 import weakref
 
@@ -12,7 +14,8 @@ import numpy as np
 from . import _c
 from ._call import Handle, check, ids_array, path_bytes
 from .batch import generate_many
-from .session import ROW, Result, Session
+from .session import ROW, Result, Session, number
+from .tokenizer import take_text
 
 
 class Taps(dict):
@@ -63,6 +66,38 @@ class Model:
         if not self._handle.pointer:
             raise ValueError("the model is closed")
         return self._handle.pointer
+
+    def describe(self) -> dict:
+        """What `verbatim inspect --json` prints: configuration, parameters, MTP modules, bytes per part, tensors not used and why."""
+        text, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_model_describe(self._pointer(), C.byref(text), C.byref(err)), err)
+        return json.loads(take_text(self._lib, text.value))
+
+    def check(self):
+        """Reads every byte. Raises VerbatimError, which names file, tensor and index, unless every weight is finite."""
+        err = _c.vb_error()
+        check(self._lib.vb_model_check(self._pointer(), None, None, C.byref(err)), err)
+
+    def quantize(self, out, type: str, *, embedding_type: str | None = None, head_type: str | None = None, threads: int | None = None):
+        """Writes the model, opened from a directory in precision f32, as the GGUF file `out`, which may not exist. type: "f32", "bf16",
+        "q8_0" or "q4_0", of linear layers, experts and heads; the others' may also be "as-stored". The notes about what the file
+        does not say are returned."""
+        options = _c.vb_quantise_options(*(None if name is None else name.encode() for name in (type, embedding_type, head_type)))
+        plan, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_quantise_open(C.byref(plan), self._pointer(), path_bytes(self.path), C.byref(options), C.byref(err)), err)
+        try:
+            part = "%s.%d.part" % (os.fspath(out), os.getpid())
+            with open(part, "xb") as file:
+                try:
+                    check(self._lib.vb_quantise_write(plan, file.fileno(), path_bytes(out), number("threads", threads, 1), None, None, C.byref(err)), err)
+                    os.fsync(file.fileno())
+                    os.link(part, out)  # refuses a file that exists
+                finally:
+                    os.unlink(part)
+            notes = (self._lib.vb_quantise_note(plan, i) for i in itertools.count())
+            return [note.decode() for note in itertools.takewhile(lambda note: note is not None, notes)]
+        finally:
+            self._lib.vb_quantise_close(plan)
 
     def is_end_token(self, token: int) -> bool:
         return bool(self._lib.vb_is_end_token(self._pointer(), token))
@@ -125,7 +160,7 @@ class Model:
 
     def taps(self, tokens, names="*", *, scores=False, mtp: int | None = None, **options) -> Taps:
         """Every named intermediate value of one pass over tokens, and of `mtp` MTP modules that read the tokens themselves
-        (None: all of them). names: a glob or several, as in "model.layers.*.mlp.gate.*"; README, "Taps", lists the names.
+        (None: all of them). names: a glob or several, as in "model.layers.*.mlp.gate.*"; docs/ORACLE.md lists the names.
         scores: attention scores too, [rows, widest], masked ones -inf."""
         globs = [names] if isinstance(names, str) else list(names)
         depths = self.mtp_modules if mtp is None else mtp
@@ -163,3 +198,17 @@ def _join(parts):
     if any(part.shape[-1] < widest for part in parts):
         parts = [np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, widest - p.shape[-1])], constant_values=-np.inf) for p in parts]
     return np.concatenate(parts)
+
+
+def conventions() -> list[dict]:
+    """Where implementations disagree: name, values (the first is the default), changes_output, who."""
+    lib, row = _c.library(), _c.vb_convention()
+    return [{"name": row.name.decode(), "values": [v.decode() for v in row.values if v], "changes_output": bool(row.changes_output),
+             "who": row.who.decode()} for _ in itertools.takewhile(lambda i: lib.vb_convention_at(i, C.byref(row)), itertools.count())]
+
+
+def systems() -> list[dict]:
+    """Systems of the field, for conventions="as=NAME": name, conventions, draft (their method), evidence, changes_output."""
+    lib, row = _c.library(), _c.vb_system()
+    return [{"name": row.name.decode(), "conventions": row.conventions.decode(), "draft": row.draft.decode(), "evidence": row.evidence.decode(),
+             "changes_output": bool(row.changes_output)} for _ in itertools.takewhile(lambda i: lib.vb_system_at(i, C.byref(row)), itertools.count())]

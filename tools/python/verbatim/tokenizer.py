@@ -1,8 +1,9 @@
-"""Text and ids."""
+"""Text and ids; conversations as text."""
 
 from __future__ import annotations
 
 import ctypes as C
+import json
 
 import numpy as np
 
@@ -22,9 +23,9 @@ class Tokenizer:
         self.bos_token = None if bos < 0 else bos
         self.add_bos = bool(self._lib.vb_add_bos(self._handle.pointer))
 
-    def encode(self, text: str, bos: bool | None = None) -> list[int]:
+    def encode(self, text: str, bos: bool | None = None, special: bool = True) -> list[int]:
         """Ids of this text, with BOS in front: if `bos`, or, as for `verbatim generate --prompt`, if tokenizer_config.json's
-        add_bos_token says so (None). Special tokens written in the text are recognised."""
+        add_bos_token says so (None). Special tokens written in the text are recognised, or are plain text with special=False."""
         if bos is None:
             bos = self.add_bos
         if bos and self.bos_token is None:
@@ -32,8 +33,8 @@ class Tokenizer:
         raw, count, err = text.encode(), C.c_size_t(), _c.vb_error()
         ids = np.empty(len(raw), np.int32)  # a token is a byte at least
         while True:
-            check(self._lib.vb_encode(self._handle.pointer, raw, len(raw), ids_pointer(ids), ids.size, C.byref(count),
-                                      C.byref(err)), err)
+            encode = self._lib.vb_encode if special else self._lib.vb_encode_plain
+            check(encode(self._handle.pointer, raw, len(raw), ids_pointer(ids), ids.size, C.byref(count), C.byref(err)), err)
             if count.value <= ids.size:
                 return [self.bos_token] * bool(bos) + ids[: count.value].tolist()
             ids = np.empty(count.value, np.int32)
@@ -52,3 +53,30 @@ class Tokenizer:
     def decode(self, tokens) -> str:
         """The text of these ids, special tokens as they are written; invalid bytes are U+FFFD."""
         return b"".join(self.piece(t) or b"" for t in ids_array(tokens).tolist()).decode("utf-8", "replace")
+
+
+def take_text(lib, address, size=None):
+    """The text at an address, which the library then frees."""
+    try:
+        return (C.string_at(address) if size is None else C.string_at(address, size)).decode()
+    finally:
+        lib.vb_text_free(address)
+
+
+class ChatTemplate:
+    """The chat template of a checkpoint: chat_template.jinja, tokenizer_config.json's chat_template, or a GGUF file's. Read-only."""
+
+    def __init__(self, path):
+        self._lib = _c.library()
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_template_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_template_close)
+
+    def render(self, messages, tokenizer: Tokenizer, add_generation_prompt: bool = True, **variables) -> str:
+        """The prompt for messages, dicts with "role" and "content". variables: what the template sees besides, as tools or
+        enable_thinking. Encode the text with bos=False: a template writes its own special tokens."""
+        text, size, err = C.c_void_p(), C.c_size_t(), _c.vb_error()
+        said = json.dumps(messages).encode()
+        check(self._lib.vb_template_render(self._handle.pointer, tokenizer._handle.pointer, said, len(said), bool(add_generation_prompt),
+                                           json.dumps(variables).encode(), C.byref(text), C.byref(size), C.byref(err)), err)
+        return take_text(self._lib, text.value, size.value)
