@@ -101,7 +101,7 @@ HASWELL_LINES ?= 2
 on_haswell = tests/older-cpus.sh Haswell $(BUILD)
 run_older  = "haswell/test_bits:$(on_haswell)/tests/test_bits $(HASWELL_LINES)" "haswell/checkasm:$(on_haswell)/tests/checkasm --quick" \
              "haswell/bench:$(on_haswell)/verbatim bench golden/tiny/v3-mtp3 --rounds 1 --threads 1 --only prefill" \
-             "haswell/checkops_onednn:$(on_haswell)/tests/checkops_onednn" "haswell/test_prefill:$(on_haswell)/tests/test_prefill --quick" \
+             "haswell/demo:$(on_haswell)/verbatim demo golden/tale --tokens 5,6 -n 12 --rounds 1" "haswell/checkops_onednn:$(on_haswell)/tests/checkops_onednn" "haswell/test_prefill:$(on_haswell)/tests/test_prefill --quick" \
              "avx2/test_bench:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_bench" "nehalem/verbatim:tests/older-cpus.sh no-fma $(BUILD)/verbatim"
 older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn test_prefill test_bench)
 	@tests/run.sh -l $(BUILD)/logs $(run_older)

@@ -1,16 +1,16 @@
-/* tools/demo.c -- `verbatim demo`: one prompt, three ways to decode, the same bits. */
+/* tools/demo.c -- `verbatim demo`: one prompt, three ways to decode, the same bits; what each takes. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tools/cli/cli.h"
+#include "tools/demo.h"
 
 static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
 #define METHODS 3
 
-struct demo_run {
-    vb_result result;
+struct demo_run { /* whose text is shown */
     const struct cli *c;
     struct utf8_stream stream;
     int colour;
@@ -32,57 +32,96 @@ static int show(void *context, const vb_event *e)
     return 0;
 }
 
-static int decode(struct cli *c, const char *method, const int32_t *prompt, size_t count, struct demo_run *d)
+/* One method on one prompt: its session, and what its rounds took. */
+struct demo_line {
+    vb_session *session;
+    vb_result result;
+    double tokens_per_second[DEMO_ROUNDS];
+};
+
+struct demo_prompt {
+    int32_t *ids;
+    size_t count;
+    int held_out;   /* --held-out: measured, not shown */
+    int rounds, same;
+    struct demo_line line[METHODS];
+};
+
+struct demo_spread demo_spread(const double *numbers, int count)
 {
-    vb_session *session = NULL;
-    vb_error err;
-    size_t n = (size_t)(c->n < 0 ? 160 : c->n);
-    *d = (struct demo_run){.c = c, .colour = isatty(STDOUT_FILENO)};
-    vb_generate_options o = {.max_tokens = n, .ignore_eos = c->ignore_eos, .fingerprint = 1,
-                             .callback = c->json ? NULL : show, .context = d};
-    c->session.draft = method;
-    int code = cli_session(c, count, (long long)n, &session);
-    if (code == EXIT_DONE && (vb_append(session, prompt, count, &err) || vb_generate(session, &o, &d->result, &err)))
-        code = cli_error(c, &err);
-    vb_session_close(session);
-    return code;
+    double sorted[DEMO_ROUNDS];
+    for (int i = 0, k; i < count; i++) {
+        for (k = i; k > 0 && sorted[k - 1] > numbers[i]; k--)
+            sorted[k] = sorted[k - 1];
+        sorted[k] = numbers[i];
+    }
+    return (struct demo_spread){(sorted[(count - 1) / 2] + sorted[count / 2]) / 2, sorted[0], sorted[count - 1]};
 }
 
-static void print_table(struct cli *c, const struct demo_run *runs, int same)
+json_t *demo_numbers(const double *numbers, int count)
 {
-    printf("%-12s  %-14s  %-28s  %-8s  %s\n", "draft", "tokens/forward", "accepted, by depth", "tokens/s", "fingerprint");
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, json_real(numbers[i]));
+    return list;
+}
+
+/* Continues the prompt from the beginning; `shown` as it comes, which takes time, or silently. */
+static int decode(struct cli *c, const struct demo_prompt *p, struct demo_line *line, int shown)
+{
+    struct demo_run d = {.c = c, .colour = isatty(STDOUT_FILENO)};
+    vb_error err;
+    vb_generate_options o = {.max_tokens = (size_t)(c->n < 0 ? 160 : c->n), .ignore_eos = c->ignore_eos, .fingerprint = 1,
+                             .callback = shown ? show : NULL, .context = &d};
+    line->result = (vb_result){0};
+    if (vb_truncate(line->session, 0, &err) || vb_append(line->session, p->ids, p->count, &err) ||
+        vb_generate(line->session, &o, &line->result, &err))
+        return cli_error(c, &err);
+    return EXIT_DONE;
+}
+
+static double rate_of(const vb_result *r)
+{
+    return r->tokens > 1 && r->decode_seconds > 0.0 ? ((double)r->tokens - 1.0) / r->decode_seconds : 0.0;
+}
+
+static void print_table(struct cli *c, const struct demo_prompt *p)
+{
+    printf("%-12s  %-14s  %-20s  %-29s  %s\n", "draft", "tokens/forward", "accepted, by depth", "tokens/s (median, spread)", "fingerprint");
     for (int m = 0; m < METHODS; m++) {
-        const vb_result *r = &runs[m].result;
-        char depths[64] = "";
+        const vb_result *r = &p->line[m].result;
+        struct demo_spread rate = demo_spread(p->line[m].tokens_per_second, p->rounds);
+        char depths[64] = "", spread[48];
         c->session.draft = methods[m];
         for (int k = 0; k < cli_draft_tokens(c) && k < 5; k++)
             snprintf(depths + strlen(depths), sizeof depths - strlen(depths), k ? "  %.0f %%" : "%.0f %%",
                      r->drafted_by_depth[k] ? 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k] : 0.0);
-        printf("%-12s  %14.2f  %-28s  %8.1f  %016" PRIx64 "\n", methods[m],
-               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths,
-               r->decode_seconds > 0.0 ? ((double)r->tokens - 1.0) / r->decode_seconds : 0.0, r->fingerprint);
+        snprintf(spread, sizeof spread, "(%.1f to %.1f)", rate.least, rate.most);
+        printf("%-12s  %14.2f  %-20s  %8.1f %-20s  %016" PRIx64 "\n", methods[m],
+               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths, rate.median, spread, r->fingerprint);
     }
-    puts(same ? "\nidentical, bit for bit: every logit of every token chosen has the same 32 bits" : "\nDIFFERENT");
+    puts(p->same ? "\nidentical, bit for bit: every logit of every token chosen has the same 32 bits" : "\nDIFFERENT");
 }
 
-static int print_json(struct cli *c, const struct demo_run *runs, int same)
+static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
 {
     json_t *list = json_array();
     for (int m = 0; m < METHODS; m++) {
+        const struct demo_line *line = &p->line[m];
         char fingerprint[17];
         c->session.draft = methods[m];
-        snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, runs[m].result.fingerprint);
-        json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o}", "draft", methods[m], "draft_tokens", cli_draft_tokens(c),
-                                              "fingerprint", fingerprint, "stats",
-                                              cli_stats(&runs[m].result, cli_draft_tokens(c))));
+        snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o}", "draft", methods[m], "draft_tokens", cli_draft_tokens(c),
+                                              "fingerprint", fingerprint, "stats", cli_stats(&line->result, cli_draft_tokens(c)),
+                                              "tokens_per_second", demo_numbers(line->tokens_per_second, p->rounds)));
     }
-    return cli_print_json(json_pack("{s:b,s:o}", "equal", same, "runs", list));
+    return list;
 }
 
-static void print_heading(const struct cli *c, const char *method, const int32_t *prompt, size_t count)
+static void print_heading(const struct cli *c, const char *method, const struct demo_prompt *p)
 {
-    size_t size, bos = count && prompt[0] == tokenizer_bos(c->tokenizer); /* not a part of the text */
-    char *text = cli_text(c, prompt + bos, count - bos, SIZE_MAX, &size);
+    size_t size, bos = p->count && p->ids[0] == tokenizer_bos(c->tokenizer); /* not a part of the text */
+    char *text = cli_text(c, p->ids + bos, p->count - bos, SIZE_MAX, &size);
     printf("--- %s%s\n", method, !strcmp(method, "none") ? ": one token per pass"
                                  : isatty(STDOUT_FILENO)  ? ": accepted drafts are green"
                                                           : ": accepted drafts in [brackets]");
@@ -90,44 +129,96 @@ static void print_heading(const struct cli *c, const char *method, const int32_t
     free(text);
 }
 
-static int run(struct cli *c)
+/* Once to show the text, which warms up as well; then in turns, so that whatever disturbs the machine meets all methods. */
+static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
-    struct demo_run runs[METHODS];
-    int32_t *prompt = NULL;
-    size_t count;
-    int code = cli_open(c), same = 1;
+    int code = cli_prompt(c, &p->ids, &p->count), shown = !c->json && !p->held_out;
+    for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
+        c->session.draft = methods[m];
+        if (shown)
+            print_heading(c, methods[m], p);
+        code = cli_session(c, p->count, c->n < 0 ? 160 : c->n, &p->line[m].session);
+        if (code == EXIT_DONE)
+            code = decode(c, p, &p->line[m], shown);
+        if (shown)
+            puts("\n");
+    }
+    p->same = 1;
+    for (int round = 0; round < p->rounds; round++)
+        for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
+            code = decode(c, p, &p->line[m], 0);
+            p->line[m].tokens_per_second[round] = rate_of(&p->line[m].result);
+            p->same &= code == EXIT_DONE && p->line[m].result.fingerprint == p->line[0].result.fingerprint;
+        }
+    for (int m = 0; m < METHODS; m++)
+        vb_session_close(p->line[m].session);
+    if (code == EXIT_DONE && !c->json) {
+        if (p->held_out)
+            printf("\n--- the prompt of --held-out\n");
+        print_table(c, p);
+    }
+    return code;
+}
+
+static int check(struct cli *c)
+{
+    int code = cli_open(c);
+    if (code == EXIT_DONE && c->rounds > DEMO_ROUNDS)
+        code = cli_fail(c, EXIT_USAGE, "--rounds is %lld, at most %d", c->rounds, DEMO_ROUNDS);
     if (code == EXIT_DONE && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules, which the demo shows", c->model_dir);
     if (code == EXIT_DONE && !c->tokenizer)
         code = cli_error(c, &c->tokenizer_error);
-    if (code == EXIT_DONE)
-        code = cli_prompt(c, &prompt, &count);
-    for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
-        if (!c->json)
-            print_heading(c, methods[m], prompt, count);
-        code = decode(c, methods[m], prompt, count, &runs[m]);
-        if (!c->json)
-            puts("\n");
-        same &= code == EXIT_DONE && runs[m].result.fingerprint == runs[0].result.fingerprint;
-    }
-    if (code == EXIT_DONE && c->json)
-        code = print_json(c, runs, same);
-    else if (code == EXIT_DONE)
-        print_table(c, runs, same);
-    if (code == EXIT_DONE && !same)
-        code = EXIT_DIFFERENCE;
-    free(prompt);
     return code;
+}
+
+static int run(struct cli *c)
+{
+    struct demo_prompt first = {0}, second = {.held_out = 1};
+    json_t *large = NULL;
+    int code = check(c), same = 1;
+    first.rounds = second.rounds = c->rounds > 0 ? (int)c->rounds : 5;
+    if (code == EXIT_DONE)
+        code = run_prompt(c, &first);
+    if (code == EXIT_DONE && c->held_out) {
+        c->prompt = c->held_out;
+        c->prompt_file = c->tokens = NULL;
+        code = run_prompt(c, &second);
+    }
+    if (code == EXIT_DONE && c->large) {
+        if (!c->json)
+            puts("");
+        code = demo_large(c, first.rounds, c->json ? &large : NULL);
+    }
+    same = first.same && (!c->held_out || second.same) && code != EXIT_DIFFERENCE;
+    if ((code == EXIT_DONE || code == EXIT_DIFFERENCE) && c->json) {
+        json_t *out = json_pack("{s:b,s:o}", "equal", same, "runs", prompt_json(c, &first));
+        if (c->held_out)
+            json_object_set_new(out, "held_out", prompt_json(c, &second));
+        if (large)
+            json_object_set(out, "large", large);
+        if (cli_print_json(out) != EXIT_DONE)
+            code = EXIT_OTHER;
+    }
+    json_decref(large);
+    free(first.ids);
+    free(second.ids);
+    return code == EXIT_DONE && !same ? EXIT_DIFFERENCE : code;
 }
 
 const struct command command_demo = {
     "demo", "one prompt decoded plainly, with MTP-Vanilla and with MTP-Eagle",
     "usage: verbatim demo MODEL --prompt TEXT [OPTIONS]\n\n"
-    "Streams the text three times, accepted drafts visible, then compares speed, acceptance and fingerprints.\n"
-    "Exits with 3 when the fingerprints differ.\n\n"
+    "Shows the text three times, accepted drafts visible, then decodes it in turns without showing it and compares speed,\n"
+    "acceptance and fingerprints. Exits with 3 when the fingerprints differ.\n\n"
     "  -n N                   new tokens (160)\n"
-    "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats}]}, without the text\n"
+    "  --rounds N             timed runs of each method (5), at most 64; the table has their median, least and most\n"
+    "  --held-out TEXT        a second prompt, which the model has not read in training: a table of its own, without the text\n"
+    "  --large                a last table, of drafting on a model that is larger than caches: a checkpoint of 656 MB is generated\n"
+    "                         in $TMPDIR, opened, and removed; takes half a minute, in the precisions q8 and bf16\n"
+    "  --json                 {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...},\n"
+    "                         without the text\n"
     "  --temperature, --top-k, --top-p, --min-p, --seed, --repetition-penalty, --presence-penalty, --frequency-penalty,\n"
     "  --logit-bias, --prompt-file, --tokens, --bos, --no-bos, --ignore-eos, --threads, --isa,\n"
     "  --precision, --repack, --prefill-chunk, --prefill, --context, --convention, --as, --numa, --mlock    as for generate\n",
-    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL, run};
+    TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run};

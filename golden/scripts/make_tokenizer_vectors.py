@@ -172,4 +172,5 @@ def main():
     (OUT / "vectors.json").write_text("\n".join(lines) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

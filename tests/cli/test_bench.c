@@ -28,6 +28,14 @@ static json_t *config_of_model(void)
 /* Times of a loaded machine tell nothing; shares and ratios of them need only be there. */
 static int is_share(const json_t *row, const char *key) { return isfinite(real(row, key)) && real(row, key) > 0; }
 
+/* "in cache" is said of what was read faster than memory allows, and never of more bytes than caches hold. */
+static int is_told_where_it_lies(const json_t *row)
+{
+    const json_t *in_cache = json_object_get(row, "in_cache");
+    double passes = strcmp(string(row, "kind"), "generate") ? 1 : real(row, "forwards");
+    return json_is_boolean(in_cache) && json_is_true(in_cache) == (real(row, "of_read") > 1.1 && real(row, "bytes") / passes <= 128e6);
+}
+
 static int about(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
 
 TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
@@ -41,7 +49,7 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
         const char *kind = string(row, "kind");
         assert_true(real(row, "seconds") > 0);
         if (json_object_get(row, "bytes"))
-            assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling"));
+            assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling") && is_told_where_it_lies(row));
         else
             assert_true(real(row, "per_second") > 0);
         if (!strcmp(kind, "pass")) {

@@ -95,6 +95,16 @@ TEST(chat_is_the_prompt_that_the_template_writes)
     expect_same_run(CHAT("--prompt", "Hello", "--bos"), PLAIN(text));
 }
 
+/* Its template makes one tale of the conversation: what the user writes and what the model answers, in turn. */
+TEST(the_bundled_model_can_be_talked_to_as_it_is)
+{
+    NEEDS_TALE;
+    const char *messages = text_file("m", "[{\"role\":\"user\",\"content\":\"There was a\"},"
+                                          "{\"role\":\"assistant\",\"content\":\" king.\"}]");
+    expect_same_run(JSON("generate", "golden/tale", "--chat", "-n", "6", "--messages", messages, "--prompt", "One day"),
+                    JSON("generate", "golden/tale", "-n", "6", "--prompt", "There was a king.\n\nOne day"));
+}
+
 #define REFUSED(code, part, ...) expect_failure(RUN("generate", __VA_ARGS__), code, part)
 
 TEST(conversations_that_are_wrong_are_refused)
@@ -105,8 +115,10 @@ TEST(conversations_that_are_wrong_are_refused)
     REFUSED(2, "wanted one of them", V3, "--chat", "--tokens", "5");
     REFUSED(2, "--prompt-file and --tokens, found 2", V3, "--chat", "--prompt", "x", "--prompt-file", "y");
     NEEDS_TALE;
-    REFUSED(1, "there is no chat template", "golden/tale", "--chat", "--prompt", "x");
-    expect_failure(RUN("chat", "golden/tale"), 1, "there is no chat template"); /* before a line is read */
+    assert_int_equal(unlink(path_of("chat_template.jinja")), 0);
+    REFUSED(1, "there is no chat template", dir, "--chat", "--prompt", "x");
+    expect_failure(RUN("chat", dir), 1, "there is no chat template"); /* before a line is read */
+    text_file("chat_template.jinja", TEMPLATE);
     REFUSED(1, "No such file", dir, "--chat", "--messages", "/nowhere");
     REFUSED(1, "not an array of messages", dir, "--chat", "--messages", text_file("m", "{}"));
     REFUSED(1, "message 1 is not an object with a role", dir, "--chat", "--messages", text_file("m", "[{\"role\":\"user\"},{}]"));
@@ -434,6 +446,7 @@ int main(int argc, char **argv)
     find_verbatim(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_is_the_prompt_that_the_template_writes),
+        cmocka_unit_test(the_bundled_model_can_be_talked_to_as_it_is),
         cmocka_unit_test(conversations_that_are_wrong_are_refused),
         cmocka_unit_test(each_turn_computes_what_is_new_and_gives_the_bits_of_a_fresh_run),
         cmocka_unit_test(a_template_that_rewrites_earlier_turns_is_followed),

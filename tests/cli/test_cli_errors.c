@@ -481,7 +481,7 @@ TEST(help_names_every_option)
         {"tokenize", "--file --decode --bos --no-special --json"},
         {"inspect", "--check --precision --json"},
         {"quantize", "-o --type --embedding-type --head-type --force --threads --json"},
-        {"demo", "-n --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
+        {"demo", "-n --rounds --held-out --large --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};
     struct said all = SUCCEED("--help");
     for (size_t i = 0; i < COUNT(takes); i++) {
         char options[1024], *place = NULL;

@@ -1,6 +1,6 @@
 /* tests/engine/test_model.c -- every tensor is bound once or explained, and whatever is missing, misshapen or left over is told by
- * name. On the checkpoints of golden/tiny, on lists made from them, and on the published list of DeepSeek-R1's 91,991
- * tensors (in ../shared/assets; skipped without it). Runs in the repository's root. */
+ * name. On the checkpoints of golden/tiny, on lists made from them, and on the list of DeepSeek-R1's 91,991 tensors: the one of
+ * golden/published, and where it is the published one itself, in ../shared/assets. Runs in the repository's root. */
 #include "engine/model/model.h"
 #include "simd/decode.h"
 
@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "tests/support/files.h"
 #include "tests/support/lists.h"
@@ -325,34 +326,78 @@ TEST(a_model_without_weights_or_with_a_bad_config_is_told)
 
 /* ---- DeepSeek-R1 ------------------------------------------------------------------------------------------------------ */
 
-#define R1_LIST "../shared/assets/index/DeepSeek-R1.tensors.tsv"
-#define R1_CONFIG "../shared/assets/configs/deepseek-ai--DeepSeek-R1.hub.config.json"
+#define R1_TENSORS 91991
 
-/* name TAB dtype TAB 12x56 TAB shard; lines of text become tensors in place */
-static struct tensor *read_tsv(char *text, size_t *count)
+/* Where a line of the list goes: its tensor, and the memory that names are written to. */
+struct rows {
+    struct tensor *list;
+    size_t count, used, room;
+    char *names;
+};
+
+static void add_tensor(struct rows *r, const char *name, const char *dtype, const char *shape)
 {
-    static const char *const names[] = {"F32", "F16", "BF16", "F8_E4M3"};
-    struct tensor *list = calloc(100000, sizeof *list);
-    assert_non_null(list);
-    *count = 0;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        struct tensor *t = &list[*count];
-        char *dtype = strchr(line, '\t'), *shape = dtype ? strchr(dtype + 1, '\t') : NULL;
-        if (line[0] == '#' || !shape)
-            continue;
-        assert_true(++*count < 100000);
-        *dtype++ = *shape++ = 0;
-        t->name = line;
-        t->file = strchr(shape, '\t') + 1;
-        snprintf(t->dtype_name, sizeof t->dtype_name, "%s", dtype);
-        t->dtype = DTYPE_OTHER;
-        for (int d = 0; d < 4; d++)
-            if (!strcmp(dtype, names[d]))
-                t->dtype = (enum dtype)d;
-        for (; *shape != '\t'; shape += *shape == 'x')
-            t->shape[t->ndim++] = strtoll(shape, &shape, 10);
+    static const char *const types[] = {"F32", "F16", "BF16", "F8_E4M3"};
+    struct tensor *t = &r->list[r->count];
+    char *end;
+    assert_true(++r->count <= R1_TENSORS && r->used + strlen(name) + 1 <= r->room);
+    t->name = strcpy(r->names + r->used, name);
+    r->used += strlen(name) + 1;
+    t->file = "the list";
+    snprintf(t->dtype_name, sizeof t->dtype_name, "%s", dtype);
+    t->dtype = DTYPE_OTHER;
+    for (int d = 0; d < 4; d++)
+        if (!strcmp(dtype, types[d]))
+            t->dtype = (enum dtype)d;
+    for (; *shape; shape = end + (*end == 'x'))
+        t->shape[t->ndim++] = strtoll(shape, &end, 10);
+}
+
+/* layers.{0-2}.x stands for layers.0.x, layers.1.x and layers.2.x */
+static void expand(struct rows *r, const char *name, const char *dtype, const char *shape)
+{
+    int first, last, size = 0;
+    const char *open = strchr(name, '{');
+    if (!open) {
+        add_tensor(r, name, dtype, shape);
+        return;
     }
-    return list;
+    assert_true(sscanf(open, "{%d-%d}%n", &first, &last, &size) == 2 && size);
+    for (; first <= last; first++) {
+        char one[128];
+        snprintf(one, sizeof one, "%.*s%d%s", (int)(open - name), name, first, open + size);
+        expand(r, one, dtype, shape);
+    }
+}
+
+/* name TAB dtype TAB 12x56, and in the published list TAB shard */
+static struct rows read_tsv(char *text)
+{
+    struct rows r = {calloc(R1_TENSORS, sizeof *r.list), 0, 0, (size_t)R1_TENSORS * 96, malloc((size_t)R1_TENSORS * 96)};
+    assert_true(r.list && r.names);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        char name[128], dtype[16], shape[32];
+        if (line[0] == '#')
+            continue;
+        assert_int_equal(sscanf(line, "%127s %15s %31s", name, dtype, shape), 3);
+        expand(&r, name, dtype, shape);
+    }
+    return r;
+}
+
+/* config.json of golden/published, or the published file */
+static void read_r1_config(struct config *config, const char *path)
+{
+    vb_error err;
+    json_error_t why;
+    json_t *root = json_load_file(path, 0, &why), *standing = json_object_get(root, "DeepSeek-R1");
+    if (!root)
+        fail_msg("%s: %s", path, why.text);
+    char *json = json_dumps(standing ? standing : root, 0);
+    if (config_parse(config, json, strlen(json), NULL, 0, "config.json", &err))
+        fail_msg("%s", err.message);
+    free(json);
+    json_decref(root);
 }
 
 static double seconds(void)
@@ -362,24 +407,21 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-TEST(every_tensor_of_deepseek_r1_has_its_place)
+static void check_r1(const char *list_path, const char *config_path)
 {
-    char *text, *json;
-    size_t size, json_size, count;
+    char *text;
+    size_t size;
     struct config config;
     struct checkpoint *c;
     struct model *m;
     vb_error err;
-    if (!vb_file_exists(R1_LIST) || !vb_file_exists(R1_CONFIG)) {
-        print_message("skipped: %s is not here\n", R1_LIST);
-        skip();
-    }
-    assert_int_equal(vb_read_file(NULL, R1_LIST, &text, &size, &err), VB_OK);
-    assert_int_equal(vb_read_file(NULL, R1_CONFIG, &json, &json_size, &err), VB_OK);
-    if (config_parse(&config, json, json_size, NULL, 0, "config.json", &err))
+    if (vb_read_file(NULL, list_path, &text, &size, &err))
         fail_msg("%s", err.message);
-    struct tensor *list = read_tsv(text, &count);
-    assert_int_equal(count, 91991);
+    read_r1_config(&config, config_path);
+    struct rows r = read_tsv(text);
+    struct tensor *list = r.list;
+    size_t count = r.count;
+    assert_int_equal(count, R1_TENSORS);
 
     double start = seconds();
     if (checkpoint_from_list(&c, list, count, NULL, &err))
@@ -403,9 +445,17 @@ TEST(every_tensor_of_deepseek_r1_has_its_place)
     assert_int_equal((module - eh_proj + 50000000) / 100000000, 115);
     assert_true(model_active_parameters(m) > 36000000000 && model_active_parameters(m) < 37000000000);
     model_close(m);
-    free(list);
-    vb_free(NULL, json);
+    free(r.list);
+    free(r.names);
     vb_free(NULL, text);
+}
+
+TEST(every_tensor_of_deepseek_r1_has_its_place)
+{
+    static const char published[] = "../shared/assets/index/DeepSeek-R1.tensors.tsv";
+    check_r1("golden/published/tensors.tsv", "golden/published/configs.json");
+    if (vb_file_exists(published))
+        check_r1(published, "../shared/assets/configs/deepseek-ai--DeepSeek-R1.hub.config.json");
 }
 
 int main(void)

@@ -3,9 +3,11 @@
 #define VB_BENCH_H
 
 #include "engine/session/session.h"
+#include "tools/bench/forced.h"
 #include "tools/cli/cli.h"
 
 #define BENCH_ROUNDS 64
+#define BENCH_BEYOND_CACHES 128e6 /* bytes: so many are read from memory, fewer may lie in the caches */
 
 /* The first four are the machine's own: whatever else is measured is held against them. */
 enum bench_kind {
@@ -13,11 +15,6 @@ enum bench_kind {
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_KINDS
 };
 extern const char *const bench_kinds[BENCH_KINDS];
-
-/* Bytes that a run reads at least, and floating-point operations; of a machine's line what it did, in bytes. */
-struct bench_work {
-    double bytes, flops;
-};
 
 struct bench_item {
     enum bench_kind kind;
@@ -72,6 +69,8 @@ int bench_wants(const struct bench *b, enum bench_kind kind);
 int bench_check_only(struct bench *b);
 
 /* --- run.c --- */
+/* Bytes that one pass of a line reads; of LINEAR and ATTENTION a whole run. */
+double bench_pass_bytes(const struct bench_item *i);
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- ops.c: linear layers and attention alone --- */
@@ -95,17 +94,6 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
 /* Attention alone, from q to the heads' values, of `rows` queries that see `depth` tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);
-
-/* What all passes of a run behind its prompt read and do, the target's and the modules', counted from taps. */
-struct bench_counter;
-struct bench_counter *bench_counter_open(const struct model *m, size_t prompt);
-void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */
-struct bench_work bench_counter_close(struct bench_counter *counter);
-
-/* --- forced.c --- */
-/* Replaces the session's drafter by one that drafts with it and then says what `plain` has, with probability `force` for
- * each token, else another token. plain stays the caller's. */
-void bench_force(vb_session *s, const int32_t *plain, size_t count, double force);
 
 /* --- tell.c --- */
 double bench_median(const struct bench_item *item, int rounds);

@@ -118,6 +118,15 @@ static struct shares shares_of(const struct bench *b, const struct bench_item *i
     return s;
 }
 
+/* Whether the line was faster than memory can be read, by more than noise: its weights lie in the caches, so that a share of
+ * what memory allows says nothing. */
+static int in_cache(const struct bench_item *i, double share_of_bytes)
+{
+    return share_of_bytes > 1.1 && bench_pass_bytes(i) <= BENCH_BEYOND_CACHES;
+}
+
+static double efficiency(const struct bench *b, const struct bench_item *i) { return bench_speed_up(b, i) / bench_limit(b, i); }
+
 static double tokens_per_second(const struct bench *b, const struct bench_item *i)
 {
     return (double)(i->kind == BENCH_GENERATE ? i->tokens : i->rows) / bench_median(i, b->rounds);
@@ -149,13 +158,21 @@ static void print_op(const struct bench *b, const struct bench_item *i, double s
 
 static void print_passes(const struct bench *b, const struct bench_item *i, struct shares s)
 {
-    double passes = i->kind == BENCH_GENERATE ? (double)i->forwards : 1, one = of_one_row(b, i);
-    printf("%10.1f %-7s %8.1f %8.0f %%", tokens_per_second(b, i), "tok/s", i->work.bytes / passes / 1e6, 100 * s.ceiling);
+    double one = of_one_row(b, i);
+    printf("%10.1f %-7s %8.1f ", tokens_per_second(b, i), "tok/s", bench_pass_bytes(i) / 1e6);
+    if (in_cache(i, s.read))
+        printf("%10s", "in cache");
+    else
+        printf("%8.0f %%", 100 * s.ceiling);
     if (one > 0)
         printf(", %.2f times 1 row", one);
-    if (i->kind == BENCH_GENERATE && i->K > 0)
-        printf(", %.2f per forward, %.2fx, %.0f %% of its limit %.2fx", (double)i->tokens / (double)i->forwards, bench_speed_up(b, i),
-               100 * bench_speed_up(b, i) / bench_limit(b, i), bench_limit(b, i));
+    if (i->kind == BENCH_GENERATE && i->K > 0) {
+        printf(", %.2f per forward, %.2fx, ", (double)i->tokens / (double)i->forwards, bench_speed_up(b, i));
+        if (in_cache(i, efficiency(b, i)))
+            printf("in cache (the limit of memory is %.2fx)", bench_limit(b, i));
+        else
+            printf("%.0f %% of its limit %.2fx", 100 * efficiency(b, i), bench_limit(b, i));
+    }
     putchar('\n');
 }
 
@@ -213,7 +230,7 @@ static void add_generated(const struct bench *b, json_t *j, const struct bench_i
     json_object_set_new(j, "forwards", json_integer((json_int_t)i->forwards));
     set(j, "speed_up", bench_speed_up(b, i));
     set(j, "limit", bench_limit(b, i));
-    set(j, "efficiency", bench_speed_up(b, i) / bench_limit(b, i));
+    set(j, "efficiency", efficiency(b, i));
 }
 
 static json_t *item_json(const struct bench *b, const struct bench_item *i)
@@ -226,6 +243,7 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
         return j;
     }
     struct shares s = shares_of(b, i);
+    json_object_set_new(j, "in_cache", json_boolean(in_cache(i, s.read)));
     set(j, "bytes", i->work.bytes);
     set(j, "flops", i->work.flops);
     set(j, "of_read", s.read);

@@ -59,6 +59,7 @@ enum option_group {
     TAKES_DIFF = 32768,  /* A B --tokens --bits --all --runs --model --arithmetic --layout-a --layout-b */
     TAKES_HTML = 65536,  /* --html --force */
     TAKES_BENCH = 524288,  /* --rounds --only --long --force-accept --svg --force */
+    TAKES_DEMO = 1 << 30,  /* --rounds --held-out --large */
     TAKES_AGAINST = 262144, /* --against --names --layout-a */
     TAKES_PREFILL = 1048576, /* --prefill */
     TAKES_QUANTIZE = 2097152, /* --type --embedding-type --head-type --threads */
@@ -114,6 +115,8 @@ struct cli {
     const char *where; /* what errors begin with: a line of a file; NULL: nothing */
     const char *type, *embedding_type, *head_type; /* of quantize */
     int longer; /* bench --long */
+    const char *held_out; /* of demo, */
+    int large;            /* and this too */
     int x_as_is; /* of reference_options; diff's own affair */
     int force;  /* files that exist are replaced */
     int without_hidden;

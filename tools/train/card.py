@@ -79,6 +79,12 @@ at the last space before character 240 (`sample.py --make-prompts 20`).
 
     """ + "\n    ".join(story.split("\n")) + """
 
+## Talking to it
+`chat_template.jinja` makes one tale of a conversation: what you write begins the tale or goes on with it, the model goes on from
+there. It was not trained on conversations: it answers nothing, it tells.
+
+    verbatim chat golden/tale -n 60
+
 ## Limits
 One domain, old-fashioned prose with the attitudes of its time. It knows the beginnings of some of
 Grimm's tales by heart and recites them, as above; elsewhere sentences begin and go on as tales do, and plots drift; beyond the 256
