@@ -81,7 +81,9 @@ typedef struct vb_model_options {
 
 /* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index), or a GGUF file
  * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for those that are copied: see the options; and what a GGUF file
- * holds transposed. options may be NULL. Close it after its last session. */
+ * holds transposed. A mapped file must not be cut short while the model is open: reading what is gone raises SIGBUS, as with every
+ * mapped file, and the library installs no handler (the command does: it names the file and exits). options may be NULL. Close it after
+ * its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 
@@ -338,6 +340,10 @@ typedef struct vb_session_options {
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
+    int (*stop)(void *context); /* asked before each layer of a pass through the model; NULL: never. Non-zero gives the pass up: its
+                              rows leave the caches, no token is chosen, and the session is as it was before the pass. vb_generate
+                              then ends as when its callback stops it, all else with VB_STOPPED. In a batch, that of sessions[0] */
+    void *stop_context;
     vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
     void *tap_context;
     int tap_scores;        /* attention scores too: as much again as the attention itself */

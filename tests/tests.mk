@@ -30,6 +30,12 @@ $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
+# Preloaded into the command by test_io_faults: calls that fail.
+$(BUILD)/tests/fail_io.so: tests/support/fail_io.c
+	@mkdir -p $(@D)
+	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -g -O1 -fPIC -shared -o $@ $< -ldl
+$(BUILD)/tests/test_io_faults: | $(BUILD)/tests/fail_io.so
+
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew
 $(TSAN_CREW): tests/ops/checkops_crew.c ops/crew.c ops/placement.c ops/crew.h ops/placement.h simd/fpenv.h

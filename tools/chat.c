@@ -120,6 +120,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_messages(c, &t.messages);
     c->session.progress = answer_show_prefill;
+    c->session.stop = answer_stop;
     if (code == EXIT_DONE)
         code = cli_session(c, 0, CONTEXT, &t.session);
     if (code == EXIT_DONE) {

@@ -173,8 +173,7 @@ static int matrix(struct cli *c, const struct text *t)
     struct setting *s = calloc(MOST_SETTINGS, sizeof *s);
     json_t *rows = json_array();
     int code = EXIT_DONE, broken = 0;
-    if (!s)
-        abort();
+    cli_must(s);
     size_t count = settings_of(c, s);
     if (!c->json)
         printf("%zu windows: %zu tokens of the text, then %zu decoded\n\n%-32s %-13s %6s   %s\n", t->windows, t->prompt, t->length,

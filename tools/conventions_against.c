@@ -72,15 +72,12 @@ static double distance_of(const struct tap *tap)
 static void measure(struct trial *t, const struct comparison *r, const struct diff_side *dump)
 {
     t->count = dump->count;
-    t->name = calloc(t->count + 1, sizeof *t->name);
-    t->distance = calloc(t->count + 1, sizeof *t->distance);
-    if (!t->name || !t->distance)
-        abort();
+    t->name = cli_must(calloc(t->count + 1, sizeof *t->name));
+    t->distance = cli_must(calloc(t->count + 1, sizeof *t->distance));
     for (size_t i = 0; i < t->count; i++) {
         const struct diff_series *s = &dump->series[i];
         t->name[i] = strdup(s->name);
-        if (!t->name[i])
-            abort();
+        cli_must(t->name[i]);
         t->distance[i] = FAR; /* an expert that nobody chose has no rows */
         for (size_t k = 0; k < r->count; k++)
             if (r->taps[k].a == s) {
@@ -256,8 +253,7 @@ int conventions_against(struct cli *c)
     } else if (code == EXIT_DONE && dump.token_count) {
         s.count = dump.token_count;
         s.ids = malloc(s.count * sizeof *s.ids);
-        if (!s.ids)
-            abort();
+        cli_must(s.ids);
         memcpy(s.ids, dump.tokens, s.count * sizeof *s.ids);
     } else if (code == EXIT_DONE) {
         code = cli_fail(c, EXIT_USAGE, "%s does not say which tokens it read: --tokens IDS is missing", c->against);

@@ -175,8 +175,7 @@ static int run(struct cli *c)
         window = c->context > 0 ? (size_t)c->context : most < 512 ? most : 512;
         e.depths = vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
         for (int k = 0; k <= e.depths; k++)
-            if (!(e.best[k] = calloc(window, sizeof **e.best)))
-                abort();
+            e.best[k] = cli_must(calloc(window, sizeof **e.best));
         code = relaxed_open(&e.relaxed, c, window);
         if (code == EXIT_DONE)
             code = evaluate(c, &e, ids, count, window);

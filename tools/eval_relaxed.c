@@ -25,10 +25,8 @@ int relaxed_open(struct relaxed *r, struct cli *c, size_t window)
     r->topk = s->relaxed_topk ? (size_t)s->relaxed_topk : 10;
     r->topk = r->topk < (size_t)vb_vocab_size(c->model) ? r->topk : (size_t)vb_vocab_size(c->model);
     r->delta = s->relaxed_delta != 0.0f ? (double)s->relaxed_delta : 0.6;
-    r->open = malloc(window);
-    r->list = malloc(window * r->topk * sizeof *r->list);
-    if (!r->open || !r->list)
-        abort();
+    r->open = cli_must(malloc(window));
+    r->list = cli_must(malloc(window * r->topk * sizeof *r->list));
     return EXIT_DONE;
 }
 

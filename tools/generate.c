@@ -41,10 +41,11 @@ static int run(struct cli *c)
     vb_result result = {.fingerprint = VB_FINGERPRINT_START};
     if (c->prompts)
         return prompts_run(c);
-    int code = cli_check_session_file(c, "--save-session", c->save);
+    int code = cli_check_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
         code = cli_open(c);
     c->session.progress = answer_show_prefill;
+    c->session.stop = answer_stop;
     if (code == EXIT_DONE)
         code = open_timeline(c, n, &session, &count);
     if (code == EXIT_DONE) {
@@ -73,7 +74,7 @@ const struct command command_generate = {
     "MODEL --prompts FILE [-o FILE] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n"
     "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]",
     "The text is printed on stdout as it is generated; on a terminal, accepted drafts are green. A line of statistics follows on\n"
-    "stderr. Ctrl-C ends the text after the current token; the exit code is then 130.\n",
+    "stderr. Ctrl-C ends the text before the next layer of the model; the exit code is then 130.\n",
     TAKES_MODEL | TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL |
         TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS,
     run, notes, 0, NULL};

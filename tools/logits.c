@@ -1,22 +1,19 @@
 /* tools/logits.c -- `verbatim logits`: every position's logits and hidden row, as safetensors.
  *
  * Rows go to the file as they are computed; it gets its name when it is whole. */
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tools/cli/cli.h"
+#include "tools/cli/file.h"
 
 struct writer {
     FILE *f;
     size_t rows, V, d, data_begin; /* of the data section in the file */
-    int failed;
 };
 
-static int write_at(struct writer *w, size_t offset, const void *data, size_t size)
+static void write_at(struct writer *w, size_t offset, const void *data, size_t size)
 {
-    return w->failed |= fseeko(w->f, (off_t)offset, SEEK_SET) != 0 || fwrite(data, 1, size, w->f) != size;
+    if (!fseeko(w->f, (off_t)offset, SEEK_SET))
+        fwrite(data, 1, size, w->f);
 }
 
 static int write_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
@@ -27,7 +24,7 @@ static int write_row(void *context, int depth, size_t index, const float *logits
     write_at(w, w->data_begin + index * row, logits, row);
     write_at(w, hidden_begin + index * w->d * sizeof *hidden, hidden, w->d * sizeof *hidden);
     cli_progress("logits", index + 1, w->rows);
-    return w->failed;
+    return ferror(w->f) || cli_stopped();
 }
 
 /* 8 bytes of length, then the JSON, padded with spaces to a multiple of 8 */
@@ -47,34 +44,23 @@ static void write_header(struct writer *w)
     write_at(w, 8, header, (size_t)n);
 }
 
+static int stop(void *unused)
+{
+    (void)unused;
+    return cli_stopped();
+}
+
 static int evaluate(struct cli *c, vb_session *session, const int32_t *ids, size_t count)
 {
-    struct writer w = {.rows = count, .V = (size_t)vb_vocab_size(c->model), .d = (size_t)vb_hidden_size(c->model)};
+    struct cli_file file;
     vb_error err = {0};
-    int code = EXIT_DONE;
-    char *temporary = malloc(strlen(c->out) + 16);
-    if (!temporary)
-        abort();
-    sprintf(temporary, "%s.%ld.part", c->out, (long)getpid());
-    w.f = fopen(temporary, "wb");
-    if (!w.f) {
-        code = cli_fail(c, EXIT_OTHER, "%s: cannot write: %s", c->out, strerror(errno));
-        free(temporary);
-        return code;
-    }
+    struct writer w = {.f = cli_file_begin(c, &file, c->out), .rows = count, .V = (size_t)vb_vocab_size(c->model),
+                       .d = (size_t)vb_hidden_size(c->model)};
+    if (!w.f)
+        return EXIT_OTHER;
     write_header(&w);
     int failed = vb_append(session, ids, count, &err) || vb_evaluate(session, 0, write_row, &w, &err);
-    w.failed |= fclose(w.f) != 0;
-    if (w.failed)
-        code = cli_fail(c, EXIT_OTHER, "%s: cannot write: %s", c->out, strerror(errno));
-    else if (failed)
-        code = cli_error(c, &err);
-    else if (rename(temporary, c->out))
-        code = cli_fail(c, EXIT_OTHER, "%s: %s", c->out, strerror(errno));
-    if (code != EXIT_DONE)
-        unlink(temporary);
-    free(temporary);
-    return code;
+    return cli_file_end(c, &file, failed ? &err : NULL);
 }
 
 static int run(struct cli *c)
@@ -82,9 +68,12 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count;
     vb_session *session = NULL;
-    int code = cli_open(c);
+    int code = cli_check_file(c, "-o", c->out);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
+    c->session.stop = stop;
     if (code == EXIT_DONE)
         code = cli_session(c, count, 0, &session);
     if (code == EXIT_DONE)

@@ -1,5 +1,4 @@
 /* tools/main.c -- the `verbatim` command: finds the subcommand. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +35,8 @@ static int written(const struct cli *c, int code)
 int main(int argc, char **argv)
 {
     struct cli c = {.commands = commands, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
+    cli_begin();
     c.started = cli_seconds();
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
     if (argc < 2) {
         cli_help(&c, stderr);
         return EXIT_USAGE;

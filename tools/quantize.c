@@ -1,23 +1,15 @@
 /* tools/quantize.c -- `verbatim quantize`: a model as one GGUF file, rounded or quantised. */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "tools/cli/cli.h"
+#include "tools/cli/file.h"
 
 static int check_paths(const struct cli *c)
 {
     struct stat st;
     if (!stat(c->model_dir, &st) && !S_ISDIR(st.st_mode))
         return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantised is a directory in the Hugging Face layout", c->model_dir);
-    if (stat(c->out, &st))
-        return EXIT_DONE;
-    if (S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "-o %s: it is a directory", c->out);
-    return c->force ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "-o %s: it exists, and --force is not given", c->out);
+    return cli_check_file(c, "-o", c->out);
 }
 
 /* ---- the file ---- */
@@ -28,59 +20,17 @@ static int show_progress(void *label, size_t done, size_t total)
     return cli_stopped() != 0;
 }
 
-/* An OUT that has come since is not replaced either. */
-static int put_in_place(const struct cli *c, const struct cli_file *file)
-{
-    if (!c->force && !renameat2(AT_FDCWD, file->part, AT_FDCWD, file->path, RENAME_NOREPLACE))
-        return 0;
-    if (!c->force && errno != EINVAL && errno != ENOSYS) /* a file system that cannot tell */
-        return -1;
-    return rename(file->part, file->path);
-}
-
-/* The name is on the disk too. */
-static void sync_directory(const char *path)
-{
-    char *dir = strdup(path), *slash = dir ? strrchr(dir, '/') : NULL;
-    if (slash)
-        slash[1] = '\0';
-    int fd = dir ? open(slash ? dir : ".", O_RDONLY | O_DIRECTORY) : -1;
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(dir);
-}
-
-/* Closes and removes what was written; the sentence is err's, or errno's. */
-static int give_up(const struct cli *c, struct cli_file *file, const vb_error *err)
-{
-    int number = errno;
-    fclose(file->f);
-    remove(file->part);
-    if (cli_stopped())
-        return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", file->path, strsignal(cli_stopped()));
-    return err ? cli_error(c, err) : cli_fail(c, EXIT_OTHER, "%s: %s", file->path, strerror(number));
-}
-
 static int write_file(const struct cli *c, const vb_quantise *q)
 {
     struct cli_file file;
     vb_error err;
     char label[] = "quantising";
-    cli_listen_to_signals();
     if (!cli_file_begin(c, &file, c->out))
         return EXIT_OTHER;
-    int rc = vb_quantise_write(q, fileno(file.f), c->out, c->session.threads, show_progress, label, &err);
-    if (rc) {
+    int rc = vb_quantise_write(q, file.file.fd, c->out, c->session.threads, show_progress, label, &err);
+    if (rc)
         cli_progress(label, 1, 1);
-        return give_up(c, &file, &err);
-    }
-    if (fsync(fileno(file.f)) || cli_stopped() || put_in_place(c, &file))
-        return give_up(c, &file, NULL);
-    fclose(file.f);
-    sync_directory(c->out);
-    return EXIT_DONE;
+    return cli_file_end(c, &file, rc ? &err : NULL);
 }
 
 /* ---- the report ---- */

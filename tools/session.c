@@ -1,9 +1,7 @@
 /* tools/session.c -- `verbatim session`: a prompt read here, to be continued elsewhere; and what is in such a file. Also what
  * `generate` needs to load and save sessions. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/draft/drafter.h"
 #include "tools/cli/cli.h"
@@ -18,16 +16,6 @@ static void show_prefill(void *label, size_t done, size_t total) { cli_progress(
 
 /* ---- writing ---- */
 
-int cli_check_session_file(const struct cli *c, const char *option, const char *path)
-{
-    struct stat st;
-    if (!path || stat(path, &st))
-        return !path || errno == ENOENT ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: %s", option, path, strerror(errno));
-    if (S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "%s %s: it is a directory", option, path);
-    return c->force ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: it exists, and --force is not given", option, path);
-}
-
 int cli_save_session(const struct cli *c, vb_session *session, const char *path)
 {
     vb_error err;
@@ -38,7 +26,7 @@ int cli_save_session(const struct cli *c, vb_session *session, const char *path)
     int failed = vb_session_save(session, path, &o, &err);
     cli_progress(label, 1, 1);
     if (failed && cli_stopped())
-        return cli_fail(c, EXIT_OTHER, "%s: stopped by a signal (%s); nothing was left behind", path, strsignal(cli_stopped()));
+        return cli_tell_stopped(c, path);
     if (failed)
         cli_error(c, &err);
     return failed ? EXIT_OTHER : EXIT_DONE;
@@ -51,7 +39,7 @@ static int save(struct cli *c)
     vb_session *session = NULL;
     vb_session_info info;
     vb_error err;
-    int code = cli_check_session_file(c, "-o", c->out);
+    int code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)
         code = cli_open(c);
     if (code == EXIT_DONE)

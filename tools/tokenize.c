@@ -71,7 +71,7 @@ static int run(struct cli *c)
         return encode(c, "TEXT", c->text, strlen(c->text));
     char *text;
     size_t size;
-    if (vb_read_file(NULL, c->file, &text, &size, &err))
+    if (vb_read_input(NULL, c->file, &text, &size, &err))
         return cli_error(c, &err);
     int code = encode(c, c->file, text, size);
     vb_free(NULL, text);

@@ -19,7 +19,7 @@ int mapping_open(struct mapping **list, const char *path, const char *file, cons
 
     if (!m)
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory to map it", path);
-    else if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 || fstat(fd, &st))
+    else if ((fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0 || fstat(fd, &st))
         rc = vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
         rc = vb_fail(err, VB_IO, "%s: not a regular file", path);

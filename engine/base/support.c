@@ -4,6 +4,7 @@
 #include "engine/base/utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MOST_STREAMED ((size_t)1 << 30) /* bytes from a pipe: /dev/zero has no end */
 #define HUGE_PAGES ((size_t)8 << 20) /* bytes that are worth asking for them */
 
 /* Whole characters of a sentence that may hold anything: bytes that are not UTF-8 become U+FFFD, control characters '?'. */
@@ -96,25 +98,94 @@ char *vb_strdup(const vb_allocator *a, const char *s)
     return copy ? memcpy(copy, s, n) : NULL;
 }
 
+/* read(2) until `size` bytes or the end; -1 is errno's. */
+static ssize_t read_all(int fd, char *data, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t n = read(fd, data + done, size - done);
+        if (n < 0 && errno != EINTR)
+            return -1;
+        if (n == 0)
+            break;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return (ssize_t)done;
+}
+
+static int read_regular(int fd, size_t size, const vb_allocator *a, const char *path, char **data, vb_error *err)
+{
+    if (!(*data = vb_alloc(a, size + 1, 1)))
+        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for its %zu bytes", path, size);
+    ssize_t n = read_all(fd, *data, size);
+    if (n == (ssize_t)size)
+        return VB_OK;
+    int code = n < 0 ? vb_fail(err, VB_IO, "%s: %s", path, strerror(errno))
+                     : vb_fail(err, VB_IO, "%s: read %zd of %zu bytes", path, n, size);
+    vb_free(a, *data);
+    *data = NULL;
+    return code;
+}
+
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
 {
-    *data = NULL;
-    FILE *f = fopen(path, "rb");
     struct stat st;
-    int rc = VB_OK;
-    if (!f)
-        return vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
-    if (fstat(fileno(f), &st) || !S_ISREG(st.st_mode)) {
-        rc = vb_fail(err, VB_IO, "%s: not a regular file", path);
-    } else if (!(*data = vb_alloc(a, (size_t)st.st_size + 1, 1))) {
-        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for its %lld bytes", path, (long long)st.st_size);
-    } else if ((*size = fread(*data, 1, (size_t)st.st_size, f)) != (size_t)st.st_size) {
-        rc = vb_fail(err, VB_IO, "%s: read %zu of %lld bytes", path, *size, (long long)st.st_size);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code; /* a pipe, which is refused, would wait for a writer */
+    *data = NULL;
+    *size = 0;
+    if (fd < 0 || fstat(fd, &st))
+        code = vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        code = vb_fail(err, VB_IO, "%s: not a regular file", path);
+    else
+        code = read_regular(fd, *size = (size_t)st.st_size, a, path, data, err);
+    if (fd >= 0)
+        close(fd);
+    return code;
+}
+
+/* What comes until the end, in memory that doubles. */
+static int read_stream(int fd, const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
+{
+    for (size_t room = 1 << 16;; room *= 2) {
+        char *more = room <= MOST_STREAMED ? vb_alloc(a, room + 1, 1) : NULL;
+        if (more && *size)
+            memcpy(more, *data, *size);
+        vb_free(a, *data);
+        *data = more;
+        if (!more)
+            return room <= MOST_STREAMED ? vb_fail(err, VB_NO_MEMORY, "%s: no memory for more than %zu bytes", path, *size)
+                                         : vb_fail(err, VB_IO, "%s: more than %zu bytes", path, (size_t)MOST_STREAMED);
+        ssize_t n = read_all(fd, *data + *size, room - *size);
+        if (n < 0)
+            return vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
+        *size += (size_t)n;
+        (*data)[*size] = '\0';
+        if (*size < room)
+            return VB_OK;
+    }
+}
+
+int vb_read_input(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
+{
+    struct stat st;
+    int is_stdin = !path, fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), code;
+    const char *name = is_stdin ? "stdin" : path;
+    *data = NULL;
+    *size = 0;
+    if (fd < 0 || fstat(fd, &st))
+        code = vb_fail(err, VB_IO, "%s: %s", name, strerror(errno));
+    else if (S_ISREG(st.st_mode) && !is_stdin)
+        code = read_regular(fd, *size = (size_t)st.st_size, a, name, data, err);
+    else
+        code = read_stream(fd, a, name, data, size, err);
+    if (code) {
         vb_free(a, *data);
         *data = NULL;
     }
-    fclose(f);
-    return rc;
+    if (fd >= 0 && !is_stdin)
+        close(fd);
+    return code;
 }
 
 char *vb_path(const vb_allocator *a, const char *dir, const char *name)

@@ -21,8 +21,10 @@ void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);
 
 /* The bytes of a whole file, with a 0 byte appended that *size does not count. The caller frees *data with vb_free.
- * A directory, a missing file or a short read is VB_IO, naming the path. */
+ * What is no regular file, a missing file or a short read is VB_IO, naming the path. */
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
+/* The same for what a user wrote: a pipe or a terminal is read to its end, at most 1 GiB. A NULL path is stdin. */
+int vb_read_input(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
 
 /* "DIR/NAME" in memory of `a`, or NULL. */
 char *vb_path(const vb_allocator *a, const char *dir, const char *name);

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- the plan ---- */
@@ -166,15 +167,42 @@ static void decode_rows(float *out, float *column, const struct gguf_planned *t,
     }
 }
 
+static int all_finite_f32(const float *x, size_t count)
+{
+    uint32_t bits, most = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    return most < 0x7f800000;
+}
+
+/* Numbers too large for BF16 have become infinite. */
+static int all_finite_bf16(const uint16_t *x, size_t count)
+{
+    int most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = (x[i] & 0x7fff) > most ? x[i] & 0x7fff : most;
+    return most < 0x7f80;
+}
+
+/* Returns -1 when a number is not finite, or is too large for the type. */
 static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
 {
-    switch (as) {
-    case GGUF_AS_F32: memcpy(bytes, x, count * sizeof *x); return 0;
-    case GGUF_AS_BF16: op_store_bf16(bytes, x, count); return 0;
-    case GGUF_AS_Q8_0: return op_quantise_q8_0(bytes, x, count);
-    case GGUF_AS_Q4_0: return op_quantise_q4_0(bytes, x, count);
-    default: op_store_f16(bytes, x, count); return 0;
+    if (as == GGUF_AS_Q8_0)
+        return op_quantise_q8_0(bytes, x, count);
+    if (as == GGUF_AS_Q4_0)
+        return op_quantise_q4_0(bytes, x, count);
+    if (as == GGUF_AS_BF16) {
+        op_store_bf16(bytes, x, count);
+        return all_finite_bf16(bytes, count) ? 0 : -1;
     }
+    if (as == GGUF_AS_F32)
+        memcpy(bytes, x, count * sizeof *x);
+    else
+        op_store_f16(bytes, x, count); /* as it was */
+    return all_finite_f32(x, count) ? 0 : -1;
 }
 
 static int write_at(int fd, const unsigned char *bytes, size_t size, size_t at)
@@ -226,11 +254,11 @@ static const struct tensor *tensor_of(const struct model *m, const struct weight
     return NULL;
 }
 
-/* The number of a block that is not finite, or the one that makes its scale infinite. */
-static size_t worst_of(const float *x)
+/* The number of a block of n that is not finite, or the one that is too large. */
+static size_t worst_of(const float *x, size_t n)
 {
     size_t worst = 0;
-    for (size_t i = 0; i < QUANTISE_BLOCK; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (!isfinite(x[i]))
             return i;
         if (fabsf(x[i]) > fabsf(x[worst]))
@@ -248,9 +276,10 @@ static int tell_not_finite(const struct writing *w, vb_error *err)
     for (size_t row = w->first_task * w->each; row < w->rows; row++) {
         decode_rows(x, column, t, row, 1);
         for (size_t k = 0; k < w->cols; k += QUANTISE_BLOCK) {
-            if (!encode(bytes, x + k, t->type->as, QUANTISE_BLOCK))
+            size_t n = w->cols - k < QUANTISE_BLOCK ? w->cols - k : QUANTISE_BLOCK, i;
+            if (!encode(bytes, x + k, t->type->as, n))
                 continue;
-            size_t j = k + worst_of(x + k), i;
+            size_t j = k + worst_of(x + k, n);
             float value = x[j];
             const struct weight_view *from = source_of(t, row, &i);
             if (t->layout == GGUF_KEYS) { /* transposed */
@@ -258,8 +287,11 @@ static int tell_not_finite(const struct writing *w, vb_error *err)
                 j = row % t->shape[1];
             }
             const struct tensor *source = tensor_of(w->p->model, from, &i);
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", source ? source->file : "",
-                           source ? source->name : t->name, i, j, (double)value, t->type->name);
+            const char *file = source ? source->file : checkpoint_dir(w->p->model->checkpoint), *name = source ? source->name : t->name;
+            if (t->type->numbers == 1 && !isfinite(value))
+                return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, wanted a finite number", file, name, i, j, (double)value);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", file, name, i, j, (double)value,
+                           t->type->name);
         }
     }
     return VB_OK; /* not reached */

@@ -74,8 +74,8 @@ void gguf_plan_close(struct gguf_plan *p);
 
 /* Writes the file to `fd`, an empty file open for writing, on so many threads (0: as many as there are processors).
  * `progress` (may be NULL) is told the bytes done and in all, and stops with VB_STOPPED when it does not return 0. VB_IO names
- * `path`. VB_BAD_CHECKPOINT: a weight that is to be quantised is not finite, or too large for its block's scale; file,
- * tensor and index are named. */
+ * `path`. VB_BAD_CHECKPOINT: a weight, whatever its type becomes, is not finite, or too large for that type or its block's scale;
+ * file, tensor and index are named. */
 int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 

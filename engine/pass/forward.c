@@ -201,7 +201,7 @@ static void keep_features(struct workspace *w, int layer, size_t S)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
 }
 
-void forward_target(struct workspace *w, const struct row *rows, size_t S)
+int forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct model *m = w->model;
     size_t d = (size_t)m->config.hidden_size;
@@ -212,6 +212,8 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
+        if (w->stop && w->stop(w->stop_context))
+            return -1; /* and nobody is told how long this pass took */
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);
@@ -224,6 +226,7 @@ void forward_target(struct workspace *w, const struct row *rows, size_t S)
     if (w->features != w->hidden)
         memcpy(w->features, w->x, S * d * sizeof *w->x);
     op_end_pass(&w->cx, &pass);
+    return 0;
 }
 
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,

@@ -44,6 +44,8 @@ struct workspace {
     int three_before[3];
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL: nobody listens */
+    int (*stop)(void *context);    /* NULL, or asked before each layer of the target */
+    void *stop_context;
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;
@@ -59,8 +61,9 @@ int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
-/* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. */
-void forward_target(struct workspace *w, const struct row *rows, size_t S);
+/* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. Returns 0; or -1 when
+ * w->stop gave the pass up: the caller then cuts the caches. */
+int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
 /* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y,
  * g = shared_head.norm(y), which its head takes; next: what the next depth takes, g or y (DRAFT_HIDDEN). All [S, d]; next may

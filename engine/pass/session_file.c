@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -112,37 +111,16 @@ static int check_head(const struct session_reader *r, vb_error *err)
 
 /* ---- writing ---- */
 
-/* PATH.PID.N.part, which nobody has. */
-static int open_part(struct session_writer *w)
-{
-    size_t room = strlen(w->path) + 48;
-    w->part = vb_alloc(w->allocator, room, 1);
-    if (!w->part)
-        return errno = ENOMEM, -1;
-    int fd = -1;
-    for (int n = 0; n < 100 && fd < 0; n++) {
-        snprintf(w->part, room, "%s.%ld.%d.part", w->path, (long)getpid(), n);
-        fd = open(w->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
-    return fd;
-}
-
 int session_file_begin(struct session_writer *w, const char *path, int replace, const vb_allocator *a, vb_error *err)
 {
-    struct stat st;
     const unsigned char nothing[HEAD_BYTES] = {0};
-    *w = (struct session_writer){.head = w->head, .allocator = a, .path = path, .fd = -1, .replace = replace, .section = -1};
-    if (!lstat(path, &st) && !(S_ISREG(st.st_mode) && replace))
-        return vb_fail(err, VB_IO, "%s: %s", path, S_ISREG(st.st_mode) ? "it exists, and nobody asked for it to be replaced"
-                                                                      : "it exists, and is no file that could be replaced");
-    w->buffer = vb_alloc(a, BUFFER, 1);
-    int code = w->buffer ? VB_OK : vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path);
-    if (!code && (w->fd = open_part(w)) < 0)
-        code = vb_fail(err, VB_IO, "%s: %s", path, strerror(errno));
+    *w = (struct session_writer){.head = w->head, .allocator = a, .section = -1};
+    int code = new_file_begin(&w->file, path, replace, a, err);
     if (code)
-        return session_file_end(w, code, err);
+        return code;
+    w->buffer = vb_alloc(a, BUFFER, 1);
+    if (!w->buffer)
+        return new_file_end(&w->file, vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path), err);
     crc64_open(&w->crc);
     session_write(w, nothing, sizeof nothing); /* the header, when it is known */
     return VB_OK;
@@ -151,7 +129,7 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
 static void flush(struct session_writer *w)
 {
     for (size_t done = 0; done < w->used && !w->error;) {
-        ssize_t n = write(w->fd, w->buffer + done, w->used - done);
+        ssize_t n = write(w->file.fd, w->buffer + done, w->used - done);
         if (n > 0)
             done += (size_t)n;
         else if (n == 0 || errno != EINTR)
@@ -229,56 +207,31 @@ int session_read_rows(struct session_reader *r, const struct kvcache *cache, siz
     return 0;
 }
 
-/* One that has come since is not replaced either. */
-static int put_in_place(const struct session_writer *w)
-{
-    if (!w->replace && !renameat2(AT_FDCWD, w->part, AT_FDCWD, w->path, RENAME_NOREPLACE))
-        return 0;
-    if (!w->replace && errno != EINVAL && errno != ENOSYS) /* a file system that cannot tell */
-        return -1;
-    return rename(w->part, w->path);
-}
-
-/* So that the name is on the disk too. */
-static void sync_directory(const struct session_writer *w)
-{
-    char *slash = strrchr(w->part, '/'); /* it is not needed any more */
-    if (slash)
-        slash[1] = '\0';
-    int fd = open(slash ? w->part : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-}
-
-static int finish(struct session_writer *w)
+static int write_head(struct session_writer *w)
 {
     unsigned char head[HEAD_BYTES];
-    assert(w->section == SECTIONS - 1);
-    flush(w);
     pack_head(head, &w->head, &w->crc);
-    if (w->error)
-        return errno = w->error, -1;
-    if (pwrite(w->fd, head, sizeof head, 0) != (ssize_t)sizeof head || fsync(w->fd) || put_in_place(w))
-        return -1;
-    sync_directory(w);
+    for (size_t done = 0; done < sizeof head;) {
+        ssize_t n = pwrite(w->file.fd, head + done, sizeof head - done, (off_t)done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            return n ? errno : EIO;
+    }
     return 0;
 }
 
 int session_file_end(struct session_writer *w, int code, vb_error *err)
 {
-    int unfinished = code || finish(w);
-    if (unfinished && !code)
-        code = vb_fail(err, VB_IO, "%s: %s", w->path, strerror(errno));
-    if (w->fd >= 0) {
-        close(w->fd);
-        if (unfinished)
-            unlink(w->part);
-    }
+    assert(code || w->section == SECTIONS - 1);
+    if (!code)
+        flush(w);
+    if (!code && !w->error)
+        w->error = write_head(w);
+    if (!code && w->error)
+        code = vb_fail(err, VB_IO, "%s: %s", w->file.path, strerror(w->error));
     vb_free(w->allocator, w->buffer);
-    vb_free(w->allocator, w->part);
-    return code;
+    return new_file_end(&w->file, code, err);
 }
 
 /* ---- reading ---- */

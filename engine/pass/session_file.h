@@ -22,6 +22,7 @@
 #define VB_SESSION_FILE_H
 
 #include "engine/base/crc64.h"
+#include "engine/base/new_file.h"
 #include "engine/pass/kvcache.h"
 
 #define SESSION_VERSION 1
@@ -42,17 +43,15 @@ struct session_head {
 struct session_writer {
     struct session_head head; /* the caller's: all but bytes and sections */
     const vb_allocator *allocator;
-    const char *path;
-    char *part;               /* the name while it is written */
-    int fd, replace, error;   /* error: errno's, of the first failure; 0: none */
+    struct new_file file;
+    int error;                /* errno's, of the first failure; 0: none */
     int section;              /* the one being written; -1: none yet */
     unsigned char *buffer;
     size_t used;
     struct crc64 crc;
 };
 
-/* A file beside `path`, of another name. One that has `path` already is refused unless `replace`; so is, always, what is no
- * regular file. */
+/* Begins the file as new_file_begin does. */
 int session_file_begin(struct session_writer *w, const char *path, int replace, const vb_allocator *a, vb_error *err);
 /* Sections are written in the order of the enum, each once. */
 void session_file_section(struct session_writer *w, enum session_section section);

@@ -103,7 +103,10 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         session_plan(s, &p, s->chunk, 0, &failed);
         p.padding = 0; /* its rows are no rows of the text */
         size_t S = session_rows(s, &p, s->rows);
-        forward_target(s->work, s->rows, S);
+        if (forward_target(s->work, s->rows, S)) {
+            code = session_give_up(s, err);
+            break;
+        }
         trace_pass(s->tracer, -1, s->rows, S);
         code = tell(&e, -1, &s->model->lm_head, index, s->work->hidden, S, err);
         if (!code)

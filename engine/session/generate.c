@@ -6,6 +6,15 @@
 
 #define MOST_IN_A_PASS (2 * (VB_MAX_DRAFT + 1)) /* sequences, and so rows that choose at K = 0 */
 
+/* A pass was given up: no error, but the end, as where a callback stops a run. */
+static int end_all(struct run *runs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!runs[i].finished)
+            runs[i].result->finish = VB_FINISH_STOPPED;
+    return VB_OK;
+}
+
 static int run_all(struct run *runs, size_t count, vb_error *err)
 {
     struct vb_session *first = runs[0].session;
@@ -33,6 +42,8 @@ static int run_all(struct run *runs, size_t count, vb_error *err)
             if (n)
                 code = round_run(&(struct round){.w = w, .rows = first->rows, .runs = group, .count = n,
                                                   .by_onednn = prefill_rows(group[0]->session) > 0}, err);
+            if (code == VB_STOPPED)
+                return end_all(runs, count);
             for (size_t j = 0; j < n; j++) {
                 active |= !group[j]->finished;
                 if (!code && group[j]->error.code) {
@@ -108,6 +119,8 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
     size_t failed = 0, room;
     int code = vb_generate(s, &one, &result, err);
     *count = 0;
+    if (!code && result.finish == VB_FINISH_STOPPED)
+        return vb_fail(err, VB_STOPPED, "stopped by the caller");
     if (code || result.tokens == 0)
         return code ? code : vb_fail(err, VB_BAD_ARGUMENT, "the context of %zu tokens is full", s->context);
     *next = s->tokens[s->count - 1];

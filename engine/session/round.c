@@ -50,8 +50,8 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
         r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
 }
 
-/* Drafts, the target's pass, logits. */
-static void passes_of_round(struct round *r)
+/* Drafts, the target's pass, logits. Returns -1 when the pass was given up. */
+static int passes_of_round(struct round *r)
 {
     size_t S = 0;
     for (size_t i = 0; i < r->count; i++) {
@@ -71,20 +71,27 @@ static void passes_of_round(struct round *r)
     double start = seconds();
     if (r->by_onednn)
         prefill_begin(r->w);
-    forward_target(r->w, r->rows, S);
+    int stopped = forward_target(r->w, r->rows, S);
     if (r->by_onednn)
         prefill_end(r->w);
+    if (stopped)
+        return -1;
     logits_of(r->w, r->runs, r->count);
     r->seconds = seconds() - start;
     r->S = S;
+    return 0;
 }
 
 int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
     double start = seconds();
-    passes_of_round(r);
-    int code = prefill_failed(w, err);
+    int stopped = passes_of_round(r), code = VB_OK;
+    for (size_t i = 0; stopped && i < r->count; i++)
+        code = session_give_up(r->runs[i]->session, err);
+    if (stopped)
+        return code;
+    code = prefill_failed(w, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         const struct plan *p = &run->plan;

@@ -16,15 +16,17 @@ struct prefilling {
     size_t rows;
 };
 
-static void one_pass(struct prefilling *f)
+/* Returns -1 when it was given up. */
+static int one_pass(struct prefilling *f)
 {
     struct vb_session *s = f->s;
     f->rows = session_rows(s, &f->p, s->rows);
     if (f->p.by_onednn)
         prefill_begin(s->work);
-    forward_target(s->work, s->rows, f->rows);
+    int stopped = forward_target(s->work, s->rows, f->rows);
     if (f->p.by_onednn)
         prefill_end(s->work);
+    return stopped;
 }
 
 /* The next part of the prompt; 0 when only what chooses is left. */
@@ -51,7 +53,10 @@ int vb_prefill(vb_session *s, vb_error *err)
     struct numa_visit visit = numa_enter(s->model);
     int code = VB_OK;
     while (!code && plan_part(&f)) {
-        one_pass(&f);
+        if (one_pass(&f)) {
+            code = session_give_up(s, err);
+            break;
+        }
         code = prefill_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
         session_commit(s, &f.p, NULL, 0, session_features(s, s->work, 0));

@@ -128,6 +128,8 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
         code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
     if (!code)
         code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
+    w->stop = o->stop;
+    w->stop_context = o->stop_context;
     return code;
 }
 
@@ -394,6 +396,12 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
     if (p->tree)
         place_nodes(s, p->tree, rows + p->first_row + p->committed);
     return all;
+}
+
+int session_give_up(struct vb_session *s, vb_error *err)
+{
+    kvcache_truncate(&s->cache, s->cached);
+    return vb_fail(err, VB_STOPPED, "stopped by the caller");
 }
 
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)

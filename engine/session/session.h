@@ -86,6 +86,9 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
 /* Writes the plan's rows to rows[p->first_row..] and appends to the cache; returns their number. */
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows);
 
+/* After a pass that was given up: its rows leave the cache. VB_STOPPED. */
+int session_give_up(struct vb_session *s, vb_error *err);
+
 /* After the pass: cuts the caches to what stands, takes over the `chosen` tokens (0 for a part of a prompt) and lets
  * the drafter observe. hidden: the rows of this plan. */
 void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden);

@@ -267,7 +267,7 @@ TEST(logits_writes_two_tensors_whose_bits_depend_on_nothing_else)
     snprintf(file, sizeof file, "%s/o.safetensors", out);
     write_text(out, "o.safetensors", "what was there before");
     for (size_t i = 0; i < COUNT(settings); i++) {
-        struct said s = RUN("logits", V3, "--tokens", "5,6,7,8,9", "-o", file, settings[i][0], settings[i][1]);
+        struct said s = RUN("logits", V3, "--tokens", "5,6,7,8,9", "-o", file, "--force", settings[i][0], settings[i][1]);
         expect_code(&s, 0);
         assert_int_equal(s.out_size + s.err_size, 0);
         forget(&s);

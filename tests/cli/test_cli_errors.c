@@ -314,12 +314,15 @@ TEST(an_output_file_is_replaced_only_by_a_whole_one)
     make_dir(dir);
     snprintf(file, sizeof file, "%s/o.safetensors", dir);
     write_text(dir, "o.safetensors", "what was there before");
-    struct said s = RUN_TO(SMALL_FILES, "logits", V3, "--tokens", "5,6,7,8,9,10,11,12", "-o", file);
+    struct said s = RUN_TO(SMALL_FILES, "logits", V3, "--tokens", "5,6,7,8,9,10,11,12", "-o", file, "--force");
     expect_code(&s, WRONG);
     expect_sentence(&s);
     assert_true(s.out_size == 0 && strstr(s.err, file));
     forget(&s);
-    REFUSE(USAGE, "vocabulary", "logits", V3, "--tokens", "5,6,1000", "-o", file);
+    REFUSE(WRONG, "it exists, and --force is not given", "logits", V3, "--tokens", "5,6", "-o", file);
+    REFUSE(WRONG, "it exists, and --force is not given", "trace", V3, "--tokens", "5,6", "--html", file);
+    REFUSE(WRONG, "it exists, and --force is not given", "bench", V3, "--svg", file);
+    REFUSE(USAGE, "vocabulary", "logits", V3, "--tokens", "5,6,1000", "-o", file, "--force");
     FILE *f = fopen(file, "rb");
     assert_non_null(f);
     assert_true(fread(text, 1, sizeof text - 1, f) > 0);

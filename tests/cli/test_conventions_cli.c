@@ -96,7 +96,7 @@ TEST(the_conventions_of_a_dump_are_found)
     snprintf(path, sizeof path, "%s/d.safetensors", dir);
     for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++) {
         snprintf(model, sizeof model, "golden/tiny/%s", dumps[i].model);
-        struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--convention", dumps[i].list);
+        struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--force", "--convention", dumps[i].list);
         expect_code(&s, 0);
         forget(&s);
         json_t *found = JSON("conventions", model, "--against", path, "--threads", "1");

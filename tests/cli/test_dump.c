@@ -500,7 +500,7 @@ TEST(what_is_refused_is_refused_with_a_sentence_and_leaves_no_file)
         REFUSED(PIPE, 2, "--reference", v3, "--tokens", "5,6", "-o", o, "--reference", "-n", "3");
         REFUSED(PIPE, 2, "vocabulary of 160", v3, "--tokens", "5,160", "-o", o);
         REFUSED(PIPE, 2, "context", v3, "--tokens", "5,6,7", "-o", o, "--context", "2");
-        REFUSED(SMALL_FILES, 1, "cannot write", v3, "--tokens", PROMPT, "-o", o);
+        REFUSED(SMALL_FILES, 1, "File too large", v3, "--tokens", PROMPT, "-o", o);
     }
     REFUSED(PIPE, 1, missing, v3, "--tokens", "5,6", "-o", missing);
     REFUSED(PIPE, 2, "-o is missing", v3, "--tokens", "5,6");
@@ -517,10 +517,11 @@ TEST(an_earlier_dump_stays_whole_until_the_next_one_is)
     snprintf(file, sizeof file, "%s/x.safetensors", dir);
     json_decref(JSON("dump", checkpoints[0], "--tokens", "5,6,7", "-o", file));
     struct dump before = read_dump(dir, "x"), after;
-    REFUSED(PIPE, 2, "no.such*", checkpoints[0], "--tokens", "5,6", "-o", file, "--taps", "*,no.such*");
+    REFUSED(PIPE, 1, "it exists, and --force is not given", checkpoints[0], "--tokens", "5,6", "-o", file);
+    REFUSED(PIPE, 2, "no.such*", checkpoints[0], "--tokens", "5,6", "-o", file, "--taps", "*,no.such*", "--force");
     /* 4096 bytes of data fit into the limit, the file with its header does not */
-    REFUSED(SMALL_FILES, 1, "cannot write", checkpoints[0], "--tokens", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "-o", file,
-            "--taps", "model.norm.output");
+    REFUSED(SMALL_FILES, 1, "File too large", checkpoints[0], "--tokens", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", "-o", file,
+            "--taps", "model.norm.output", "--force");
     after = read_dump(dir, "x");
     assert_true(before.file.size == after.file.size && json_equal(before.lines, after.lines));
     close_dump(&before);
@@ -537,7 +538,7 @@ TEST(a_file_or_a_directory_is_written_whole_each_time)
         for (int again = 0; again < 2; again++) { /* the shorter one last */
             const char *tokens = again ? "9,8" : PROMPT, *model = again ? TINY "v2-lite" : TINY "v3";
             struct dump d, fresh;
-            json_t *j = JSON("dump", model, "--tokens", tokens, "-o", file);
+            json_t *j = JSON("dump", model, "--tokens", tokens, "-o", file, "--force");
             d = read_dump(dir, round ? "dump" : "x");
             DUMP(fresh, model, "--tokens", tokens);
             expect_keys(j, "out:s tensors:i");

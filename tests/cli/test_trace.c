@@ -433,7 +433,7 @@ TEST(page_and_json_lines_hold_the_same_objects)
     expect_code(&s, 0);
     assert_int_equal(s.out_size + s.err_size, 0);
     forget(&s);
-    s = RUN("trace", "golden/tale", "--prompt", "Once", "-n", "9", "--threads", "1", "--html", path, "--json");
+    s = RUN("trace", "golden/tale", "--prompt", "Once", "-n", "9", "--threads", "1", "--html", path, "--json", "--force");
     expect_code(&s, 0);
     json_t *lines = lines_of(&s);
     char *page = text_of(path), *from = strstr(page, "id=\"trace\">{"), *to;

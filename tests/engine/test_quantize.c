@@ -406,10 +406,7 @@ static void check_broken(const char *name, size_t cols, size_t row, size_t col, 
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
-    if (wanted)
-        REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT, wanted);
-    else
-        OK(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err));
+    REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT, wanted);
     close(fd);
     gguf_plan_close(p);
     vb_model_close(m);
@@ -424,8 +421,12 @@ TEST(a_weight_that_no_block_holds_is_named)
     check_broken("model.layers.2.mlp.experts.4.up_proj.weight", 64, 3, 60, 1, &as_q4_0,
                  "model.layers.2.mlp.experts.4.up_proj.weight [3,60] is inf, which Q4_0 cannot hold");
     check_broken(kv_b, 32, 32 + 16 + 7, 9, 0, &as_q8_0, "kv_b_proj.weight [55,9] is nan, which Q8_0");
-    check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, NULL); /* rows of 16 keys are not quantised */
-    check_broken("lm_head.weight", 64, 100, 63, 0, &as_bf16, NULL);
+    check_broken(kv_b, 32, 3, 9, 0, &as_q8_0, "kv_b_proj.weight [3,9] is nan, wanted a finite number"); /* rows of 16 keys are kept */
+    check_broken("lm_head.weight", 64, 100, 63, 0, &as_bf16, "lm_head.weight [100,63] is nan, wanted a finite number");
+    check_broken("lm_head.weight", 64, 100, 63, 1, &as_f32, "lm_head.weight [100,63] is inf, wanted a finite number");
+    check_broken("model.embed_tokens.weight", 64, 7, 1, 0, &as_q4_0, "embed_tokens.weight [7,1] is nan, wanted a finite number");
+    check_broken("model.layers.1.mlp.gate.weight", 64, 2, 31, 0, &as_q4_0, "mlp.gate.weight [2,31] is nan, wanted a finite number");
+    check_broken("model.norm.weight", 64, 0, 60, 0, &as_q4_0, "output_norm.weight [0,60] is nan, wanted a finite number");
     check_broken("lm_head.weight", 64, 100, 63, 0, &as_q8_0, "lm_head.weight [100,63] is nan");
 }
 

@@ -35,7 +35,7 @@ static inline int remove_test_dir(void **unused)
 
 #define DUMP(to, ...)                                                                \
     do {                                                                             \
-        struct said dumped = RUN("dump", __VA_ARGS__, "--threads", "1", "-o", (to)); \
+        struct said dumped = RUN("dump", __VA_ARGS__, "--threads", "1", "--force", "-o", (to)); \
         expect_code(&dumped, 0);                                                     \
         forget(&dumped);                                                             \
     } while (0)

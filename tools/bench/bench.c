@@ -98,7 +98,9 @@ static int prepare(struct bench *b)
 static int run(struct cli *c)
 {
     struct bench b = {.c = c};
-    int code = cli_open(c);
+    int code = cli_check_file(c, "--svg", c->svg);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     if (code == EXIT_DONE && c->rounds > BENCH_ROUNDS)
         code = cli_fail(c, EXIT_USAGE, "--rounds is %lld, at most %d", c->rounds, BENCH_ROUNDS);
     if (code == EXIT_DONE)

@@ -62,8 +62,7 @@ static const struct drafter_type forced_type = {.name = "forced", .observe = obs
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force)
 {
     struct forced *f = calloc(1, sizeof *f);
-    if (!f)
-        abort();
+    cli_must(f);
     *f = (struct forced){.type = s->type, .inner = s->drafter, .plain = plain, .count = count, .force = force,
                          .vocab_size = s->model->config.vocab_size};
     s->type = &forced_type;

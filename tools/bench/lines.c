@@ -45,8 +45,7 @@ static struct bench_item *add(struct bench *b, enum bench_kind kind, const char 
 {
     va_list args;
     b->item = realloc(b->item, (b->count + 1) * sizeof *b->item);
-    if (!b->item)
-        abort();
+    cli_must(b->item);
     struct bench_item *i = &b->item[b->count++];
     *i = (struct bench_item){.kind = kind, .force = -1};
     va_start(args, format);

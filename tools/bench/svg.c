@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/cli/file.h"
 
 #define WIDTH 640
 #define HEIGHT 420
@@ -83,6 +84,6 @@ int bench_svg(const struct bench *b, const char *path)
     struct cli_file file;
     if (!cli_file_begin(b->c, &file, path))
         return EXIT_OTHER;
-    draw(file.f, b);
-    return cli_file_end(b->c, &file);
+    draw(file.stream.f, b);
+    return cli_file_end(b->c, &file, NULL);
 }

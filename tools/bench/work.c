@@ -113,8 +113,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
     vb_session_options o = b->c->session;
     vb_session *s = NULL;
     vb_error err = {0};
-    if (!k.chosen)
-        abort();
+    cli_must(k.chosen);
     o.context = (int32_t)(first + rows);
     o.tap = count_experts;
     o.tap_context = &k;
@@ -166,14 +165,12 @@ struct bench_counter {
 struct bench_counter *bench_counter_open(const struct model *m, size_t prompt)
 {
     struct bench_counter *k = calloc(1, sizeof *k);
-    if (!k)
-        abort();
+    cli_must(k);
     k->m = m;
     k->prompt = prompt;
     k->E = (size_t)(m->config.n_routed_experts ? m->config.n_routed_experts : 1);
     k->chosen = calloc((size_t)(m->config.num_hidden_layers + m->num_mtp) * k->E, 1);
-    if (!k->chosen)
-        abort();
+    cli_must(k->chosen);
     return k;
 }
 

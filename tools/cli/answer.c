@@ -20,8 +20,15 @@ static void note_interrupt(int number)
 
 void answer_watch_interrupt(int reading)
 {
-    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)(reading ? SA_RESETHAND : SA_RESETHAND | SA_RESTART)};
-    sigaction(SIGINT, &action, NULL);
+    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)(reading ? SA_RESETHAND : SA_RESETHAND | SA_RESTART)}, was;
+    if (!sigaction(SIGINT, NULL, &was) && was.sa_handler != SIG_IGN) /* nohup, a shell's background job */
+        sigaction(SIGINT, &action, NULL);
+}
+
+int answer_stop(void *unused)
+{
+    (void)unused;
+    return interrupted;
 }
 
 int answer_interrupted(void)
@@ -37,10 +44,8 @@ static void hold(struct answer *a, const char *bytes, size_t size, int draft)
 {
     if (a->count + size > a->room) {
         a->room = 2 * (a->count + size);
-        a->held = realloc(a->held, a->room);
-        a->drafted = realloc(a->drafted, a->room);
-        if (!a->held || !a->drafted)
-            abort();
+        a->held = cli_must(realloc(a->held, a->room));
+        a->drafted = cli_must(realloc(a->drafted, a->room));
     }
     memcpy(a->held + a->count, bytes, size);
     memset(a->drafted + a->count, draft, size);
@@ -265,6 +270,8 @@ int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *
     a->colour = isatty(STDOUT_FILENO);
     a->logprobs = a->c->logprobs >= 0 ? json_array() : NULL;
     int failed = vb_generate(session, &o, result, &err);
+    if (interrupted)
+        cli_progress("", 1, 1); /* of reading the prompt */
     if (!a->c->json)
         end_text(a, result);
     free(a->held);

@@ -31,7 +31,9 @@ void answer_statistics(const struct answer *a, const vb_session *session, size_t
 
 /* From here on Ctrl-C is noted, and a second one ends the process. Reading is cut short by it, writing (reading 0) is not. */
 void answer_watch_interrupt(int reading);
-/* Whether it came; forgets it. */
+/* Whether it came; for vb_session_options.stop. */
+int answer_stop(void *unused);
+/* The same, and forgets it. */
 int answer_interrupted(void);
 
 /* "reading the prompt: 37 %"; for vb_session_options.progress */

@@ -54,44 +54,6 @@ int cli_print_json(json_t *value)
     return code;
 }
 
-FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path)
-{
-    int size = snprintf(file->part, sizeof file->part, "%s.%ld.part", path, (long)getpid());
-    errno = ENAMETOOLONG;
-    file->path = path;
-    file->f = size < (int)sizeof file->part ? fopen(file->part, "w") : NULL;
-    if (!file->f)
-        cli_fail(c, EXIT_OTHER, "%s: %s", path, strerror(errno));
-    return file->f;
-}
-
-int cli_file_end(const struct cli *c, struct cli_file *file)
-{
-    int failed = ferror(file->f);
-    failed |= fclose(file->f) != 0;
-    if (!failed && !rename(file->part, file->path))
-        return EXIT_DONE;
-    int code = cli_fail(c, EXIT_OTHER, "%s: %s", file->path, strerror(errno));
-    remove(file->part);
-    return code;
-}
-
-static volatile sig_atomic_t stopped; /* the signal that asked for it */
-
-static void stop(int signal_number) { stopped = signal_number; }
-
-void cli_listen_to_signals(void)
-{
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = stop}, was;
-    for (size_t i = 0; i < 3; i++)
-        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
-            sigaction(signals[i], &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
-}
-
-int cli_stopped(void) { return stopped; }
-
 double cli_seconds(void)
 {
     struct timespec t;
@@ -183,7 +145,7 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
     *ids = NULL;
     *count = 0;
     if (spec[0] == '@') {
-        if (vb_read_file(NULL, spec + 1, &text, &size, &err))
+        if (vb_read_input(NULL, spec + 1, &text, &size, &err))
             return cli_error(c, &err);
         p = text;
     }
@@ -208,8 +170,7 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
         if (*count == room) {
             room = room ? 2 * room : 256;
             *ids = realloc(*ids, room * sizeof **ids);
-            if (!*ids)
-                abort(); /* the command, unlike the engine, has nobody to tell */
+            cli_must(*ids);
         }
         (*ids)[(*count)++] = (int32_t)id;
         p = after;
@@ -236,8 +197,7 @@ int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t 
     if (code != EXIT_DONE)
         return code;
     *ids = malloc((*count + 1) * sizeof **ids);
-    if (!*ids)
-        abort();
+    cli_must(*ids);
     memcpy(*ids + bos, encoded, *count * sizeof **ids);
     if (bos)
         (*ids)[0] = tokenizer_bos(c->tokenizer);
@@ -274,7 +234,7 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
     } else {
         char *text;
         size_t size;
-        if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
+        if (vb_read_input(NULL, c->prompt_file, &text, &size, &err))
             return cli_error(c, &err);
         code = cli_encode_prompt(c, c->prompt_file, text, size, 0, ids, count);
         vb_free(NULL, text);
@@ -355,8 +315,7 @@ char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t mos
         if (tokenizer_piece(c->tokenizer, ids[i], &size))
             room += 3 * (size + 4);
     char *text = malloc(room);
-    if (!text)
-        abort();
+    cli_must(text);
     for (size_t i = 0; i < count; i++) {
         const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
         if (!piece || (i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))

@@ -101,7 +101,7 @@ struct cli {
     const char *held_out; /* of demo, */
     int large;            /* and this too */
     int x_as_is; /* of reference_options; diff's own affair */
-    int force;  /* of quantize, and where sessions are saved */
+    int force;  /* files that exist are replaced */
     int without_hidden;
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
     double mtp_loss_scaling_factor;
@@ -226,6 +226,13 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
 int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o);
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
+/* tools/cli/process.c. Before all else: descriptors 0 to 2 are open, a mapped file that is cut short is an error with a sentence. */
+void cli_begin(void);
+/* From now on cli_must reports as JSON. */
+void cli_say_json(void);
+/* The block; without memory (NULL) the command ends with a sentence. Allocations of jansson go through it as well. */
+void *cli_must(void *block);
+
 /* Prints a JSON value on stdout, with a newline, and drops it. NULL, which json_pack gives for a name that is not
  * UTF-8, is reported. */
 int cli_print_json(json_t *value);
@@ -248,25 +255,22 @@ int cli_draft_tokens(const struct cli *c);
 /* The K to report after a run: of auto, the longest draft that was verified. */
 int cli_used_tokens(const struct cli *c, const vb_result *r);
 
-/* A file that takes the place of `path` when it is whole, and not before. begin gives NULL and end an exit code after the
- * error was reported. */
-struct cli_file {
-    FILE *f;
-    char part[4096];
-    const char *path;
-};
-FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *path);
-int cli_file_end(const struct cli *c, struct cli_file *file);
-
-/* tools/session.c: a file that is to be written may be, or exists without --force; the session is written to it; the session of
- * --session, with room for n tokens after the `more` that are to be appended. Reports errors. */
-int cli_check_session_file(const struct cli *c, const char *option, const char *path);
-int cli_save_session(const struct cli *c, vb_session *session, const char *path);
-int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
-
-/* So that a file half written is taken away: after this, signals that end a program are only remembered. The one that came, or 0. */
+/* tools/cli/file.c. Whether a file may be written to `path`, which an option names (NULL: none): a directory is refused, and so is a
+ * file that exists without --force. Reports errors. */
+int cli_check_file(const struct cli *c, const char *option, const char *path);
+/* Signals that end a program are only remembered from now on, so that a file half written is removed. The one that came, or 0. A
+ * signal that was ignored when the program began stays ignored. */
 void cli_listen_to_signals(void);
 int cli_stopped(void);
+/* Reports that writing `path` was stopped by it. Returns an exit code. */
+int cli_tell_stopped(const struct cli *c, const char *path);
+/* Removes what is half written. For handlers of signals too. */
+void cli_remove_parts(void);
+
+/* tools/session.c: the session is written to a file; the session of --session, with room for n tokens after the `more` that are to be
+ * appended. Reports errors. */
+int cli_save_session(const struct cli *c, vb_session *session, const char *path);
+int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
 
 double cli_seconds(void);
 /* "label: 37 %" on a terminal's stderr, at most ten times a second; done == total erases the line. */

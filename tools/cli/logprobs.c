@@ -36,8 +36,7 @@ json_t *answer_logprobs(const float *logits, int32_t vocabulary, int32_t token, 
     json_t *top = json_array();
     count = count < vocabulary ? count : vocabulary;
     int32_t *best = malloc(((size_t)count + 1) * sizeof *best);
-    if (!best)
-        abort();
+    cli_must(best);
     likeliest(logits, vocabulary, best, 1);
     double most = (double)logits[best[0]], sum = log_of_sum(logits, vocabulary, most);
     likeliest(logits, vocabulary, best, count);

@@ -35,7 +35,7 @@ static int read_messages(struct cli *c, json_t **out)
     char *text;
     size_t size;
     vb_error err;
-    if (vb_read_file(NULL, c->messages, &text, &size, &err))
+    if (vb_read_input(NULL, c->messages, &text, &size, &err))
         return cli_error(c, &err);
     *out = json_read_exact(text, size, c->messages, &err);
     vb_free(NULL, text);
@@ -60,7 +60,7 @@ static int add_prompt(struct cli *c, json_t *messages)
         return add_message(c, messages, 0, "user", "--prompt", c->prompt, strlen(c->prompt));
     if (!c->prompt_file)
         return EXIT_DONE;
-    if (vb_read_file(NULL, c->prompt_file, &text, &size, &err))
+    if (vb_read_input(NULL, c->prompt_file, &text, &size, &err))
         return cli_error(c, &err);
     int code = add_message(c, messages, 0, "user", c->prompt_file, text, size);
     vb_free(NULL, text);

@@ -286,6 +286,8 @@ int cli_parse(struct cli *c, int argc, char **argv)
 {
     int code = EXIT_DONE, only_arguments = 0, first = 2;
     look_ahead(c, argc, argv);
+    if (c->json)
+        cli_say_json();
     if (!c->command)
         return unknown_command(c, argv[1]);
     if (c->help)

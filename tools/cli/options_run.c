@@ -171,7 +171,7 @@ const struct option options_to_run[] = {
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,
      "Save the session without the hidden rows that MTP modules need. The first draft after loading then takes zeros for the missing row, "
      "in a dummy slot, as MindIE's does. The output is the same."},
-    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_QUANTIZE | TAKES_SAVE, FLAG, AT(force), 0, 0, "Replace a file that exists."},
+    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH, FLAG, AT(force), 0, 0, "Replace a file that exists."},
 
     /* ---- many prompts ---- */
     {"--prompts", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(prompts), 0, 0,

@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *must(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
 /* sign, exponent, fraction; a subnormal has exponent 0 and no implicit 1 */
 static double small_float(unsigned bits, int exponent_bits, int fraction_bits)
 {
@@ -79,7 +72,7 @@ static void split_fused(struct diff_side *side, const struct diff_side *other)
         *second = *s;
         second->name = name;
         second->step = step;
-        second->rows = must(malloc((s->count + 1) * sizeof *s->rows));
+        second->rows = cli_must(malloc((s->count + 1) * sizeof *s->rows));
         memcpy(second->rows, s->rows, s->count * sizeof *s->rows);
         for (size_t k = 0; k < s->count; k++)
             second->rows[k].data += p->width * s->item;
@@ -104,7 +97,7 @@ static void rename_q(struct diff_side *side, const struct diff_side *other)
         snprintf(name, sizeof name, "%.*s.self_attn.q_proj.output", (int)(at - s->name), s->name);
         if (diff_find(other, name, s->depth) && !diff_find(side, name, s->depth)) {
             free(s->name);
-            s->name = must(strdup(name));
+            s->name = cli_must(strdup(name));
         }
     }
 }

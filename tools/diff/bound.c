@@ -85,19 +85,16 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
 {
     struct dump dump;
     size_t tensors;
-    int usage, code;
     char path[512];
     snprintf(path, sizeof path, "%s/run.safetensors", dir);
-    if (dump_begin(&dump, path, scores ? "*,*attn.scores*" : NULL)) {
-        code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
-        dump_abandon(&dump);
+    int code = dump_begin(c, &dump, path, scores ? "*,*attn.scores*" : NULL);
+    if (code != EXIT_DONE)
         return code;
-    }
     code = dump_values(c, &dump, ids, count, seed);
     if (code != EXIT_DONE)
         dump_abandon(&dump);
-    else if (dump_end(&dump, &usage, &tensors))
-        code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
+    else
+        code = dump_end(&dump, &tensors);
     if (code == EXIT_DONE)
         code = diff_read(c, side, path, NULL, -1);
     unlink(path);

@@ -26,13 +26,6 @@ struct work {
     size_t room;
 };
 
-static void *must(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
 /* --- numbers --- */
 
 /* to the nearest number of the dtype, ties to even */
@@ -125,7 +118,7 @@ static int is_after(const struct work *w, const struct diff_series *s, const str
 
 static void add_flip(struct work *w, const struct diff_series *s, const struct diff_row *row, int layer)
 {
-    w->flips = must(realloc(w->flips, (w->flip_count + 1) * sizeof *w->flips));
+    w->flips = cli_must(realloc(w->flips, (w->flip_count + 1) * sizeof *w->flips));
     w->flips[w->flip_count++] = (struct flip){row->sequence, row->index, s->depth, layer};
 }
 
@@ -287,7 +280,7 @@ static const struct diff_series *candidates(const struct diff_side *side, const 
         const struct diff_row *r = c ? partner(c, row, &hint) : NULL;
         if (!r)
             continue;
-        *x = must(malloc((c->width + 1) * sizeof **x));
+        *x = cli_must(malloc((c->width + 1) * sizeof **x));
         diff_numbers(c, r, *x);
         return c;
     }
@@ -315,7 +308,7 @@ static void mask_groups(const struct diff_side *side, const struct diff_series *
     const struct diff_row *r = groups && scores ? partner(groups, row, &hint) : NULL;
     if (!r || !(n = scores->width) || E % n)
         return;
-    double *kept = must(malloc((groups->width + 1) * sizeof *kept));
+    double *kept = cli_must(malloc((groups->width + 1) * sizeof *kept));
     diff_numbers(groups, r, kept);
     for (size_t e = 0; e < E; e++)
         if (!holds(kept, groups->width, (double)(e / (E / n))))
@@ -433,7 +426,7 @@ static void make_room(struct work *w, size_t n)
 {
     double **rows[] = {&w->x, &w->y, &w->p, &w->q};
     for (size_t i = 0; i < 4 && n > w->room; i++)
-        *rows[i] = must(realloc(*rows[i], n * sizeof **rows[i]));
+        *rows[i] = cli_must(realloc(*rows[i], n * sizeof **rows[i]));
     w->room = n > w->room ? n : w->room;
 }
 
@@ -524,7 +517,7 @@ static void compare(struct work *w, struct tap *t)
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds)
 {
     struct work w = {.a = a, .b = b, .bounds = bounds, .r = r};
-    *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1, .taps = must(calloc(a->count + 1, sizeof *r->taps))};
+    *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1, .taps = cli_must(calloc(a->count + 1, sizeof *r->taps))};
     for (size_t i = 0; i < a->count; i++)
         if (a->series[i].depth < 0 && a->series[i].layer > w.last_layer)
             w.last_layer = a->series[i].layer;

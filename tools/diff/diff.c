@@ -46,8 +46,7 @@ static int choose_tokens(struct sides *s)
     if (!dump || !dump->token_count)
         return EXIT_DONE;
     s->ids = malloc(dump->token_count * sizeof *s->ids);
-    if (!s->ids)
-        abort();
+    cli_must(s->ids);
     memcpy(s->ids, dump->tokens, dump->token_count * sizeof *s->ids);
     s->count = dump->token_count;
     return EXIT_DONE;

@@ -31,13 +31,6 @@ struct reader {
     size_t count;
 };
 
-static void *must(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
 static void note(struct diff_side *side, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void note(struct diff_side *side, const char *format, ...)
 {
@@ -55,9 +48,9 @@ static int take_entry(void *context, const struct safetensors_entry *e, vb_error
 {
     struct reader *r = context;
     (void)err;
-    r->entries = must(realloc(r->entries, (r->count + 1) * sizeof *r->entries));
+    r->entries = cli_must(realloc(r->entries, (r->count + 1) * sizeof *r->entries));
     struct entry *to = &r->entries[r->count++];
-    *to = (struct entry){.name = must(strdup(e->tensor.name)), .ndim = e->tensor.ndim, .begin = e->begin, .end = e->end};
+    *to = (struct entry){.name = cli_must(strdup(e->tensor.name)), .ndim = e->tensor.ndim, .begin = e->begin, .end = e->end};
     memcpy(to->dtype_name, e->tensor.dtype_name, sizeof to->dtype_name);
     memcpy(to->shape, e->tensor.shape, sizeof to->shape);
     return 0;
@@ -67,7 +60,7 @@ static int map_file(struct reader *r)
 {
     struct diff_side *side = r->side;
     struct stat st;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe, which is refused, would wait for a writer */
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
         if (fd >= 0)
@@ -121,7 +114,7 @@ static void add_row(struct diff_series *s, struct diff_row row)
     s->disordered |= newest && (newest->sequence != row.sequence || newest->index >= row.index);
     if (s->count == s->room) {
         s->room = 2 * s->room + 16;
-        s->rows = must(realloc(s->rows, s->room * sizeof *s->rows));
+        s->rows = cli_must(realloc(s->rows, s->room * sizeof *s->rows));
     }
     s->rows[s->count++] = row;
 }
@@ -138,7 +131,7 @@ static int by_token(const void *a, const void *b)
 /* Of the rows of one token the last counts: it was computed again. It takes the place of the first. */
 static void keep_last_rows(struct diff_series *s)
 {
-    struct diff_row **sorted = must(malloc((s->count + 1) * sizeof *sorted)), *first = NULL;
+    struct diff_row **sorted = cli_must(malloc((s->count + 1) * sizeof *sorted)), *first = NULL;
     size_t kept = 0;
     for (size_t i = 0; i < s->count; i++)
         sorted[i] = &s->rows[i];
@@ -178,10 +171,10 @@ struct diff_series *diff_series_of(struct diff_side *side, const char *name, int
     if (found)
         return &side->series[found - side->series];
     if (side->count == side->room)
-        side->series = must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
+        side->series = cli_must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
     struct diff_series *s = &side->series[side->count];
     int last, step, layer = naming_place(name, &step, &last);
-    *s = (struct diff_series){.name = must(strdup(name)), .layer = layer, .depth = depth, .step = step,
+    *s = (struct diff_series){.name = cli_must(strdup(name)), .layer = layer, .depth = depth, .step = step,
                               .rank = last ? 1 << 20 : layer};
     json_object_set_new(side->places, place_key(key, name, depth), json_integer((json_int_t)side->count++));
     return s;
@@ -240,7 +233,7 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
             add_row(s, row);
         } else {
             if (s->count == s->room)
-                s->rows = must(realloc(s->rows, (s->room = rows) * sizeof *s->rows));
+                s->rows = cli_must(realloc(s->rows, (s->room = rows) * sizeof *s->rows));
             s->rows[s->count++] = row;
         }
     }
@@ -325,11 +318,15 @@ static int read_manifest(struct reader *r)
 {
     size_t length = strlen(r->path), stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
     size_t room = 0, number = 0, missing = 0, changed = 0;
-    char *manifest = must(malloc(length + 8)), *text = NULL;
+    char *manifest = cli_must(malloc(length + 8)), *text = NULL;
     int code = EXIT_DONE;
     sprintf(manifest, "%.*s.jsonl", (int)stem, r->path);
-    FILE *f = fopen(manifest, "rb");
-    r->by_name = must(malloc((r->count + 1) * sizeof *r->by_name));
+    int fd = open(manifest, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode))
+        code = cli_fail(r->c, EXIT_OTHER, "%s: not a regular file", manifest);
+    FILE *f = fd >= 0 ? cli_must(fdopen(fd, "rb")) : NULL;
+    r->by_name = cli_must(malloc((r->count + 1) * sizeof *r->by_name));
     for (size_t i = 0; i < r->count; i++)
         r->by_name[i] = &r->entries[i];
     qsort(r->by_name, r->count, sizeof *r->by_name, by_name);
@@ -364,7 +361,7 @@ static void gather_tokens(struct diff_side *side)
             most = (size_t)side->series[i].rows[k].index + 1 > most ? (size_t)side->series[i].rows[k].index + 1 : most;
     if (most > 1 << 24)
         return;
-    side->tokens = must(malloc((most + 1) * sizeof *side->tokens));
+    side->tokens = cli_must(malloc((most + 1) * sizeof *side->tokens));
     for (size_t i = 0; i < most; i++)
         side->tokens[i] = -1;
     for (size_t i = 0; i < side->count; i++)
@@ -384,7 +381,7 @@ static int text_tokens(struct diff_side *side, const char *text)
         long id = strtol(p, &end, 10);
         if (end == p || id < 0 || id > INT32_MAX || (*end && *end != ','))
             return -1;
-        side->tokens = must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
+        side->tokens = cli_must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
         side->tokens[side->token_count++] = (int32_t)id;
     }
     return 0;
@@ -411,7 +408,7 @@ static void file_tokens(struct reader *r, const struct entry *e)
             side->token_count = 0;
             return;
         }
-        side->tokens = must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
+        side->tokens = cli_must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
         side->tokens[side->token_count++] = (int32_t)x;
     }
 }
@@ -467,7 +464,7 @@ static void expert_rows(struct diff_side *side)
         const struct diff_series *chosen = experts && !s->known_rows ? diff_find(side, router, s->depth) : NULL;
         if (!chosen || chosen->dtype != DIFF_INTEGERS)
             continue;
-        double *x = must(malloc((chosen->width + 1) * sizeof *x)), expert = strtod(experts + 13, NULL);
+        double *x = cli_must(malloc((chosen->width + 1) * sizeof *x)), expert = strtod(experts + 13, NULL);
         size_t n = 0;
         for (int write = 0; write < 2 && (!write || n == s->count); write++) {
             n = 0;
@@ -513,7 +510,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     char *inside = vb_path(NULL, path, "dump.safetensors");
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
     *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
-    r.path = is_dir ? must(inside) : path;
+    r.path = is_dir ? cli_must(inside) : path;
     if (is_dir && !vb_file_exists(inside))
         code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
     else

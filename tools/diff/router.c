@@ -15,13 +15,6 @@ struct rules {
     double *bias;              /* [E] */
 };
 
-static void *must(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
 static const struct diff_series *at(const struct diff_side *side, const struct diff_series *logits, const char *what)
 {
     char name[NAMING_ROOM];
@@ -83,8 +76,8 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
     if (!scores || !experts || !logits->count || !scores->count || !experts->count || scores->width != E || !E ||
         (choice && (choice->width != E || !choice->count)) || experts->width > E)
         return 0;
-    *u = (struct rules){.E = E, .k = experts->width, .bias = must(calloc(E, sizeof(double)))};
-    x = must(calloc(2 * E, sizeof *x));
+    *u = (struct rules){.E = E, .k = experts->width, .bias = cli_must(calloc(E, sizeof(double)))};
+    x = cli_must(calloc(2 * E, sizeof *x));
     s = x + E;
     diff_numbers(logits, &logits->rows[0], x);
     diff_numbers(scores, &scores->rows[0], s);
@@ -100,7 +93,7 @@ static int learn(struct rules *u, const struct diff_side *side, const struct dif
         memcpy(s, x, E * sizeof *s);
     }
     if (groups && worths && worths->count && worths->width && E % worths->width == 0 && groups->width <= worths->width) {
-        double *w = must(calloc(worths->width, sizeof *w)), best[2] = {0, 0};
+        double *w = cli_must(calloc(worths->width, sizeof *w)), best[2] = {0, 0};
         diff_numbers(worths, &worths->rows[0], w);
         u->groups = worths->width;
         u->kept = groups->width;
@@ -120,7 +113,7 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
                         size_t width)
 {
     size_t stem = (size_t)(strrchr(logits->name, '.') - logits->name), item = dtype == DIFF_INTEGERS ? 4 : 8;
-    char name[NAMING_ROOM], *data = must(calloc(logits->count * width + 1, item));
+    char name[NAMING_ROOM], *data = cli_must(calloc(logits->count * width + 1, item));
     snprintf(name, sizeof name, "%.*s%s", (int)stem, logits->name, what);
     struct diff_series *to = diff_series_of(side, name, logits->depth), s = *logits;
     s.name = to->name;
@@ -129,14 +122,14 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
     s.item = item;
     s.width = width;
     s.room = s.count + 1;
-    s.rows = must(malloc(s.room * sizeof *s.rows));
+    s.rows = cli_must(malloc(s.room * sizeof *s.rows));
     snprintf(s.shape, sizeof s.shape, "[%zu,%zu]", s.count, width);
     for (size_t i = 0; i < s.count; i++) {
         s.rows[i] = logits->rows[i];
         s.rows[i].width = width;
         s.rows[i].data = data + i * width * item;
     }
-    side->owned = must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
+    side->owned = cli_must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
     side->owned[side->owned_count++] = data;
     *to = s;
     return data;
@@ -153,7 +146,7 @@ static void choose_rows(struct diff_side *side, size_t series, const struct rule
         groups = (int32_t *)(void *)add_series(side, &logits, ".groups", DIFF_INTEGERS, u->kept);
     }
     experts = (int32_t *)(void *)add_series(side, &logits, ".experts", DIFF_INTEGERS, u->k);
-    double *x = must(malloc((u->E + 1) * sizeof *x));
+    double *x = cli_must(malloc((u->E + 1) * sizeof *x));
     for (size_t i = 0; i < logits.count; i++) {
         double *choice = choices + i * u->E;
         diff_numbers(&logits, &logits.rows[i], choice);

@@ -6,37 +6,28 @@
 static int run(struct cli *c)
 {
     struct dump dump;
-    const struct naming *naming = c->names ? naming_find(c->names) : NULL;
     int32_t *ids = NULL;
     size_t count, tensors;
-    int usage = 0, code = cli_open(c);
-    if (code == EXIT_DONE)
-        code = cli_prompt(c, &ids, &count);
-    if (code != EXIT_DONE)
-        return code;
     const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0 || c->session.prefill)
                             ? "--reference computes one pass over the tokens; -n, --draft, --prefill and --context do not go with it"
                         : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
                         : c->n <= 0 && c->session.prefill ? "--prefill wants -n: one pass that is not continued is the contract's"
                         : c->taps && !*c->taps        ? "--taps is empty"
                                                       : NULL;
-    if (wrong) {
-        free(ids);
+    if (wrong)
         return cli_fail(c, EXIT_USAGE, "%s", wrong);
-    }
-    if (dump_begin(&dump, c->out, c->taps)) {
-        code = cli_fail(c, EXIT_OTHER, "%s", dump.error);
-        dump_abandon(&dump);
-        free(ids);
+    int code = dump_begin(c, &dump, c->out, c->taps);
+    if (code != EXIT_DONE)
         return code;
-    }
-    dump.naming = naming;
-    code = dump_values(c, &dump, ids, count, 0);
+    code = cli_open(c);
+    if (code == EXIT_DONE)
+        code = cli_prompt(c, &ids, &count);
+    dump.naming = c->names ? naming_find(c->names) : NULL;
+    if (code == EXIT_DONE)
+        code = dump_values(c, &dump, ids, count, 0);
     if (code != EXIT_DONE)
         dump_abandon(&dump);
-    else if (dump_end(&dump, &usage, &tensors))
-        code = cli_fail(c, usage ? EXIT_USAGE : EXIT_OTHER, "%s", dump.error);
-    else if (c->json)
+    else if ((code = dump_end(&dump, &tensors)) == EXIT_DONE && c->json)
         code = cli_print_json(json_pack("{s:s,s:I}", "out", c->out, "tensors", (json_int_t)tensors));
     free(ids);
     return code;

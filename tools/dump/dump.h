@@ -24,9 +24,12 @@ struct dump_rows {
 struct dump_tensor; /* rows gathered of one name in one pass */
 
 struct dump {
+    const struct cli *c;
     struct tensors tensors;
-    char *manifest_path, *manifest_part, *made_directory;
-    FILE *manifest;
+    char *path, *manifest_path; /* the two files */
+    char *directory;            /* theirs, if it has to be made; else NULL */
+    struct cli_stream manifest; /* the lines so far, and */
+    size_t manifest_size;       /* their bytes */
     char **globs;           /* which names are wanted; none: all */
     int *matched;           /* whether a glob has met a name */
     size_t glob_count;
@@ -42,20 +45,21 @@ struct dump {
     struct dump_tensor *first, *last;
     struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* in the newest target pass */
     size_t emitted_count, tensor_count;
-    char error[512];
+    char error[512];        /* one sentence, once something failed */
 };
 
 /* path: NAME.safetensors, or a directory, which is made if it is missing and gets dump.safetensors. The manifest stands
- * beside it, .jsonl for .safetensors. taps: globs separated by commas, or NULL. 0, or -1 with a sentence in d->error. */
-int dump_begin(struct dump *d, const char *path, const char *taps);
+ * beside it, .jsonl for .safetensors. Until dump_end both are files without a name. taps: globs separated by commas, or NULL.
+ * Reports errors, after which nothing is left to do. */
+int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps);
 /* Whether a glob meets the name of a layer's attention scores. Without globs they are left out. */
 int dump_wants_scores(const struct dump *d, int layers, int heads);
 /* Takes the rows over when their name is wanted. Rows of a pass that belong together may come in pieces. */
 void dump_rows(struct dump *d, const struct dump_rows *r);
 /* A token was chosen in the newest target pass; depth as in vb_event. */
 void dump_emitted(struct dump *d, size_t index, int draft);
-/* Writes what is gathered and names the files; *tensors: how many. A glob that met no name is an error (*usage is set). */
-int dump_end(struct dump *d, int *usage, size_t *tensors);
+/* Writes the two files from what is gathered; *tensors: how many. A glob that met no name is an error. Reports errors. */
+int dump_end(struct dump *d, size_t *tensors);
 void dump_abandon(struct dump *d);
 
 /* One pass over ids by c->model, or by the reference when c->reference; c->n > 0: decoding after it. perturb: see

@@ -25,57 +25,53 @@ struct dump_tensor {
 static const size_t dtype_size[] = {4, 8, 4};
 static const char *const dtype_name[] = {"F32", "F64", "I32"};
 
-static void *must(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
-static int fail(struct dump *d, const char *path)
-{
-    if (!d->error[0])
-        snprintf(d->error, sizeof d->error, "%s: cannot write: %s", path, strerror(errno));
-    return -1;
-}
-
 static void split_globs(struct dump *d, const char *taps)
 {
     for (const char *p = taps; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ',')) {
-        d->globs = must(realloc(d->globs, (d->glob_count + 1) * sizeof *d->globs));
-        d->matched = must(realloc(d->matched, (d->glob_count + 1) * sizeof *d->matched));
-        d->globs[d->glob_count] = must(strndup(p, strcspn(p, ",")));
+        d->globs = cli_must(realloc(d->globs, (d->glob_count + 1) * sizeof *d->globs));
+        d->matched = cli_must(realloc(d->matched, (d->glob_count + 1) * sizeof *d->matched));
+        d->globs[d->glob_count] = cli_must(strndup(p, strcspn(p, ",")));
         d->matched[d->glob_count++] = 0;
     }
 }
 
-int dump_begin(struct dump *d, const char *path, const char *taps)
+/* The paths of the two files, and of a directory that is to hold them and is not there. */
+static void find_paths(struct dump *d, const char *path)
 {
     static const char suffix[] = ".safetensors";
     size_t length = strlen(path), n = sizeof suffix - 1;
+    struct stat st;
     int is_file = length > n && !strcmp(path + length - n, suffix);
-    char *file = must(malloc(length + 32));
-    *d = (struct dump){.pass = (uint64_t)-1, .named = must(json_object())};
+    while (!is_file && length > 1 && path[length - 1] == '/')
+        length--;
+    d->path = cli_must(malloc(length + 32));
+    sprintf(d->path, is_file ? "%.*s" : "%.*s/dump%s", (int)length, path, suffix);
+    size_t stem = strlen(d->path) - n;
+    d->manifest_path = cli_must(malloc(stem + 8));
+    sprintf(d->manifest_path, "%.*s.jsonl", (int)stem, d->path);
+    if (!is_file && stat(path, &st))
+        d->directory = cli_must(strndup(path, length));
+}
+
+int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps)
+{
+    *d = (struct dump){.c = c, .pass = (uint64_t)-1, .named = cli_must(json_object()), .tensors.data.fd = -1, .manifest.fd = -1};
     split_globs(d, taps);
-    if (is_file)
-        strcpy(file, path);
+    find_paths(d, path);
+    const char *beside = d->directory ? d->directory : d->path;
+    int code = cli_check_file(c, "-o", d->path);
+    if (code == EXIT_DONE)
+        code = cli_check_file(c, "-o", d->manifest_path);
+    int error = code == EXIT_DONE ? tensors_begin(&d->tensors, beside) : 0, fd = -1;
+    if (code == EXIT_DONE && !error && (fd = new_file_without_name(beside, NULL)) < 0)
+        error = errno;
+    if (error)
+        code = cli_fail(c, EXIT_OTHER, "%s: %s", d->path, strerror(error));
+    if (code != EXIT_DONE)
+        dump_abandon(d);
     else
-        sprintf(file, "%s/dump%s", path, suffix);
-    size_t stem = strlen(file) - n;
-    d->manifest_path = must(malloc(stem + 8));
-    sprintf(d->manifest_path, "%.*s.jsonl", (int)stem, file);
-    d->manifest_part = must(malloc(stem + 48));
-    sprintf(d->manifest_part, "%s.%ld.part", d->manifest_path, (long)getpid());
-    if (!is_file && !mkdir(path, 0777))
-        d->made_directory = must(strdup(path));
-    else if (!is_file && errno != EEXIST)
-        fail(d, path);
-    if (!d->error[0] && tensors_begin(&d->tensors, file))
-        snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
-    if (!d->error[0] && !(d->manifest = fopen(d->manifest_part, "wb")))
-        fail(d, d->manifest_path);
-    free(file);
-    return d->error[0] ? -1 : 0;
+        cli_must(cli_stream_open(&d->manifest, fd));
+    return code;
 }
 
 int dump_wants_scores(const struct dump *d, int layers, int heads)
@@ -114,7 +110,7 @@ static void free_tensor(struct dump_tensor *t)
 static void pad(struct dump_tensor *t)
 {
     size_t size = dtype_size[t->dtype], row = t->outer * t->inner * size;
-    char *padded = must(malloc(t->rows * row + 1)), *from = t->data;
+    char *padded = cli_must(malloc(t->rows * row + 1)), *from = t->data;
     for (size_t r = 0; r < t->rows; r++) {
         memcpy(padded + r * row, from, t->width[r] * size);
         from += t->width[r] * size;
@@ -175,7 +171,7 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
                      "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
                      "shape", shape, "dtype", dtype_name[t->dtype],
                      "layout", has_rope ? json_string(d->layout) : json_null(), "sha256", digest);
-    return must(line);
+    return cli_must(line);
 }
 
 /* What the file calls it. One name for two values would lose one of them. */
@@ -189,6 +185,14 @@ static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMIN
     if (before && strcmp(before, t->name) && !d->error[0])
         snprintf(d->error, sizeof d->error, "--names: %s and %s would both be %s", before, t->name, name);
     json_object_set_new(d->named, name, json_string(t->name));
+}
+
+static void add_line(struct dump *d, json_t *line)
+{
+    char *text = cli_must(json_dumps(line, JSON_COMPACT));
+    d->manifest_size += (size_t)fprintf(d->manifest.f, "%s\n", text);
+    free(text);
+    json_decref(line);
 }
 
 /* Everything that a pass has told. The name alone where it comes for the first time, else with the pass's number. */
@@ -208,12 +212,11 @@ static void flush(struct dump *d)
             shape[1] = t->inner;
             rank = 2;
         }
-        if (tensors_add(&d->tensors, key, dtype_name[t->dtype], shape, rank, t->data, t->size) && !d->error[0])
-            snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
-        json_t *line = manifest_line(d, t, key);
-        if (!d->error[0] && (json_dumpf(line, d->manifest, JSON_COMPACT) || fputc('\n', d->manifest) == EOF))
-            fail(d, d->manifest_path);
-        json_decref(line);
+        tensors_add(&d->tensors, key, dtype_name[t->dtype], shape, rank, t->data, t->size);
+        add_line(d, manifest_line(d, t, key));
+        if ((d->tensors.data.error || d->manifest.error) && !d->error[0])
+            snprintf(d->error, sizeof d->error, "%s: %s", d->path,
+                     strerror(d->tensors.data.error ? d->tensors.data.error : d->manifest.error));
         free_tensor(t);
         d->tensor_count++;
     }
@@ -239,8 +242,8 @@ static struct dump_tensor *tensor_of(struct dump *d, const struct dump_rows *r)
     for (struct dump_tensor *t = d->last; t; t = t->previous)
         if (!strcmp(t->name, r->name))
             return t;
-    struct dump_tensor *t = must(calloc(1, sizeof *t));
-    t->name = must(strdup(r->name));
+    struct dump_tensor *t = cli_must(calloc(1, sizeof *t));
+    t->name = cli_must(strdup(r->name));
     t->layer = r->layer;
     t->depth = r->depth;
     t->outer = r->outer;
@@ -264,12 +267,12 @@ void dump_rows(struct dump *d, const struct dump_rows *r)
     size_t size = dtype_size[r->dtype], bytes = r->rows * r->outer * r->inner * size;
     if (t->rows + r->rows > t->room) {
         t->room = 2 * t->room + r->rows;
-        t->row = must(realloc(t->row, t->room * sizeof *t->row));
-        t->width = must(realloc(t->width, t->room * sizeof *t->width));
+        t->row = cli_must(realloc(t->row, t->room * sizeof *t->row));
+        t->width = cli_must(realloc(t->width, t->room * sizeof *t->width));
     }
     if (t->size + bytes > t->data_room) {
         t->data_room = 2 * t->data_room + bytes;
-        t->data = must(realloc(t->data, t->data_room));
+        t->data = cli_must(realloc(t->data, t->data_room));
     }
     for (size_t i = 0; i < r->rows; i++)
         for (size_t o = 0; o < r->outer; o++, t->size += r->inner * size)
@@ -287,30 +290,55 @@ void dump_emitted(struct dump *d, size_t index, int draft)
         d->emitted[d->emitted_count++] = (struct dump_emitted){index, draft};
 }
 
-int dump_end(struct dump *d, int *usage, size_t *tensors)
+static int check_globs(const struct dump *d)
 {
+    for (size_t i = 0; i < d->glob_count; i++)
+        if (!d->matched[i])
+            return cli_fail(d->c, EXIT_USAGE, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them", d->globs[i]);
+    return EXIT_DONE;
+}
+
+/* Both files are whole before one of them has its name; and both have theirs, or neither. */
+static int write_both(struct dump *d)
+{
+    const struct cli *c = d->c;
+    struct cli_file file, manifest;
+    vb_error err;
+    if (!cli_file_begin(c, &file, d->path))
+        return EXIT_OTHER;
+    if (!cli_file_begin(c, &manifest, d->manifest_path)) {
+        cli_file_drop(&file);
+        return EXIT_OTHER;
+    }
+    int error = tensors_write(&d->tensors, file.stream.f, cli_progress);
+    if (!error)
+        error = cli_stream_copy(&d->manifest, manifest.stream.f, d->manifest_size, NULL);
+    if (error)
+        err = (vb_error){.code = VB_IO}, snprintf(err.message, sizeof err.message, "%s: %s", d->path, strerror(error));
+    int code = error ? cli_file_end(c, &file, &err) : cli_file_name(c, &file);
+    if (code != EXIT_DONE) {
+        cli_file_drop(&manifest);
+        return code;
+    }
+    code = cli_file_end(c, &manifest, NULL);
+    if (code != EXIT_DONE)
+        cli_file_drop(&file);
+    return code == EXIT_DONE ? cli_file_end(c, &file, NULL) : code;
+}
+
+int dump_end(struct dump *d, size_t *tensors)
+{
+    int made = 0;
     flush(d);
     *tensors = d->tensor_count;
-    *usage = 0;
-    for (size_t i = 0; i < d->glob_count && !d->error[0]; i++)
-        if (!d->matched[i]) {
-            *usage = 1;
-            snprintf(d->error, sizeof d->error, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them",
-                     d->globs[i]);
-        }
-    int bad = fclose(d->manifest) != 0;
-    d->manifest = NULL;
-    if (bad)
-        fail(d, d->manifest_path);
-    if (!d->error[0] && (tensors_finish(&d->tensors, cli_progress) || tensors_rename(&d->tensors)))
-        snprintf(d->error, sizeof d->error, "%s", d->tensors.error);
-    if (!d->error[0] && rename(d->manifest_part, d->manifest_path)) /* both are whole by now */
-        fail(d, d->manifest_path);
-    int code = d->error[0] ? -1 : 0;
-    char error[sizeof d->error];
-    memcpy(error, d->error, sizeof error);
+    int code = d->error[0] ? cli_fail(d->c, EXIT_OTHER, "%s", d->error) : check_globs(d);
+    if (code == EXIT_DONE && d->directory && !(made = !mkdir(d->directory, 0777)) && errno != EEXIST)
+        code = cli_fail(d->c, EXIT_OTHER, "%s: %s", d->directory, strerror(errno));
+    if (code == EXIT_DONE)
+        code = write_both(d);
+    if (code != EXIT_DONE && made)
+        rmdir(d->directory);
     dump_abandon(d);
-    memcpy(d->error, error, sizeof error);
     return code;
 }
 
@@ -320,20 +348,17 @@ void dump_abandon(struct dump *d)
         next = t->next;
         free_tensor(t);
     }
-    if (d->manifest)
-        fclose(d->manifest);
-    if (d->manifest_part)
-        unlink(d->manifest_part);
+    cli_stream_close(&d->manifest);
+    if (d->manifest.fd >= 0)
+        close(d->manifest.fd);
     tensors_close(&d->tensors);
-    if (d->made_directory)
-        rmdir(d->made_directory); /* nothing happens where something is in it */
-    free(d->made_directory);
     for (size_t i = 0; i < d->glob_count; i++)
         free(d->globs[i]);
     free(d->globs);
     free(d->matched);
     json_decref(d->named);
+    free(d->path);
     free(d->manifest_path);
-    free(d->manifest_part);
-    *d = (struct dump){.pass = (uint64_t)-1};
+    free(d->directory);
+    *d = (struct dump){.pass = (uint64_t)-1, .tensors.data.fd = -1, .manifest.fd = -1};
 }

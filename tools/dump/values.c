@@ -125,8 +125,7 @@ static int32_t *integers(struct target *t, const char *name, const struct refere
 {
     size_t n = (size_t)v->rows * (size_t)v->cols, cols = (size_t)v->cols;
     int32_t *numbers = malloc(n * sizeof *numbers);
-    if (!numbers)
-        abort();
+    cli_must(numbers);
     for (size_t i = 0; i < n; i++)
         numbers[i] = (int32_t)v->data[i];
     add_reference(t, name, v->layer, t->rows, t->count, 1, cols, cols, DUMP_I32, numbers);
@@ -226,8 +225,7 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
     t->ids = ids;
     t->tokens = count;
     t->rows = calloc(count + 1, sizeof *t->rows);
-    if (!t->rows)
-        abort();
+    cli_must(t->rows);
     int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
     reference_close(r);
     free(t->experts);

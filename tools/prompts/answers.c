@@ -90,14 +90,11 @@ static int take_up_all(const struct cli *c, struct answers *a, struct prompt_fil
     return code;
 }
 
-int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, const char settings[SETTINGS_SIZE])
+/* The file is open: is it one, and whole, and nobody else's? */
+static int check_file(const struct cli *c, struct answers *a, struct prompt_file *f, const char *settings)
 {
     struct stat st;
-    *a = (struct answers){.path = c->out, .fd = -1, .synced = cli_seconds()};
-    if (!a->path)
-        return EXIT_DONE;
-    a->fd = open(a->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (a->fd < 0 || fstat(a->fd, &st))
+    if (fstat(a->fd, &st))
         return cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return cli_fail(c, EXIT_OTHER, "%s: not a file", a->path);
@@ -106,6 +103,27 @@ int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, 
     int code = take_up_all(c, a, f, settings);
     if (code == EXIT_DONE && (ftruncate(a->fd, (off_t)a->whole) || lseek(a->fd, 0, SEEK_END) < 0))
         code = cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(errno));
+    return code;
+}
+
+int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, const char settings[SETTINGS_SIZE])
+{
+    *a = (struct answers){.path = c->out, .fd = -1, .synced = cli_seconds()};
+    if (!a->path)
+        return EXIT_DONE;
+    a->fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int is_new = a->fd >= 0;
+    if (!is_new && errno == EEXIST)
+        a->fd = open(a->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666); /* with O_CREAT: a link to nowhere */
+    if (a->fd < 0)
+        return cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(errno));
+    int code = check_file(c, a, f, settings);
+    if (code == EXIT_DONE)
+        return code;
+    if (is_new)
+        unlink(a->path);
+    close(a->fd);
+    a->fd = -1;
     return code;
 }
 

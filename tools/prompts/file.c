@@ -3,26 +3,15 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sha2.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- lines ----------------------------------------------------------------------------------------------------------- */
-
-static int read_stdin(const struct cli *c, char **text, size_t *size)
-{
-    size_t room = 1 << 16, n;
-    *size = 0;
-    *text = malloc(room);
-    while (*text && (n = fread(*text + *size, 1, room - *size, stdin)) > 0)
-        if ((*size += n) == room)
-            *text = realloc(*text, room *= 2);
-    if (!*text)
-        return cli_fail(c, EXIT_OTHER, "stdin: no memory for more than %zu bytes", *size);
-    return ferror(stdin) ? cli_fail(c, EXIT_OTHER, "stdin: %s", strerror(errno)) : EXIT_DONE;
-}
 
 static int is_space(char ch) { return ch == ' ' || ch == '\t' || ch == '\r'; }
 
@@ -40,10 +29,9 @@ int prompt_file_read(const struct cli *c, struct prompt_file *f, const char *pat
     size_t size;
     vb_error err;
     int is_stdin = !strcmp(path, "-");
-    *f = (struct prompt_file){.name = is_stdin ? "stdin" : path, .is_stdin = is_stdin};
-    int code = is_stdin ? read_stdin(c, &f->text, &size) : vb_read_file(NULL, path, &f->text, &size, &err) ? cli_error(c, &err) : EXIT_DONE;
-    if (code != EXIT_DONE)
-        return code;
+    *f = (struct prompt_file){.name = is_stdin ? "stdin" : path};
+    if (vb_read_input(NULL, is_stdin ? NULL : path, &f->text, &size, &err))
+        return cli_error(c, &err);
     const char *p = f->text, *end = f->text + size, *newline;
     size_t most = 1;
     for (const char *at = p; at < end && (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1)
@@ -63,10 +51,7 @@ int prompt_file_read(const struct cli *c, struct prompt_file *f, const char *pat
 void prompt_file_close(struct prompt_file *f)
 {
     free(f->line);
-    if (f->is_stdin)
-        free(f->text);
-    else
-        vb_free(NULL, f->text);
+    vb_free(NULL, f->text);
 }
 
 void prompt_key(const struct prompt_line *line, const char settings[SETTINGS_SIZE], char key[KEY_SIZE])
@@ -102,6 +87,18 @@ static void mix_text(SHA2_CTX *h, const char *name, const char *text)
         SHA256Update(h, (const uint8_t *)text, strlen(text));
 }
 
+/* Bytes [at, at + size) of the file; 0, or an errno. */
+static int read_part(int fd, uint8_t *bytes, size_t size, off_t at)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pread(fd, bytes + done, size - done, at + (off_t)done);
+        if (n <= 0 && (n == 0 || errno != EINTR))
+            return n ? errno : EIO; /* EIO: it was cut short meanwhile */
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
 /* Name, size, and 64 KiB each at the beginning, in the middle and at the end: the whole of small files. */
 static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const char *name)
 {
@@ -109,20 +106,22 @@ static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const cha
     char path[4096];
     struct stat st;
     snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", name);
-    FILE *f = fopen(path, "rb");
-    if (!f || fstat(fileno(f), &st)) {
-        int code = cli_fail(c, EXIT_OTHER, "%s: %s", path, strerror(errno));
-        if (f)
-            fclose(f);
-        return code;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = 0; /* a pipe would wait for a writer */
+    if (fd < 0 || fstat(fd, &st))
+        error = errno;
+    else if (!S_ISREG(st.st_mode))
+        error = EINVAL;
+    long long part = (long long)sizeof bytes, size = error ? 0 : (long long)st.st_size, last = size > part ? size - part : 0;
+    const long long at[] = {0, last / 2, last};
+    mix(h, "%s %lld", *dir ? name : "", size);
+    for (size_t i = 0; i < sizeof at / sizeof *at && !error; i++) {
+        size_t n = (size_t)(size - at[i] < part ? size - at[i] : part);
+        error = read_part(fd, bytes, n, (off_t)at[i]);
+        SHA256Update(h, bytes, n);
     }
-    mix(h, "%s %lld", *dir ? name : "", (long long)st.st_size);
-    long long part = (long long)sizeof bytes, last = st.st_size > part ? st.st_size - part : 0, at[] = {0, last / 2, last};
-    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
-        if (!fseeko(f, (off_t)at[i], SEEK_SET))
-            SHA256Update(h, bytes, fread(bytes, 1, sizeof bytes, f));
-    fclose(f);
-    return EXIT_DONE;
+    if (fd >= 0)
+        close(fd);
+    return error ? cli_fail(c, EXIT_OTHER, "%s: %s", path, error == EINVAL ? "not a regular file" : strerror(error)) : EXIT_DONE;
 }
 
 static int ends_with(const char *name, const char *end)

@@ -60,6 +60,7 @@ static double rate(double count, double seconds) { return seconds > 0.0 ? count 
 static vb_session_options session_options(const struct cli *c)
 {
     vb_session_options o = c->session;
+    o.stop = answer_stop;
     o.draft = cli_draft_name(c);
     o.draft_tokens = cli_draft_tokens(c);
     o.draft_auto = c->draft_tokens == CLI_AUTO;
@@ -285,7 +286,7 @@ static int loop(struct prompts *p)
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
     while (left && p->code == EXIT_DONE && !p->interrupted && !ferror(stdout)) {
         p->code = fill(p);
-        if (p->code == EXIT_DONE && vb_batch_step(p->batch, &left, &err))
+        if (p->code == EXIT_DONE && vb_batch_step(p->batch, &left, &err) && err.code != VB_STOPPED)
             p->code = cli_error(p->c, &err), p->code = EXIT_OTHER;
         show_progress(p);
         left += p->next < p->file.num_lines; /* all that the batch had may be done while others wait here */

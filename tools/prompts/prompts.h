@@ -22,8 +22,7 @@ struct prompt_line {
 
 struct prompt_file {
     const char *name; /* for messages */
-    char *text;
-    int is_stdin;
+    char *text;       /* of vb_read_input */
     struct prompt_line *line;
     size_t num_lines, num_prompts; /* those that are not blank */
 };

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/cli/file.h"
 #include "tools/trace/trace.h"
 
 /* The page's text becomes part of the program. */
@@ -19,8 +20,7 @@ extern const char trace_page[];
 static void write_objects(FILE *f, const json_t *object)
 {
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    if (!text)
-        abort();
+    cli_must(text);
     for (const char *p = text; *p; p++)
         *p == '<' ? fputs("\\u003c", f) : fputc(*p, f);
     free(text);
@@ -38,5 +38,5 @@ int trace_html(const struct cli *c, const json_t *begin, const json_t *passes, c
     write_objects(f, all);
     fputs(mark + strlen(MARK), f);
     json_decref(all);
-    return cli_file_end(c, &file);
+    return cli_file_end(c, &file, NULL);
 }

@@ -14,8 +14,7 @@ struct line {
 static char *joined(const json_t *array, int show_padding_of, const json_t *draft)
 {
     char *text = calloc(json_array_size(array) * 24 + 1, 1), *p = text;
-    if (!text)
-        abort();
+    cli_must(text);
     for (size_t i = 0; i < json_array_size(array); i++) {
         int padding = show_padding_of && json_integer_value(json_array_get(draft, i)) < 0;
         p += sprintf(p, padding ? "%s(%lld)" : "%s%lld", i ? " " : "", (long long)json_integer_value(json_array_get(array, i)));
@@ -28,8 +27,7 @@ static char *origins(const json_t *pass)
 {
     const json_t *hidden = json_object_get(pass, "hidden"), *own = json_object_get(pass, "depth");
     char *text = calloc(json_array_size(hidden) * 40 + 1, 1), *p = text;
-    if (!text)
-        abort();
+    cli_must(text);
     for (size_t i = 0; json_is_integer(own) && i < json_array_size(hidden); i++) {
         const json_t *o = json_array_get(hidden, i), *depth = json_object_get(o, "depth");
         long long row = json_integer_value(json_object_get(o, "row"));
@@ -117,15 +115,12 @@ static char *result(const json_t *pass)
     size_t size;
     const char *separator = "";
     FILE *to = open_memstream(&text, &size);
-    if (!to)
-        abort();
+    cli_must(to);
     add_cuts(to, json_object_get(pass, "cut_before"), "first ", &separator);
     add_choices(to, pass, &separator);
     add_kept(to, json_object_get(pass, "hidden_kept"), &separator);
     add_cuts(to, json_object_get(pass, "cut"), "", &separator);
-    if (fclose(to))
-        abort();
-    return text;
+    return cli_must(fclose(to) ? NULL : text);
 }
 
 static char *text_of(const char *format, const char *name, long long number)
@@ -133,8 +128,7 @@ static char *text_of(const char *format, const char *name, long long number)
     char text[64];
     snprintf(text, sizeof text, format, name, number);
     char *copy = strdup(text);
-    if (!copy)
-        abort();
+    cli_must(copy);
     return copy;
 }
 
@@ -175,8 +169,7 @@ void trace_table(FILE *to, const json_t *passes)
 {
     size_t count = json_array_size(passes), width[COLUMNS];
     struct line *lines = calloc(count + 1, sizeof *lines);
-    if (!lines)
-        abort();
+    cli_must(lines);
     for (int k = 0; k < COLUMNS; k++)
         width[k] = strlen(titles[k]);
     for (size_t i = 0; i < count; i++) {

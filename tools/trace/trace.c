@@ -36,8 +36,7 @@ json_t *trace_piece(const struct cli *c, int32_t token)
     if (!piece)
         return json_null();
     char *text = malloc(3 * (size + 4) + 16);
-    if (!text)
-        abort();
+    cli_must(text);
     used = utf8_stream_push(&stream, piece, size, text);
     used += utf8_stream_finish(&stream, text + used);
     json_t *out = json_stringn(text, used);
@@ -76,8 +75,7 @@ static void record_pass(struct recorder *r, const vb_trace *t)
                              "positions", numbers(t, offsetof(vb_tap_row, position)), "draft",
                              numbers(t, offsetof(vb_tap_row, draft)), "parents", numbers(t, offsetof(vb_tap_row, parent)), "hidden", hidden, "context_length",
                              context_length(r->c, t->depth, &t->row[t->count - 1]), "lm_head_indices", "chosen", "cut");
-    if (!pass)
-        abort();
+    cli_must(pass);
     if (t->depth < 0) {
         json_object_set_new(pass, "hidden_kept", json_array());
         json_object_set_new(pass, "accepted", json_integer(0));
@@ -208,7 +206,9 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count, all;
     long long n = c->n >= 0 ? c->n : 16;
-    int code = cli_open(c);
+    int code = cli_check_file(c, "--html", c->html);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
         c->session.draft = "mtp-eagle";
     if (code == EXIT_DONE)

@@ -50,6 +50,31 @@ def test_ctrl_c_while_the_library_computes_ends_a_run(models, capfd, monkeypatch
     assert model.generate(PROMPT, 3).tokens == model.generate(PROMPT, 3, draft="mtp-eagle").tokens
 
 
+def test_ctrl_c_in_a_pass_gives_it_up_before_the_next_layer(models, capfd, monkeypatch):
+    """SIGINT comes when the library asks for the n-th time whether to stop: no later than then it does, and the session goes on."""
+    model = models("tale")
+    wanted = model.generate(PROMPT, 20, ignore_eos=True).tokens
+    callback = _call.Guard.callback
+    for at in 1, 2, 5, 9, 23:
+        calls = itertools.count(1)
+
+        def asked():
+            if next(calls) == at:
+                signal.raise_signal(signal.SIGINT)
+            return 0
+
+        monkeypatch.setattr(_call.Guard, "callback", lambda guard, kind, function, stop=None:
+                            callback(guard, kind, asked if kind is _c.stop_callback else function, stop))
+        with model.session(context=100, threads=1, draft="mtp-eagle") as session:
+            session.append(PROMPT)
+            with pytest.raises(KeyboardInterrupt):
+                session.generate(20, ignore_eos=True)
+            assert next(calls) == at + 1
+            session.generate(20 - (len(session.tokens) - len(PROMPT)), ignore_eos=True)
+            assert session.tokens == PROMPT + wanted
+    assert "ignored" not in capfd.readouterr().err
+
+
 def test_ctrl_c_at_any_moment_ends_a_run(models, capfd):
     """Another thread sends SIGINT when the run has come to a token, wherever the main thread is then. It does not go beyond the next."""
     model = models("tale")

@@ -299,7 +299,7 @@ def test_logits_are_the_commands_bit_for_bit(models, name, tmp_path):
 def test_taps_are_the_dumps_bit_for_bit(models, name, tmp_path):
     for glob, scores in (None, False), ("*", True):
         taps = models(name).taps(PROMPT, scores=scores)
-        run("dump", path(name), "--tokens", joined(PROMPT), "-o", tmp_path / "d.safetensors", *(("--taps", glob) if glob else ()))
+        run("dump", path(name), "--tokens", joined(PROMPT), "--force", "-o", tmp_path / "d.safetensors", *(("--taps", glob) if glob else ()))
         theirs = read_safetensors(tmp_path / "d.safetensors")
         assert set(taps) == set(theirs)
         for tensor in theirs:

@@ -204,6 +204,7 @@ class vb_trace(C.Structure):
 
 tap_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_tap))
 trace_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_trace))
+stop_callback = C.CFUNCTYPE(C.c_int, C.c_void_p)
 progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
 draft_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_int32), C.c_int)
 
@@ -221,6 +222,8 @@ class vb_session_options(C.Structure):
         ("sampling", vb_sampling),
         ("progress", progress_callback),
         ("progress_context", C.c_void_p),
+        ("stop", stop_callback),
+        ("stop_context", C.c_void_p),
         ("tap", tap_callback),
         ("tap_context", C.c_void_p),
         ("tap_scores", C.c_int),

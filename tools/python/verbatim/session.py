@@ -248,6 +248,8 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         draft_topk=number("draft_topk", draft_topk, 1),
         draft_nodes=number("draft_nodes", draft_nodes, 1),
     )
+    # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
+    options.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
     if callable(draft):
         options.draft_callback = guard.callback(_c.draft_callback, _draft(draft), 0)
     options.sampling = _c.vb_sampling(

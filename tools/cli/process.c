@@ -1,0 +1,118 @@
+/* tools/cli/process.c -- what the process needs before the command begins, and how it ends when it cannot go on. */
+#include "tools/cli/cli.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int json_wanted; /* errors are objects on stdout */
+
+static void say(int fd, const char *text)
+{
+    for (size_t size = strlen(text); size;) {
+        ssize_t n = write(fd, text, size);
+        if (n <= 0)
+            return;
+        text += n;
+        size -= (size_t)n;
+    }
+}
+
+void *cli_must(void *block)
+{
+    if (block)
+        return block;
+    cli_remove_parts();
+    if (json_wanted)
+        say(STDOUT_FILENO, "{\"error\": \"no memory\"}\n");
+    else
+        say(STDERR_FILENO, "verbatim: no memory\n");
+    _exit(EXIT_OTHER);
+}
+
+/* json_pack and its kin give NULL without memory, which is easily taken for something else. */
+static void *json_memory(size_t size) { return cli_must(malloc(size ? size : 1)); }
+
+/* A file that is opened gets the lowest free descriptor, and would receive the messages if that were 2. So descriptors 0 to 2 that are
+ * closed become /dev/null, opened so that reading 0 and writing 1 and 2 fail, as on a closed one. */
+static void open_descriptors(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
+            _exit(EXIT_OTHER);
+}
+
+/* ---- a mapped file that is cut short ------------------------------------------------------------------------------- */
+
+/* The number that hexadecimal digits make; *text is moved behind them. */
+static uintptr_t hexadecimal(const char **text)
+{
+    uintptr_t n = 0;
+    for (;; ++*text) {
+        char ch = **text;
+        int digit = ch >= '0' && ch <= '9' ? ch - '0' : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1;
+        if (digit < 0)
+            return n;
+        n = n * 16 + (uintptr_t)digit;
+    }
+}
+
+/* The path in a line of /proc/self/maps if the address lies there, else NULL: "7f00-7f10 r--p 00000000 08:01 123   /a/path". */
+static const char *path_if_there(const char *line, uintptr_t address)
+{
+    uintptr_t begin = hexadecimal(&line);
+    if (*line++ != '-' || address < begin || address >= hexadecimal(&line))
+        return NULL;
+    return strchr(line, '/');
+}
+
+/* Looks through /proc/self/maps with system calls alone. */
+static const char *mapped_there(uintptr_t address, char line[4096])
+{
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const char *path = NULL;
+    size_t used = 0;
+    for (char ch; fd >= 0 && !path && read(fd, &ch, 1) == 1;) {
+        if (ch != '\n') {
+            used += used < 4095 ? (line[used] = ch, 1) : 0;
+            continue;
+        }
+        line[used] = '\0';
+        used = 0;
+        path = path_if_there(line, address);
+    }
+    if (fd >= 0)
+        close(fd);
+    return path;
+}
+
+static void bus_error(int number, siginfo_t *info, void *unused)
+{
+    static char line[4096];
+    const char *path = info->si_code == BUS_ADRERR ? mapped_there((uintptr_t)info->si_addr, line) : NULL;
+    (void)unused;
+    if (!path) { /* of another kind: the default, when this function returns */
+        signal(number, SIG_DFL);
+        return;
+    }
+    cli_remove_parts();
+    say(STDERR_FILENO, "verbatim: ");
+    say(STDERR_FILENO, path);
+    say(STDERR_FILENO, ": it was cut short, or could not be read, while it was in use\n");
+    _exit(EXIT_OTHER);
+}
+
+/* ---- the beginning ------------------------------------------------------------------------------------------------- */
+
+void cli_begin(void)
+{
+    open_descriptors();
+    struct sigaction action = {.sa_sigaction = bus_error, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
+    json_set_alloc_funcs(json_memory, free);
+}
+
+void cli_say_json(void) { json_wanted = 1; }
