@@ -100,7 +100,7 @@ ok "the example's errors"
 
 # the manual: every command and every function is in it; groff, where there is one, has nothing to say
 for command in $(grep -o '&command_[a-z_]*' tools/main.c | sed 's/&command_//'); do
-    grep -qi "^\.SH \"VERBATIM $command\"" "$prefix/share/man/man1/verbatim.1" || fail "verbatim(1) lacks $command"
+    grep -qi "^\.SS \"\?$command\"\?$" "$prefix/share/man/man1/verbatim.1" || fail "verbatim(1) lacks $command"
 done
 while read -r name; do
     grep -q "\b$name(" "$prefix/share/man/man3/verbatim.3" || fail "verbatim(3) lacks $name"
