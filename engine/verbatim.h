@@ -334,7 +334,7 @@ typedef struct vb_session_options {
     vb_sampling sampling;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
-    vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
+    vb_tap_callback tap;   /* NULL: none */
     void *tap_context;
     int tap_scores;        /* attention scores too: as much again as the attention itself */
     vb_trace_callback trace; /* NULL: none */
@@ -439,12 +439,6 @@ typedef struct vb_generate_options {
 /* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* The same for several sessions of one model, in shared passes: row by row the same bits. options[i] and result[i]
- * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0], whose context must be the largest (or equal) and
- * whose prefill all must have. An error ends all of them. */
-int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
-                      vb_error *err);
-
 /* ---- many sequences: continuous batching ---------------------------------------------------------------------------- */
 
 /* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
@@ -483,6 +477,9 @@ typedef struct vb_request {
     const vb_sampling *sampling; /* NULL: the batch's. What it and options point to lives until the request ends */
     const char *draft;           /* NULL: the batch's */
     int32_t draft_tokens;        /* 0: the batch's, or with another method that one's; negative: none */
+    vb_session *session;         /* NULL; or a session of the batch's model, which the request continues, with its own options and cache:
+                                    the fields above are zero then. Nobody else uses it until `done` is called, which may
+                                    close it. Its context is at most the batch's; it has no taps, and no rows due by prefill onednn */
     vb_generate_options options; /* the callback may add requests, and neither cancel one nor step */
     void (*done)(void *context, const vb_request_end *end); /* once, from vb_batch_step or vb_batch_cancel; may add requests; may be NULL */
     void *context;

@@ -3,11 +3,13 @@
  * A step is a round (engine/session/round.h). Its pass takes the rows of every sequence that is decoding, oldest first, then as much of
  * the prompts as there is room for. Rows of all caches are in one pool. When it is full the youngest sequence gives its rows
  * back and waits again, in front; what it had is computed anew, in chunks, later: the same bits (the contract), and no token is
- * chosen twice. The oldest is never made to wait, so every request ends. */
+ * chosen twice. The oldest is never made to wait, so every request ends. A request may also bring a session that is open already: its
+ * rows stay in its own cache, which no neighbour shares and nobody takes away. */
 #include <string.h>
 
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
+#include "engine/session/prefill.h"
 #include "engine/session/round.h"
 
 #define MOST_SEQUENCES 64
@@ -19,7 +21,7 @@ struct request {
     vb_session_options session;
     vb_request asked;
     int32_t *prompt;          /* [asked.count] */
-    struct run run;           /* run.session is NULL before it is admitted for the first time */
+    struct run run;           /* run.session is NULL before it is admitted for the first time; asked.session from the start */
     vb_result result;
 };
 
@@ -109,10 +111,9 @@ int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options 
 
 static void forget(vb_batch *b, struct request *r)
 {
-    if (r->run.session) {
-        run_close(&r->run);
+    run_close(&r->run, b->model->allocator);
+    if (!r->asked.session)
         vb_session_close(r->run.session);
-    }
     vb_free(b->model->allocator, r->prompt);
     vb_free(b->model->allocator, r);
 }
@@ -165,9 +166,61 @@ static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
     return VB_OK;
 }
 
+static int has_session(const vb_batch *b, const vb_session *s)
+{
+    for (size_t i = 0; i < b->num_running; i++)
+        if (b->running[i]->asked.session == s)
+            return 1;
+    for (const struct request *r = b->waiting; r; r = r->next)
+        if (r->asked.session == s)
+            return 1;
+    return 0;
+}
+
+/* Whether the batch's passes can compute the rows of a session that was opened by itself. */
+static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
+{
+    const vb_session *s = q->session;
+    if (q->tokens || q->count || q->sampling || q->draft || q->draft_tokens)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a request with a session has that one's tokens and options, and none of its own");
+    if (s->model != b->model)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session belongs to another model");
+    if (has_session(b, s))
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session is in the batch already");
+    if (!s->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+    if (s->context > b->context)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, more than the %zu of the batch", s->context, b->context);
+    if (s->context < b->context && s->model->config.conventions.value[YARN])
+        return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, the batch %zu; convention yarn=max-len wants equal ones",
+                       s->context, b->context);
+    if (prefill_rows(s))
+        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill onednn, which a batch does not have");
+    if (s->options.tap)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps, which the session has");
+    return session_fits(s, &b->work, err);
+}
+
+static int add_session(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
+{
+    int code = check_session(b, q, err);
+    struct request *r = code ? NULL : vb_alloc(b->model->allocator, 1, sizeof *r);
+    if (code || !r)
+        return code ? code : vb_fail(err, VB_NO_MEMORY, "no memory for a request");
+    *r = (struct request){.id = b->next_id++, .asked = *q, .result.fingerprint = VB_FINGERPRINT_START};
+    r->asked.count = q->session->count;
+    r->run = (struct run){.session = q->session, .options = &r->asked.options, .result = &r->result, .chunk = 1};
+    put_in_line(b, r);
+    if (id)
+        *id = r->id;
+    return VB_OK;
+}
+
 int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
 {
     const vb_allocator *a = b->model->allocator;
+    if (q->session)
+        return add_session(b, q, id, err);
     int code = check_request(b, q, err);
     if (code)
         return code;
@@ -248,8 +301,10 @@ static const struct vb_session *most_alike(const vb_batch *b, const struct reque
     size_t count;
     const int32_t *tokens = timeline(r, &count);
     *same = 0;
-    for (size_t i = 0; i < b->num_running && !b->options.keep_apart; i++) {
+    for (size_t i = 0; i < b->num_running && !b->options.keep_apart && !r->asked.session; i++) {
         const struct vb_session *s = b->running[i]->run.session;
+        if (b->running[i]->asked.session)
+            continue;
         size_t n = 0, most = less(count, s->count);
         while (n < most && s->tokens[n] == tokens[n])
             n++;
@@ -264,7 +319,9 @@ static int begin(vb_batch *b, struct request *r, const struct vb_session *alike,
 {
     struct shared shared = {&b->work, &b->pool};
     int code;
-    if (r->run.session) {
+    if (r->asked.session) {
+        code = run_open(&r->run, err);
+    } else if (r->run.session) {
         code = session_return(r->run.session, err);
     } else {
         vb_session *s;
@@ -293,13 +350,13 @@ static void admit(vb_batch *b)
         timeline(r, &count);
         if (alike && alike->cached < alike->given && same > alike->cached + WORTH_WAITING)
             return; /* who comes first computes it */
-        size_t rows = count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * b->round_rows;
+        size_t rows = r->asked.session ? 0 : count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * b->round_rows;
         if (b->num_running && b->pool.num_free < rows)
             return;
         b->waiting = r->next;
         b->state.waiting--;
         vb_error error = {.code = VB_OK};
-        if (begin(b, r, alike, same, &error) || r->run.session->count == r->run.session->context) { /* nothing to be done */
+        if (begin(b, r, alike, same, &error) || r->run.session->count == r->run.session->context || !r->asked.options.max_tokens) {
             r->run.error = error;
             end_request(b, r);
             continue;
@@ -328,14 +385,16 @@ static int is_in(const struct group *g, const struct run *run)
 }
 
 /* Whether the pool has so many slots beside those that the group takes: the youngest give theirs back until it has, but for those in
- * the group and those older than running[self]. */
+ * the group, those older than running[self], and those with a cache of their own. */
 static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slots)
 {
+    if (b->running[self]->asked.session)
+        return 1;
     for (size_t i = b->num_running; b->pool.num_free < g->slots + slots;) {
         do {
             if (--i == self)
                 return 0;
-        } while (is_in(g, &b->running[i]->run));
+        } while (b->running[i]->asked.session || is_in(g, &b->running[i]->run));
         struct request *r = b->running[i];
         session_leave(r->run.session);
         stop_running(b, i);
@@ -345,11 +404,11 @@ static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slo
     return 1;
 }
 
-static void join(struct group *g, struct run *run, size_t rows, size_t logit_rows)
+static void join(struct group *g, struct request *r, size_t rows, size_t logit_rows)
 {
-    g->runs[g->count++] = run;
+    g->runs[g->count++] = &r->run;
     g->rows += rows;
-    g->slots += rows;
+    g->slots += r->asked.session ? 0 : rows;
     g->logit_rows += logit_rows;
 }
 
@@ -363,17 +422,19 @@ static void compose(vb_batch *b, struct group *g)
         size_t rows = 1 + (size_t)s->max_drafts;
         if (s->cached >= s->given && g->rows + rows <= b->work.max_rows && g->logit_rows + rows <= b->work.max_logit_rows &&
             make_room(b, g, i, rows))
-            join(g, &b->running[i]->run, rows, rows);
+            join(g, b->running[i], rows, rows);
     }
     for (size_t i = 0; i < b->num_running && chunk; i++) {
         struct run *run = &b->running[i]->run;
         struct vb_session *s = run->session;
         if (s->cached >= s->given || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows || !make_room(b, g, i, 1))
             continue;
-        run->chunk = less(less(chunk, b->work.max_rows - g->rows), b->pool.num_free - g->slots);
+        run->chunk = less(chunk, b->work.max_rows - g->rows);
+        if (!b->running[i]->asked.session)
+            run->chunk = less(run->chunk, b->pool.num_free - g->slots);
         size_t rows = session_most_rows(s, run->chunk);
         chunk -= rows;
-        join(g, run, rows, 1);
+        join(g, b->running[i], rows, 1);
     }
 }
 

@@ -35,7 +35,7 @@ int run_open(struct run *run, vb_error *err)
     return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
 }
 
-void run_close(struct run *run) { stop_close(run->stop, run->session->model->allocator); }
+void run_close(struct run *run, const vb_allocator *a) { stop_close(run->stop, a); }
 
 /* Whether the run ends with this token, and how. Returns the event's text_bytes. */
 static size_t look_for_end(struct run *run, const vb_event *event)

@@ -108,8 +108,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         code = tell(&e, -1, &s->model->lm_head, index, s->work->hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_commit(s, &p, NULL, 0, session_features(s, s->work, 0));
-        trace_round_ends(s->tracer);
+        session_finish(s, s->work, &p, NULL, 0, 0.0);
         last = p.chooses;
     }
     evaluation_close(&e);

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "ops/crew.h"
 #include "ops/mistake.h"
@@ -169,15 +170,14 @@ static int open_drafter(struct vb_session *s, vb_error *err)
     return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
 }
 
-/* What a pass must keep for the drafter, and room for its trees. */
-static int keep_features(struct vb_session *s, vb_error *err)
+int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 {
     int before[3], layers = s->model->config.num_hidden_layers;
-    if (1 + (size_t)s->max_drafts > s->work->max_rows || 1 + (size_t)s->max_drafts > s->work->max_logit_rows)
+    if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
-    if (!s->type || s->type->takes != TAKES_THREE || s->work->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
+    if (!s->type || s->type->takes != TAKES_THREE || w->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
         return VB_OK;
-    return workspace_keep_three(s->work, before, err);
+    return workspace_keep_three(w, before, err);
 }
 
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
@@ -198,7 +198,7 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     if (!code)
         code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
     if (!code)
-        code = keep_features(s, err);
+        code = session_fits(s, s->work, err);
     if (!code)
         code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
@@ -397,7 +397,26 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
     return all;
 }
 
-void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
+/* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by side behind those of
+ * the committed tokens, where a chain has them. */
+static void gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
+    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
+            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
+}
+
+const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
+{
+    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
+    size_t d = (size_t)w->model->config.hidden_size;
+    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
+}
+
+static void commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
     if (p->tree && n && !MISTAKE(path_rows_left_behind))
@@ -424,24 +443,7 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
         s->type->after_prompt(s->drafter, s->work);
 }
 
-void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
-{
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
-    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
-    for (size_t i = 0; p->tree && i + 1 < n; i++)
-        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
-            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
-}
-
-const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
-{
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size;
-    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
-}
-
-void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+static void measure(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
 {
     int stood = 0;
     if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
@@ -449,6 +451,24 @@ void session_took(struct vb_session *s, const struct plan *p, const int32_t *cho
     while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
         stood++;
     draft_length_saw(&s->length, stood, seconds);
+}
+
+double session_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+{
+    double start = session_clock();
+    gather(s, w, p, n);
+    commit(s, p, chosen, n, session_features(s, w, p->first_row));
+    double observing = session_clock() - start;
+    measure(s, p, chosen, n, seconds + observing);
+    trace_round_ends(s->tracer);
+    return observing;
 }
 
 void vb_session_threads(const vb_session *s, vb_thread_use *use)

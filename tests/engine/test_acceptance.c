@@ -334,7 +334,7 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
                     r[i].stop_after = 0;
                     g[i] = recording(&r[i], s[i], 40);
                 }
-                OK(vb_generate_batch(s, SEQUENCES, g, results, &err));
+                OK(generate_together(s, SEQUENCES, g, results, &err));
                 for (size_t i = 0; i < SEQUENCES; i++) {
                     r[i].result = results[i];
                     check_same(o[i].draft, &alone[i], &r[i]);

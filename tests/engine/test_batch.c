@@ -20,6 +20,7 @@ struct wanted {
     int32_t tokens[MOST];
     size_t total;
     vb_result result;
+    vb_session *session; /* that it brings, with a cache of its own */
 };
 
 struct schedule {
@@ -89,12 +90,9 @@ static void run_alone(const vb_model *m, struct wanted *w)
     vb_session_close(s);
 }
 
-static void check_end(void *context, const vb_request_end *e)
+static void check_tokens(const struct entry *p, const vb_request_end *e)
 {
-    struct entry *p = context;
     const struct wanted *w = &p->s->w[p->number];
-    p->s->ended++;
-    assert_int_equal(e->id, p->s->id[p->number]);
     if (e->code)
         fail_msg("%s: request %zu: %s", p->s->what, p->number, e->error->message);
     assert_int_equal(e->prompt, w->count);
@@ -112,6 +110,15 @@ static void check_end(void *context, const vb_request_end *e)
         fail_msg("%s: request %zu (%s, K %d): the tokens are right, their logits are not", p->s->what, p->number, w->draft, w->draft_tokens);
 }
 
+static void check_end(void *context, const vb_request_end *e)
+{
+    struct entry *p = context;
+    p->s->ended++;
+    assert_int_equal(e->id, p->s->id[p->number]);
+    check_tokens(p, e);
+    vb_session_close(p->s->w[p->number].session);
+}
+
 static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 {
     static const int chunks[] = {1, 3, 16, 64, 200};
@@ -124,11 +131,17 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
     return b;
 }
 
-static void add(vb_batch *b, struct schedule *s, struct entry *p)
+static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry *p)
 {
     const struct wanted *w = &s->w[p->number];
     vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling, .draft = w->draft, .draft_tokens = w->draft_tokens,
                     .options = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1}, .done = check_end, .context = p};
+    if (p->number % 4 == 3) {
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .draft = w->draft,
+                                .draft_tokens = w->draft_tokens, .draft_model = small, .poison_cut_rows = 1};
+        s->w[p->number].session = open_session(m, &o, w->prompt, w->count);
+        q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
+    }
     OK(vb_batch_add(b, &q, &s->id[p->number], &err));
 }
 
@@ -151,7 +164,7 @@ static void run_schedule(const vb_model *m, uint64_t *seed, const char *what, vb
     for (size_t step = 0; left || added < REQUESTS; step++) {
         for (size_t i = 0; i < REQUESTS; i++)
             if (w[i].step == step)
-                add(b, &s, &places[i]), added++;
+                add(m, b, &s, &places[i]), added++;
             else if (w[i].cancelled && w[i].step + 7 == step)
                 vb_batch_cancel(b, s.id[i]); /* unless it is done */
         OK(vb_batch_step(b, &left, &err));

@@ -340,7 +340,7 @@ TEST(yarn_by_length_looks_at_the_context)
                         open_session(other, &(vb_session_options){.context = original}, prompt, COUNT(prompt))};
     vb_generate_options g[2] = {{.max_tokens = 1}, {.max_tokens = 1}};
     vb_result r[2];
-    REFUSED(vb_generate_batch(s, 2, g, r, &err), VB_BAD_ARGUMENT, "yarn=max-len");
+    REFUSED(generate_together(s, 2, g, r, &err), VB_BAD_ARGUMENT, "yarn=max-len");
     vb_session_close(s[0]);
     vb_session_close(s[1]);
     vb_model_close(m);

@@ -182,7 +182,7 @@ TEST(the_message_is_right_when_a_neighbours_modules_run_first)
     OK(vb_append(pair[1], (int32_t[]){99}, 1, &err));
     vb_generate_options g[2] = {{.max_tokens = 9, .ignore_eos = 1}, {.max_tokens = 9, .ignore_eos = 1}};
     vb_result results[2];
-    REFUSED(vb_generate_batch(pair, 2, g, results, &err), VB_NOT_FINITE, "token 5 are not finite; the first such layer is 0");
+    REFUSED(generate_together(pair, 2, g, results, &err), VB_NOT_FINITE, "token 5 are not finite; the first such layer is 0");
     vb_session_close(pair[0]);
     vb_session_close(pair[1]);
     broken_end(&b);

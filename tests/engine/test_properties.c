@@ -211,8 +211,8 @@ static void check_setting(const struct row_of_values *r, size_t turn)
 {
     static struct record record[PROMPTS];
     struct subject *s = &subjects[r->value[MODEL]];
-    vb_session *sessions[PROMPTS];
-    vb_generate_options options[PROMPTS];
+    vb_session *sessions[PROMPTS] = {NULL};
+    vb_generate_options options[PROMPTS] = {0};
     vb_result results[PROMPTS];
     char setting[200], what[256];
     size_t count = (size_t)sequence_counts[r->value[SEQUENCES]];
@@ -227,7 +227,7 @@ static void check_setting(const struct row_of_values *r, size_t turn)
         options[i] = recording(&record[i], sessions[i], n);
     }
     vb_error err = {0};
-    if (vb_generate_batch(sessions, count, options, results, &err))
+    if (generate_together(sessions, count, options, results, &err))
         fail_msg("%s: %s", setting, err.message);
     for (size_t i = 0; i < count; i++) {
         size_t p = (turn + i) % PROMPTS;
@@ -309,7 +309,7 @@ static void check_without_mtp(const char *name)
                 sessions[p] = open_session(m, &o, prompt[p], length[p]);
                 options[p] = recording(&other[p], sessions[p], n);
             }
-            OK(vb_generate_batch(sessions, count, options, results, &err));
+            OK(generate_together(sessions, count, options, results, &err));
             for (size_t p = 0; p < count; p++) {
                 snprintf(what, sizeof what, "%s, prompt %zu: %d threads, chunk %d, %zu sequences, %s", name, p, o.threads,
                          o.prefill_chunk, count, *isa);

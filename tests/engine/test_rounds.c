@@ -343,7 +343,7 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
                 g[i] = recording(&a[i], s[i], wanted[i]);
                 g[i].ignore_eos = step % 2;
             }
-            OK(vb_generate_batch(s, SEQUENCES, g, results, &err));
+            OK(generate_together(s, SEQUENCES, g, results, &err));
             for (size_t i = 0; i < SEQUENCES; i++) {
                 snprintf(what, sizeof what, "run %zu, step %d, sequence %zu (%s, K %d%s; %s)", run, step, i, o[i].draft ? o[i].draft : "none",
                          (int)o[i].draft_tokens, o[i].padded ? ", padded" : "", list);

@@ -355,7 +355,7 @@ TEST(sessions_with_different_options_share_passes_and_no_bit_changes)
         sessions[i] = open_session(model, &o, prompt + i, count);
         options[i] = recording(&r[i], sessions[i], n);
     }
-    OK(vb_generate_batch(sessions, SESSIONS, options, results, &err));
+    OK(generate_together(sessions, SESSIONS, options, results, &err));
     for (size_t i = 0; i < SESSIONS; i++) {
         r[i].result = results[i];
         snprintf(what, sizeof what, "session %zu of %d (%s, K %d)", i, SESSIONS, sessions[i]->options.draft,
@@ -374,10 +374,9 @@ TEST(calls_that_cannot_be_right_are_refused_and_change_nothing)
     vb_session *foreign = open_session(other, &small, prompt, 1);
     vb_generate_options g[3] = {{.max_tokens = 4}, {.max_tokens = 4}, {.max_tokens = 4}};
     vb_result results[3];
-    REFUSED(vb_generate_batch((vb_session *[]){b, a, b}, 3, g, results, &err), VB_BAD_ARGUMENT, "same session");
-    REFUSED(vb_generate_batch((vb_session *[]){b, foreign}, 2, g, results, &err), VB_BAD_ARGUMENT, "another model");
-    REFUSED(vb_generate_batch((vb_session *[]){a, b}, 2, g, results, &err), VB_BAD_ARGUMENT, "context");
-    OK(vb_generate_batch(NULL, 0, g, results, &err));
+    REFUSED(generate_together((vb_session *[]){b, a, b}, 3, g, results, &err), VB_BAD_ARGUMENT, "in the batch already");
+    REFUSED(generate_together((vb_session *[]){b, foreign}, 2, g, results, &err), VB_BAD_ARGUMENT, "another model");
+    REFUSED(generate_together((vb_session *[]){a, b}, 2, g, results, &err), VB_BAD_ARGUMENT, "context");
 
     int32_t V = vb_vocab_size(model);
     REFUSED(vb_append(a, (int32_t[]){3, V}, 2, &err), VB_BAD_ARGUMENT, "outside the vocabulary");

@@ -68,14 +68,6 @@ static void tell(char what[256], const vb_session_options *o)
              o->prefill_chunk, o->padded ? ", padded" : "");
 }
 
-/* The part of a record from its i-th token on. */
-static void drop(struct record *r, size_t i)
-{
-    r->n -= i;
-    memmove(r->token, r->token + i, r->n * sizeof *r->token);
-    memmove(r->row, r->row + i, r->n * sizeof *r->row);
-}
-
 #define BEFORE 14 /* tokens at most before the file, */
 #define AFTER 16  /* and those after it */
 
@@ -308,7 +300,7 @@ TEST(a_loaded_session_shares_passes_with_others)
     drop(&plain[0], 5);
     for (int i = 0; i < 2; i++)
         what[i] = recording(&r[i], s[i], 20);
-    OK(vb_generate_batch(s, 2, what, result, &err));
+    OK(generate_together(s, 2, what, result, &err));
     for (int i = 0; i < 2; i++) {
         check_same_prefix(i ? "beside a loaded one" : "loaded, in a batch", &plain[i], &r[i], 20);
         vb_session_close(s[i]);

@@ -284,7 +284,7 @@ TEST(sequences_of_a_batch_have_their_own_strings)
             at++;
         g[i] = stopping(&r[i], &s, sessions[i], strings[i]);
     }
-    OK(vb_generate_batch(sessions, SEQUENCES, g, results, &err));
+    OK(generate_together(sessions, SEQUENCES, g, results, &err));
     for (size_t i = 0; i < SEQUENCES; i++) {
         r[i].record.result = results[i];
         check_stopped(strings[i], &s, &r[i], strings[i]);

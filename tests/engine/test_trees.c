@@ -486,9 +486,9 @@ TEST(trees_and_chains_share_passes)
         g[i] = recording(&r[i], s[i], 50);
     }
     small = open_session(m, &(vb_session_options){.context = 200, .threads = 1, .prefill_chunk = 9}, prompt, 10);
-    REFUSED(vb_generate_batch((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "drafts trees of 64, for which the first has no room");
+    REFUSED(generate_together((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "draft nodes is 64, for which the batch has no room");
     vb_session_close(small);
-    OK(vb_generate_batch(s, 5, g, results, &err));
+    OK(generate_together(s, 5, g, results, &err));
     for (size_t i = 0; i < 5; i++) {
         r[i].result = results[i];
         check_same(shared[i].draft, &plain[i], &r[i]);
