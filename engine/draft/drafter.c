@@ -1,5 +1,5 @@
 /* engine/draft/drafter.c -- the list of drafters, and what they need. */
-#include "engine/draft/eagle_net.h"
+#include "engine/draft/drafter.h"
 #include "engine/choose/sampler.h"
 
 #include <stdio.h>
@@ -25,34 +25,27 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
 
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err)
 {
-    if (type->needs == NEEDS_MTP && !m->num_mtp)
+    if (type->needs_modules && !m->num_mtp)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
-    if (type->needs == NEEDS_DRAFT_MODEL && !o->draft_model)
+    if (type->needs_model && !o->draft_model)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
-    if (type->needs == NEEDS_HEAD && !o->draft_head)
+    if (type->needs_head && !o->draft_head)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
-    int version = 0, code = type->needs == NEEDS_HEAD ? eagle_head_version(&version, o->draft_head, m->allocator, err) : VB_OK;
-    if (code)
-        return code;
-    if (version && version != drafter_head_version(type)) /* one that cannot be read is told of when it is opened */
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, type->name);
-    if (type->needs == NEEDS_CALLBACK && !o->draft_callback)
+    if (type->needs_callback && !o->draft_callback)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
-    return VB_OK;
+    return type->check ? type->check(m, o, err) : VB_OK;
 }
-
-int drafter_head_version(const struct drafter_type *type) { return type == &draft_eagle ? 1 : type == &draft_eagle3 ? 3 : 0; }
 
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m)
 {
-    if (type->needs != NEEDS_MTP)
+    if (!type->needs_modules)
         return 3;
     return m->num_mtp < VB_MAX_DRAFT ? m->num_mtp : VB_MAX_DRAFT;
 }
 
 int drafter_longest(const struct drafter_type *type, const struct model *m)
 {
-    return type == &draft_mtp_vanilla ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+    return type->cache_per_draft ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
 }
 
 /* The sum of exp(z - z[best]), ascending: one of V terms is 1. */

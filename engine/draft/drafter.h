@@ -7,7 +7,7 @@
 #include "engine/draft/tree.h"
 #include "engine/pass/forward.h"
 
-struct drafter;
+struct drafter; /* each method's own, which casts */
 struct session_writer;
 struct session_reader;
 
@@ -17,6 +17,7 @@ struct drafter_options {
     const struct kernels *kernels;
     int threads;
     size_t most_observed;    /* the most tokens of one call of observe */
+    enum target_rows takes;  /* the type's */
     int max_draft;           /* K, the longest draft that will be asked for; 1..VB_MAX_DRAFT */
     int topk, nodes;         /* of a tree; topk is 1 where drafts are chains */
     int poison;              /* cut cache rows become NaN */
@@ -29,17 +30,19 @@ struct drafter_options {
     void *choose_context;
 };
 
-/* Without which a method is refused. */
-enum drafter_needs { NEEDS_NOTHING, NEEDS_MTP, NEEDS_DRAFT_MODEL, NEEDS_HEAD, NEEDS_CALLBACK };
-
-/* Which rows of the target are handed to observe: workspace.features, .hidden or .three. */
-enum drafter_features { TAKES_FEATURES, TAKES_HIDDEN, TAKES_THREE };
-
 struct drafter_type {
     const char *name;
-    enum drafter_needs needs;
-    enum drafter_features takes;
+    const char *about; /* what drafts, in one line */
 
+    /* Without which the method is refused. With modules K is their number, where none is given, else 3. */
+    int needs_modules, needs_model, needs_head, needs_callback;
+    int cache_per_draft;    /* K caches: draft_auto asks for no more drafts than there are modules, where no number was given */
+    enum target_rows takes; /* which rows of the target are handed to observe */
+    int tokens_alone;       /* observe looks at tokens alone, and may be told them without hidden rows */
+    int by_history;         /* drafts depend on how the timeline came about, round by round, and not on it alone */
+
+    /* What else must be there, before anything is opened; NULL: nothing. */
+    int (*check)(const struct model *m, const vb_session_options *o, vb_error *err);
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
     /* Hands over n committed tokens, the first of index pos; hidden[j] [d] is the target's row of index
@@ -65,10 +68,8 @@ struct drafter_type {
     size_t (*rewind)(const struct drafter *d);
 
     /* A new drafter comes to know what another one of its type knows of tokens[0..n], where both have the same, and of the hidden
-     * rows before n. NULL: it cannot; unless it looks at tokens alone, and may be told them without hidden rows. */
-    void (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
-    int tokens_alone;
-    int by_history; /* drafts depend on how the timeline came about, round by round, and not on it alone */
+     * rows before n. Returns 0 if it cannot, from this one; NULL: from none. */
+    int (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
 
     /* The state after `pos` observed tokens, of which what comes behind was cut, to a session file: hidden rows of the
      * target too, or only what does not need them. NULL where the tokens say all: after a load they are observed
@@ -79,12 +80,10 @@ struct drafter_type {
     int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 
     size_t (*bytes)(const struct drafter *d); /* what its caches and passes take; may be NULL: next to nothing */
+    size_t (*weight_bytes)(const struct drafter *d); /* of weights that are not the target's, those that a drafted token reads; may be NULL */
     void (*close)(struct drafter *d);
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
-
-/* Which kind of head a method takes: 1 or 3; 0: none. */
-int drafter_head_version(const struct drafter_type *type);
 
 extern const struct drafter_type draft_mtp_vanilla, draft_mtp_eagle, draft_eagle_reroll, draft_eagle_keep, draft_ngram,
     draft_model, draft_eagle, draft_eagle3, draft_callback;

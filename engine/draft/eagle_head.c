@@ -38,7 +38,7 @@ static int check_layers(const struct reader *r, int L)
     const json_t *eagle = json_object_get(r->root, "eagle_config"), *ids = json_object_get(eagle, "eagle_aux_hidden_state_layer_ids");
     int layer[3], before = 0, after = 0;
     ids = ids ? ids : json_object_get(r->root, "eagle_aux_hidden_state_layer_ids");
-    if (!eagle_layers(L, layer))
+    if (!target_three_layers(L, layer))
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before layers 2, L/2 and L-3, which of a model of %d layers are not three",
                        r->name, L);
     if (!config_switched_on(ids))

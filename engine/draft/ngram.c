@@ -9,12 +9,14 @@
 
 #define MOST_NGRAM 64
 
-struct drafter {
+struct ngram_drafter { /* handed around as a struct drafter */
     const vb_allocator *allocator;
     size_t min, max;
     int32_t *tokens; /* committed [context] */
     size_t count;
 };
+
+static struct ngram_drafter *of(const struct drafter *d) { return (struct ngram_drafter *)(uintptr_t)d; }
 
 static int open_ngram(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
@@ -24,27 +26,28 @@ static int open_ngram(struct drafter **out, const struct model *m, const struct 
     *out = NULL;
     if (min < 1 || max > MOST_NGRAM || min > max)
         return vb_fail(err, VB_BAD_ARGUMENT, "ngram-min is %d and ngram-max %d, wanted 1 <= min <= max <= %d", min, max, MOST_NGRAM);
-    struct drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
+    struct ngram_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     if (d)
-        *d = (struct drafter){.allocator = m->allocator, .min = (size_t)min, .max = (size_t)max,
+        *d = (struct ngram_drafter){.allocator = m->allocator, .min = (size_t)min, .max = (size_t)max,
                               .tokens = vb_alloc(m->allocator, o->context, sizeof *d->tokens)};
     if (d && d->tokens) {
-        *out = d;
+        *out = (struct drafter *)d;
         return VB_OK;
     }
     vb_free(m->allocator, d);
     return vb_fail(err, VB_NO_MEMORY, "no memory to look up %zu tokens", o->context);
 }
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
+    struct ngram_drafter *d = of(drafter);
     (void)w, (void)hidden;
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
 }
 
 /* How many of the tokens before `end` are the last ones of all, at most max. */
-static size_t common(const struct drafter *d, size_t end)
+static size_t common(const struct ngram_drafter *d, size_t end)
 {
     size_t n = 0;
     while (n < d->max && n < end && d->tokens[end - 1 - n] == d->tokens[d->count - 1 - n])
@@ -53,7 +56,7 @@ static size_t common(const struct drafter *d, size_t end)
 }
 
 /* The index behind the occurrence that is taken; 0: there is none. */
-static size_t look_up(const struct drafter *d)
+static size_t look_up(const struct ngram_drafter *d)
 {
     size_t longest = d->min - 1, found = 0;
     for (size_t end = d->count - 1; end >= d->min && longest < d->max; end--) {
@@ -66,8 +69,9 @@ static size_t look_up(const struct drafter *d)
     return found;
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
+    struct ngram_drafter *d = of(drafter);
     (void)w, (void)failed;
     size_t from = d->count > d->min ? look_up(d) : 0;
     for (int i = 0; from && i < max; i++, from++)
@@ -75,13 +79,14 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return from ? max : 0;
 }
 
-static void close_ngram(struct drafter *d)
+static void close_ngram(struct drafter *drafter)
 {
+    struct ngram_drafter *d = of(drafter);
     vb_free(d->allocator, d->tokens);
     vb_free(d->allocator, d);
 }
 
 const struct drafter_type draft_ngram = {
-    .name = "ngram", .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
+    .name = "ngram", .about = "what followed when the last few tokens stood in the text before", .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
     .tokens_alone = 1, .close = close_ngram,
 };

@@ -95,11 +95,29 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     return VB_OK;
 }
 
-int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err)
+int target_three_layers(int L, int layer[3])
 {
+    int low = 2, middle = L / 2, high = L - 3; /* in the target's order, whatever their names */
+    int found = 0;
+    for (int l = 0; l < L && found < 3; l++)
+        if (l == low || l == middle || l == high)
+            layer[found++] = l;
+    return found == 3;
+}
+
+int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err)
+{
+    if (which != ROWS_THREE || w->three || !target_three_layers(w->model->config.num_hidden_layers, w->three_before))
+        return VB_OK;
     w->three = take(w, w->max_rows * 3 * (size_t)w->model->config.hidden_size, sizeof(float));
-    memcpy(w->three_before, before, sizeof w->three_before);
     return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
+}
+
+float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width)
+{
+    size_t d = (size_t)w->model->config.hidden_size;
+    *width = which == ROWS_THREE ? 3 * d : d;
+    return (which == ROWS_THREE ? w->three : which == ROWS_HIDDEN ? w->hidden : w->features) + first * *width;
 }
 
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err)

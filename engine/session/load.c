@@ -137,8 +137,8 @@ static int read_cache(struct loading *l, struct vb_session *s)
 /* A drafter that finds nothing of its own observes the tokens, with zeros for the hidden rows that nobody kept. */
 static void observe_with_zeros(struct vb_session *s)
 {
-    size_t rows = s->chunk, d = (size_t)s->model->config.hidden_size * (s->type->takes == TAKES_THREE ? 3 : 1);
-    float *zeros = (float *)(uintptr_t)session_features(s, s->work, 0); /* of the workspace, which is nobody's between two passes */
+    size_t rows = s->chunk, d;
+    float *zeros = session_features(s, s->work, 0, &d); /* of the workspace, which is nobody's between two passes */
     memset(zeros, 0, rows * d * sizeof *zeros);
     s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     for (size_t pos = 1, n; pos <= s->cached; pos += n) {

@@ -9,7 +9,6 @@
 #include "ops/crew.h"
 #include "ops/mistake.h"
 #include "simd/fpenv.h"
-#include "engine/draft/eagle_net.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/pass/tap.h"
@@ -163,6 +162,7 @@ static int open_drafter(struct vb_session *s, vb_error *err)
 {
     struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
                                 .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
+                                .takes = s->type ? s->type->takes : ROWS_FEATURES,
                                 .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                 .sequence = s->options.sequence, .tracer = s->tracer,
@@ -172,12 +172,9 @@ static int open_drafter(struct vb_session *s, vb_error *err)
 
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 {
-    int before[3], layers = s->model->config.num_hidden_layers;
     if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
-    if (!s->type || s->type->takes != TAKES_THREE || w->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
-        return VB_OK;
-    return workspace_keep_three(w, before, err);
+    return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the drafter */
 }
 
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
@@ -397,23 +394,20 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
     return all;
 }
 
+float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width)
+{
+    return workspace_rows(w, s->type ? s->type->takes : ROWS_FEATURES, first, width);
+}
+
 /* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by side behind those of
  * the committed tokens, where a chain has them. */
 static void gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
 {
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
-    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
+    size_t d;
+    float *rows = session_features(s, w, p->first_row + p->committed, &d);
     for (size_t i = 0; p->tree && i + 1 < n; i++)
         if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
-            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
-}
-
-const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
-{
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size;
-    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
+            memcpy(rows + i * d, rows + (size_t)p->path[i] * d, d * sizeof *rows);
 }
 
 static void commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
@@ -463,8 +457,9 @@ double session_clock(void)
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
 {
     double start = session_clock();
+    size_t width;
     gather(s, w, p, n);
-    commit(s, p, chosen, n, session_features(s, w, p->first_row));
+    commit(s, p, chosen, n, session_features(s, w, p->first_row, &width));
     double observing = session_clock() - start;
     measure(s, p, chosen, n, seconds + observing);
     trace_round_ends(s->tracer);
@@ -499,12 +494,8 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 {
     const struct drafter_type *type = s->type;
     size_t step = most_rows(s);
-    const char *head = s->options.draft_head, *of_other = other->options.draft_head;
-    int same_head = type->needs != NEEDS_HEAD || !strcmp(head, of_other);
-    if (type->begin_as && other->type == type && same_head && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
-        type->begin_as(s->drafter, other->drafter, rows);
+    if (type->begin_as && other->type == type && type->begin_as(s->drafter, other->drafter, rows))
         return 1;
-    }
     for (size_t i = 0; type->tokens_alone && i <= rows; i += step)
         type->observe(s->drafter, s->work, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
     return type->tokens_alone;

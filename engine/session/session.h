@@ -100,7 +100,7 @@ double session_clock(void);
 /* At most `most` levels of drafts, as a chain or in s->tree; how many drafts. */
 int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
 
-/* The rows of a pass in w, from row `first` on, which s's drafter takes. */
-const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first);
+/* The rows of a pass in w, from row `first` on, which s's drafter takes; *width: numbers in one. */
+float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif

@@ -3,6 +3,7 @@
  * repository's root. */
 #include "tests/support/engine_support.h"
 
+#include "engine/draft/eagle_net.h"
 #include "engine/draft/mtp.h"
 #include "tests/support/golden.h"
 
@@ -65,7 +66,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             truth_open(&t, versions[v]);
             OK(eagle_head_open(&head, heads[v], versions[v], m, &err));
             OK(eagle_open(&e, head, &o, &err));
-            OK(kvcache_open(&cache, 1, ROWS + STEPS, eagle_cache_width(&e), NULL, &err));
+            OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache_width, NULL, &err));
             if (three)
                 eagle_features(&e, &w, h, t.aligned, ROWS);
             else
@@ -107,7 +108,7 @@ TEST(features_come_from_before_three_layers_in_the_targets_order)
     } cases[] = {{61, 1, {2, 30, 58}}, {47, 1, {2, 23, 44}}, {3, 1, {0, 1, 2}}, {7, 1, {2, 3, 4}}, {5, 0, {0}}, {6, 0, {0}}, {4, 0, {0}}, {1, 0, {0}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         int layer[3];
-        assert_int_equal(eagle_layers(cases[i].L, layer), cases[i].known);
+        assert_int_equal(target_three_layers(cases[i].L, layer), cases[i].known);
         if (cases[i].known)
             assert_memory_equal(layer, cases[i].layer, sizeof layer);
     }

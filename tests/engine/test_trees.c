@@ -345,10 +345,10 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
 /* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no tree. */
 static double confidence_by_chain(struct drafter *d, struct workspace *w, const struct draft_tree *t, int node)
 {
-    struct mtp_state *s = &d->state;
+    struct mtp_state *s = &mtp_of(d)->state;
     int32_t path[VB_MAX_DRAFT], best[VB_MAX_TOPK], first;
     double p[VB_MAX_TOPK], confidence = 1.0;
-    size_t failed = 0, d_of = mtp_width(s), V = mtp_vocab_size(s), before = mtp_row_count(s, 0);
+    size_t failed = 0, d_of = s->net->width, V = s->net->vocab_size, before = mtp_row_count(s, 0);
     int depth = t->depth[node];
     for (int a = node; a >= 0; a = t->parent[a])
         path[t->depth[a] - 1] = t->token[a];
@@ -358,7 +358,7 @@ static double confidence_by_chain(struct drafter *d, struct workspace *w, const 
         if (level) {
             memcpy(s->h, s->next + last * d_of, d_of * sizeof *s->h);
             mtp_rows(s, w, 0, 1, 0, FROM_ITSELF, path);
-            mtp_logits(s, w, 0, s->logits, s->g, 0, 1);
+            s->net->type->logits(s->net, w, 0, s->logits, s->g, 0, 1);
             last = 0;
         }
         int n = drafter_best(&s->options, s->logits, V, s->options.topk, best, p, &failed), found = 0;
@@ -409,7 +409,7 @@ TEST(topk_1_drafts_the_chain)
         random_tokens(m, 5, prompt, COUNT(prompt));
         vb_session_options o = options_of(&methods[i], 9, 2, 9);
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
-        s->drafter->state.tree.builder.topk = 1;
+        mtp_of(s->drafter)->state.tree.builder.topk = 1;
         for (int round = 0; round < 5; round++) {
             struct draft_tree t;
             int32_t drafts[VB_MAX_DRAFT];

@@ -1,7 +1,6 @@
 /* tools/bench/run.c -- one run of a line. */
 #include <string.h>
 
-#include "engine/draft/mtp.h"
 #include "simd/machine.h"
 #include "tools/bench/bench.h"
 
@@ -152,7 +151,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
         if (!b->plain[b->prompt]) /* the first line is plain decoding: what forced drafts know */
             memcpy(b->plain, vb_tokens(s, &(size_t){0}), (b->prompt + b->length) * sizeof *b->plain);
     }
-    double of_head = !failed && s->type && s->type->needs == NEEDS_HEAD ? (double)eagle_head_bytes(s->drafter->state.eagle.head) : 0.0;
+    double of_head = !failed && s->type && s->type->weight_bytes ? (double)s->type->weight_bytes(s->drafter) : 0.0;
     vb_session_close(s);
     if (counter)
         i->work = bench_counter_close(counter);

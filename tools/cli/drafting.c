@@ -25,12 +25,12 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
     if (c->session.draft_nodes && c->session.draft_topk <= 1)
         return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
-    int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
+    int takes_dir = type && (type->needs_model || type->needs_head);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !runs_all_methods(c)))
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
-    if (c->drafting.precision && type && type->needs == NEEDS_HEAD)
+    if (c->drafting.precision && type && type->needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     return EXIT_DONE;
 }
@@ -66,7 +66,7 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     int version = 0;
     if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
         return cli_error(c, &err);
-    int is_head = type ? type->needs == NEEDS_HEAD : version != 0;
+    int is_head = type ? type->needs_head : version != 0;
     c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
     if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
