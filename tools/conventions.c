@@ -87,7 +87,7 @@ static struct setting *add(struct setting *s, size_t *count, const char *draft, 
 static size_t settings_of(const struct cli *c, struct setting *s)
 {
     static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
-    const char *draft = c->draft_given ? c->session.draft : "mtp-eagle";
+    const char *draft = c->draft_given ? c->session.drafting.method : "mtp-eagle";
     size_t count = 0;
     add(s, &count, draft, "", 0);
     for (size_t m = 0; m < sizeof methods / sizeof *methods && !c->draft_given; m++)
@@ -122,8 +122,8 @@ static int decode_windows(struct cli *c, struct setting *s, const struct text *t
     if (vb_model_open(&model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     so.context = (int32_t)(t->prompt + t->length);
-    so.draft = s->draft;
-    so.draft_tokens = (int32_t)(c->draft_tokens > 0 ? c->draft_tokens : 0);
+    so.drafting.method = s->draft;
+    so.drafting.tokens = (int32_t)(c->draft_tokens > 0 ? c->draft_tokens : 0);
     int failed = 0;
     for (size_t i = 0; i < t->windows && !failed; i++) {
         vb_session *session = NULL;
@@ -214,7 +214,7 @@ static int run(struct cli *c)
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
         code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
-    if (code == EXIT_DONE && ((c->draft_given && !strcmp(c->session.draft, "none")) || c->draft_tokens == 0))
+    if (code == EXIT_DONE && ((c->draft_given && !strcmp(c->session.drafting.method, "none")) || c->draft_tokens == 0))
         code = cli_fail(c, EXIT_USAGE, "%s drafts nothing", c->draft_tokens ? "--draft none" : "--draft-tokens 0");
     if (code == EXIT_DONE && c->n == 0)
         code = cli_fail(c, EXIT_USAGE, "-n is 0: nothing would be decoded");

@@ -56,7 +56,7 @@ static int decode(struct large *l, vb_session *session, struct line *line, vb_er
 static int open_session(struct large *l, int K, vb_tap_callback tap, void *tap_context, vb_session **out, vb_error *err)
 {
     vb_session_options o = {.context = PROMPT + NEW, .threads = l->c->session.threads, .isa = l->c->session.isa,
-                            .draft = K ? "mtp-eagle" : NULL, .draft_tokens = K, .tap = tap, .tap_context = tap_context};
+                            .drafting = {.method = K ? "mtp-eagle" : NULL, .tokens = K}, .tap = tap, .tap_context = tap_context};
     int failed = vb_session_open(out, l->model, &o, err);
     if (!failed && K)
         bench_force(*out, l->plain, PROMPT + NEW, FORCED);

@@ -35,6 +35,13 @@ static int written(const struct cli *c, int code)
     return code == EXIT_DONE ? EXIT_OTHER : code;
 }
 
+static void print_help(const struct command *c)
+{
+    printf("verbatim %s: %s\n\n%s", c->name, c->summary, c->usage);
+    if (c->takes & TAKES_DRAFT)
+        cli_list_methods(stdout);
+}
+
 int main(int argc, char **argv)
 {
     struct cli c = {.n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1};
@@ -57,7 +64,7 @@ int main(int argc, char **argv)
             c.command = *k;
     int code = cli_parse(&c, argc, argv);
     if (code == EXIT_DONE && c.help)
-        printf("verbatim %s: %s\n\n%s", c.command->name, c.command->summary, c.command->usage);
+        print_help(c.command);
     else if (code == EXIT_DONE)
         code = c.command->run(&c);
     cli_close(&c);

@@ -114,10 +114,10 @@ static int run_setting(struct verify *v, const struct setting *s)
     struct comparison k = {.base = &v->base, .record = first ? &v->base : NULL, .token = -1, .logit = -1};
     vb_generate_options o = {.max_tokens = v->n, .ignore_eos = c->ignore_eos, .fingerprint = 1, .callback = see_row,
                              .context = &k};
-    c->session.draft = s->draft;
+    c->session.drafting.method = s->draft;
     c->draft_tokens = s->draft_tokens;
-    c->session.draft_topk = s->topk;
-    c->session.draft_nodes = s->nodes;
+    c->session.drafting.tree.topk = s->topk;
+    c->session.drafting.tree.nodes = s->nodes;
     c->session.threads = s->threads;
     c->session.exact_threads = 1;
     c->session.isa = s->isa;
@@ -168,9 +168,9 @@ static void add_trees(struct choices *k, const struct cli *c, const char *draft)
 {
     static const int levels[] = {2, 7}, topk[] = {5, 4}, nodes[] = {6, 30};
     int K = (int)c->draft_tokens;
-    if (c->session.draft_topk > 1)
-        add_drafts(k, draft, K == -1 ? 3 : K, c->session.draft_topk, c->session.draft_nodes);
-    for (int i = 0; i < 2 && c->session.draft_topk == 0 && K != CLI_AUTO; i++) {
+    if (c->session.drafting.tree.topk > 1)
+        add_drafts(k, draft, K == -1 ? 3 : K, c->session.drafting.tree.topk, c->session.drafting.tree.nodes);
+    for (int i = 0; i < 2 && c->session.drafting.tree.topk == 0 && K != CLI_AUTO; i++) {
         int deep = K == -1 ? levels[i] : K;
         add_drafts(k, draft, deep, topk[i], deep > nodes[i] ? deep : nodes[i]);
     }
@@ -182,14 +182,14 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
     *k = (struct choices){.num_drafts = 1};
     k->drafts[0] = *plain;
     for (const struct drafter_type *const *t = drafter_types; *t; t++) {
-        if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
+        if ((c->draft_given && strcmp(c->session.drafting.method, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
-        for (int i = 0; i < 6 && c->session.draft_topk <= 1; i++) {
+        for (int i = 0; i < 6 && c->session.drafting.tree.topk <= 1; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
             if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
                 continue; /* what is said would depend on the time that it takes */
             if (i == 0 || c->draft_tokens == -1)
-                add_drafts(k, (*t)->name, K, 0, c->session.draft_nodes);
+                add_drafts(k, (*t)->name, K, 0, c->session.drafting.tree.nodes);
         }
         if ((*t)->propose_tree && !drafts_lead(c) && !c->session.padded)
             add_trees(k, c, (*t)->name);
@@ -347,7 +347,7 @@ const struct command command_verify = {
     "  --all                  the full product of the settings\n"
     "  --draft, --draft-tokens, --threads, --isa, --prefill-chunk    keep to this value\n"
     "  --draft-model DIR      with it draft-model is among the methods; --draft-precision MODE\n"
-    "  --draft-p-min P, --ngram-min N, --ngram-max N    as for generate\n"
+    "  --draft-p-min P, --ngram-min N, --ngram-max N, --draft-settings K=V    as for generate\n"
     "  --speculative-config, --plugin-params, --spec_decode_algo, --spec-type, ...    the draft as generate takes it too\n"
     "  --prefill onednn       oneDNN reads the prompt, in chunks of 512: these are not varied then\n"
     "  --json                 {\"equal\": ..., \"prefill\": ..., \"compared_with\": ..., \"rows\": [...]}\n"

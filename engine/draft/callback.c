@@ -19,7 +19,7 @@ static int open_callback(struct drafter **out, const struct model *m, const stru
     struct callback_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
     if (d)
-        *d = (struct callback_drafter){.model = m, .callback = o->asked->draft_callback, .context = o->asked->draft_context,
+        *d = (struct callback_drafter){.model = m, .callback = o->asked->drafting.callback, .context = o->asked->drafting.context,
                               .tokens = vb_alloc(m->allocator, o->context, sizeof *d->tokens)};
     if (d && d->tokens) {
         *out = (struct drafter *)d;

@@ -6,7 +6,7 @@
 static int open_version(struct drafter **out, const struct model *m, const struct drafter_options *o, int version, vb_error *err)
 {
     struct draft_net *net;
-    int code = eagle_net_open(&net, o->asked->draft_head, version, m, o, err);
+    int code = eagle_net_open(&net, o->asked->drafting.head, version, m, o, err);
     return code ? code : mtp_drafter_open(out, net, m, o, 1, err);
 }
 
@@ -23,10 +23,10 @@ static int open_eagle3(struct drafter **out, const struct model *m, const struct
 /* A head of the other kind is refused here; one that cannot be read, when it is opened. */
 static int check_version(const struct model *m, const vb_session_options *o, int wanted, const char *method, vb_error *err)
 {
-    int version, code = eagle_head_version(&version, o->draft_head, m->allocator, err);
+    int version, code = eagle_head_version(&version, o->drafting.head, m->allocator, err);
     if (code || !version || version == wanted)
         return code;
-    return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, method);
+    return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->drafting.head, version, method);
 }
 
 static int check_eagle(const struct model *m, const vb_session_options *o, vb_error *err) { return check_version(m, o, 1, "eagle", err); }

@@ -45,7 +45,7 @@ static void after_prompt(struct drafter *d, struct workspace *w)
 }
 
 const struct drafter_type draft_eagle_reroll = {
-    .name = "eagle-reroll", .about = "the MTP modules, each step with the round's rows again, as MindIE does", .needs_modules = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
+    .name = "eagle-reroll", .about = "the first MTP module, each step with the round's rows again, as MindIE does", .needs_modules = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,

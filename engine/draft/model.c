@@ -63,13 +63,13 @@ static int open_parts(struct model_drafter *d, vb_error *err)
 
 static int open_model(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    const struct config *large = &m->config, *small = &o->asked->draft_model->config;
+    const struct config *large = &m->config, *small = &o->asked->drafting.model->config;
     size_t most = (size_t)small->max_position_embeddings;
     struct model_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
     if (!d)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    *d = (struct model_drafter){.model = o->asked->draft_model, .allocator = m->allocator, .options = *o,
+    *d = (struct model_drafter){.model = o->asked->drafting.model, .allocator = m->allocator, .options = *o,
                           .context = o->context < most ? o->context : most,
                           .vocab_size = (size_t)(small->vocab_size < large->vocab_size ? small->vocab_size : large->vocab_size)};
     if (d->vocab_size < (size_t)large->vocab_size)

@@ -1,6 +1,6 @@
 /* engine/draft/ngram.c -- prompt lookup: what followed when the last few tokens stood here before. No model runs.
  *
- * Of all n from ngram_max down to ngram_min the first is taken whose last n tokens occur earlier in the timeline, and of
+ * Of all n from ngram-max down to ngram-min the first is taken whose last n tokens occur earlier in the timeline, and of
  * its occurrences the latest (vLLM takes the first one; what was said last is nearer to what is being said). They may overlap
  * with the end, and the copy then goes on with what it has just copied: "ab ab ab" proposes as many as are asked for. */
 #include "engine/draft/drafter.h"
@@ -20,12 +20,15 @@ static struct ngram_drafter *of(const struct drafter *d) { return (struct ngram_
 
 static int open_ngram(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    int32_t min = o->asked->ngram_min, max = o->asked->ngram_max;
+    const char *settings = o->asked->drafting.settings;
+    int min, max;
+    *out = NULL;
+    if (drafter_setting(settings, "ngram-min", 1, MOST_NGRAM, 0, &min, err) || drafter_setting(settings, "ngram-max", 1, MOST_NGRAM, 0, &max, err))
+        return VB_BAD_ARGUMENT;
     max = max ? max : min > 4 ? min : 4;
     min = min ? min : max < 2 ? max : 2;
-    *out = NULL;
-    if (min < 1 || max > MOST_NGRAM || min > max)
-        return vb_fail(err, VB_BAD_ARGUMENT, "ngram-min is %d and ngram-max %d, wanted 1 <= min <= max <= %d", min, max, MOST_NGRAM);
+    if (min > max)
+        return vb_fail(err, VB_BAD_ARGUMENT, "ngram-min is %d, more than ngram-max, which is %d", min, max);
     struct ngram_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     if (d)
         *d = (struct ngram_drafter){.allocator = m->allocator, .min = (size_t)min, .max = (size_t)max,
@@ -87,6 +90,7 @@ static void close_ngram(struct drafter *drafter)
 }
 
 const struct drafter_type draft_ngram = {
-    .name = "ngram", .about = "what followed when the last few tokens stood in the text before", .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
+    .name = "ngram", .about = "what followed when the last few tokens stood in the text before", .settings = "ngram-min=2,ngram-max=4",
+    .open = open_ngram, .observe = observe, .propose = propose, .rewind = drafter_no_rewind,
     .tokens_alone = 1, .close = close_ngram,
 };

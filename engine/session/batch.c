@@ -58,7 +58,7 @@ static int check_options(vb_batch *b, vb_error *err)
     int code = session_limits(b->model, o, &b->context, err);
     if (code)
         return code;
-    b->round_rows = 1 + (o->draft_topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
+    b->round_rows = 1 + (o->drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
     b->most_running = (size_t)most;
     if (!b->options.cache_tokens)
         b->options.cache_tokens = (int64_t)(b->context + b->round_rows) * most;
@@ -73,7 +73,7 @@ static int open_parts(vb_batch *b, vb_error *err)
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
     size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context * b->most_running);
-    size_t decoding = b->most_running * (o->draft_tokens > 0 ? 1 + (size_t)o->draft_tokens : 4); /* what is more waits for the next pass */
+    size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4); /* what is more waits for the next pass */
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
     int code = session_open_workspace(&b->work, b->model, o, rows, b->decoding_rows, b->context, err);
@@ -181,7 +181,7 @@ static int has_session(const vb_batch *b, const vb_session *s)
 static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
 {
     const vb_session *s = q->session;
-    if (q->tokens || q->count || q->sampling || q->draft || q->draft_tokens)
+    if (q->tokens || q->count || q->sampling || q->drafting)
         return vb_fail(err, VB_BAD_ARGUMENT, "a request with a session has that one's tokens and options, and none of its own");
     if (s->model != b->model)
         return vb_fail(err, VB_BAD_ARGUMENT, "the session belongs to another model");
@@ -235,8 +235,7 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     *r = (struct request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
                           .result.fingerprint = VB_FINGERPRINT_START};
     r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
-    r->session.draft = q->draft ? q->draft : b->options.session.draft;
-    r->session.draft_tokens = q->draft || q->draft_tokens ? q->draft_tokens : b->options.session.draft_tokens;
+    r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
     r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
     r->session.sequence = (int32_t)r->id;
     put_in_line(b, r);

@@ -25,27 +25,26 @@ int session_drafts_lead(const struct vb_session *s)
 static int choose_tree(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
-    int most = s->max_draft * o->draft_topk;
-    if (o->draft_topk < 0 || o->draft_topk > VB_MAX_TOPK)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->draft_topk, VB_MAX_TOPK);
-    if (o->draft_topk <= 1)
-        return o->draft_nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
-                                        "want a draft topk of 2 or more", o->draft_nodes) : VB_OK;
-    if (o->draft_topk > s->model->config.vocab_size)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->draft_topk, s->model->config.vocab_size);
-    if (o->draft_nodes && (o->draft_nodes < s->max_draft || o->draft_nodes > VB_MAX_NODES))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->draft_nodes,
+    int most = s->max_draft * o->drafting.tree.topk;
+    if (o->drafting.tree.topk < 0 || o->drafting.tree.topk > VB_MAX_TOPK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->drafting.tree.topk, VB_MAX_TOPK);
+    if (o->drafting.tree.topk <= 1)
+        return o->drafting.tree.nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                        "want a draft topk of 2 or more", o->drafting.tree.nodes) : VB_OK;
+    if (o->drafting.tree.topk > s->model->config.vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->drafting.tree.topk, s->model->config.vocab_size);
+    if (o->drafting.tree.nodes && (o->drafting.tree.nodes < s->max_draft || o->drafting.tree.nodes > VB_MAX_NODES))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->drafting.tree.nodes,
                        s->max_draft, VB_MAX_NODES);
     if (!s->type->propose_tree)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; trees are of mtp-eagle, eagle and eagle3",
-                       o->draft_topk, s->type->name);
-    if (o->draft_auto)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->draft_topk);
+        return drafter_without_trees(s->type, o->drafting.tree.topk, err);
+    if (o->drafting.automatic)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->drafting.tree.topk);
     if (o->padded)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->draft_topk);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->drafting.tree.topk);
     if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->draft_topk, o->sampling.acceptance);
-    s->max_drafts = o->draft_nodes ? o->draft_nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->drafting.tree.topk, o->sampling.acceptance);
+    s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
     s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
     s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
     return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
@@ -55,30 +54,30 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
     const struct drafter_type *type;
-    int code = drafter_find(&type, o->draft, err);
-    if (!(o->draft_p_min >= 0.0f && o->draft_p_min <= 1.0f))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->draft_p_min);
-    if (o->draft_tokens > VB_MAX_DRAFT)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
+    int code = drafter_find(&type, o->drafting.method, err);
+    if (!(o->drafting.p_min >= 0.0f && o->drafting.p_min <= 1.0f))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->drafting.p_min);
+    if (o->drafting.tokens > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->drafting.tokens, VB_MAX_DRAFT);
     if (code || !type)
         return code;
     code = drafter_check(type, s->model, o, err);
     if (code)
         return code;
-    s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
+    s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
     s->max_drafts = s->max_draft;
-    if (s->type && (o->draft_topk || o->draft_nodes))
+    if (s->type && (o->drafting.tree.topk || o->drafting.tree.nodes))
         code = choose_tree(s, err);
     if (code)
         return code;
-    if (s->type && o->draft_auto && session_drafts_lead(s))
+    if (s->type && o->drafting.automatic && session_drafts_lead(s))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
-    if (s->type && o->draft_auto) {
+    if (s->type && o->drafting.automatic) {
         int first = drafter_default_tokens(type, s->model);
-        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
         s->max_drafts = s->max_draft;
         draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
     }
@@ -163,7 +162,7 @@ static int open_drafter(struct vb_session *s, vb_error *err)
     struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
                                 .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
                                 .takes = s->type ? s->type->takes : ROWS_FEATURES,
-                                .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
+                                .topk = s->tree ? s->options.drafting.tree.topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                 .sequence = s->options.sequence, .tracer = s->tracer,
                                 .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
@@ -337,7 +336,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;
     most = most ? most - 1 : 0;
-    size_t longest = s->options.draft_auto ? (size_t)s->length.K : (size_t)s->max_draft;
+    size_t longest = s->options.drafting.automatic ? (size_t)s->length.K : (size_t)s->max_draft;
     p->asked = most >= longest;
     if (most > longest)
         most = longest;
@@ -440,7 +439,7 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
 static void measure(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
 {
     int stood = 0;
-    if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
+    if (!s->type || !s->options.drafting.automatic || p->is_prompt || !p->asked || !n)
         return;
     while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
         stood++;

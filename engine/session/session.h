@@ -27,7 +27,7 @@ struct vb_session {
     int max_drafts;       /* rows of drafts in a round: K, or the nodes of a tree */
     struct draft_tree *tree; /* of this round; NULL: drafts are chains */
     int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: of the tokens that each node sees */
-    struct draft_length length; /* or with draft_auto the longest, and what of it is asked for */
+    struct draft_length length; /* or with automatic lengths the longest, and what of it is asked for */
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
@@ -68,7 +68,7 @@ struct plan {
     int drafts;           /* rows of drafts after them */
     const struct draft_tree *tree; /* draft[i] is its node i; NULL: each draft follows the one before */
     int32_t path[VB_MAX_DRAFT]; /* the drafts that stood, of those that were chosen */
-    int asked;            /* with draft_auto: as many drafts were asked for as it wanted */
+    int asked;            /* with automatic lengths: as many drafts were asked for as it wanted */
     int padding;          /* rows of nothing after those */
     int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
     int is_prompt;        /* the first of them was given, not chosen */

@@ -79,8 +79,8 @@ static void run_alone(const vb_model *m, struct wanted *w)
 {
     int leads = w->sampling.acceptance != NULL;
     vb_session *s = NULL;
-    vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .draft = leads ? w->draft : "none",
-                            .draft_tokens = leads ? w->draft_tokens : 0, .draft_model = small};
+    vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
+                            .drafting.tokens = leads ? w->draft_tokens : 0, .drafting.model = small};
     vb_generate_options g = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1};
     OK(vb_session_open(&s, m, &o, &err));
     OK(vb_append(s, w->prompt, w->count, &err));
@@ -124,7 +124,7 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
     vb_batch_options o = {.session = {.context = MOST, .threads = 1, .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                      .draft_model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1},
+                                      .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1},
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
                           .cache_tokens = 200 + (int)random_below(seed, 200)};
     OK(vb_batch_open(&b, m, &o, &err));
@@ -134,11 +134,12 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry *p)
 {
     const struct wanted *w = &s->w[p->number];
-    vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling, .draft = w->draft, .draft_tokens = w->draft_tokens,
+    vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling,
+                    .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
                     .options = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1}, .done = check_end, .context = p};
     if (p->number % 4 == 3) {
-        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .draft = w->draft,
-                                .draft_tokens = w->draft_tokens, .draft_model = small, .poison_cut_rows = 1};
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .drafting.method = w->draft,
+                                .drafting.tokens = w->draft_tokens, .drafting.model = small, .poison_cut_rows = 1};
         s->w[p->number].session = open_session(m, &o, w->prompt, w->count);
         q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
     }
@@ -235,7 +236,7 @@ static vb_batch *open_batch(const vb_model *m, const vb_batch_options *o)
 TEST(what_prompts_begin_with_is_there_once)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 200, .threads = 1, .draft = "mtp-eagle", .draft_tokens = 2}, .max_sequences = 8};
+    vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 2}, .max_sequences = 8};
     int32_t prompt[101];
     for (int apart = 0; apart < 2; apart++) {
         struct ended all = {0};
@@ -306,7 +307,7 @@ TEST(an_error_ends_its_request_and_no_other)
     masked.sampling = &none;
     vb_sampling rejection = {.temperature = 1.0f, .acceptance = "rejection"};
     reroll.sampling = &rejection;
-    reroll.draft = "eagle-reroll";
+    reroll.drafting = &(vb_drafting){.method = "eagle-reroll"};
     empty.options.max_tokens = 0;
     const vb_request *const requests[] = {&q, &bad, &masked, &reroll, &empty, &q};
     for (size_t i = 0; i < COUNT(requests); i++)

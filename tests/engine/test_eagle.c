@@ -148,8 +148,8 @@ TEST(a_drafter_observes_the_rows_that_it_takes)
     random_tokens(m, 9, prompt, COUNT(prompt));
     for (size_t v = 0; v < 2; v++)
         for (int chunk = 0; chunk <= 7; chunk += 7) {
-            vb_session_options o = {.context = 90, .threads = 1, .prefill_chunk = chunk, .draft = methods[v], .draft_head = heads[v],
-                                    .draft_tokens = 5, .tap = see_layer_inputs};
+            vb_session_options o = {.context = 90, .threads = 1, .prefill_chunk = chunk, .drafting.method = methods[v], .drafting.head = heads[v],
+                                    .drafting.tokens = 5, .tap = see_layer_inputs};
             vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
             struct drafter_type type = *s->type;
             seeing = (struct seeing){s->type, v ? 192 : 64, 0};
@@ -170,7 +170,7 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
     static struct truth t;
     vb_model *m = open_tiny("v3");
     for (size_t v = 0; v < 2; v++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[v], .draft_head = heads[v], .draft_tokens = STEPS};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = STEPS};
         vb_session *s = open_session(m, &o, NULL, 0);
         int32_t drafts[STEPS];
         size_t failed = 0, width = v ? 192 : 64;
@@ -208,8 +208,8 @@ TEST(trees_of_a_head_are_the_official_codes)
     static struct truth t;
     vb_model *m = open_tiny("v3");
     for (size_t v = 0; v < 2; v++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[v], .draft_head = heads[v], .draft_tokens = 4, .draft_topk = 4,
-                                .draft_nodes = TREE_NODES, .poison_cut_rows = 1};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = 4, .drafting.tree.topk = 4,
+                                .drafting.tree.nodes = TREE_NODES, .poison_cut_rows = 1};
         vb_session *s = open_session(m, &o, NULL, 0);
         struct draft_tree tree;
         size_t failed = 0, n, found = 0;
@@ -246,8 +246,8 @@ TEST(every_head_gives_the_bits_of_plain_decoding)
         run_plain(m, &sampling, prompt, COUNT(prompt), 120, &plain);
         for (size_t v = 0; v < 2; v++)
             for (int K = 1; K <= VB_MAX_DRAFT; K++) {
-                vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .draft = methods[v], .draft_head = heads[v], .draft_tokens = K,
-                                        .prefill_chunk = K % 3 * 7, .padded = K % 4 == 0, .draft_auto = K % 5 == 0, .sampling = sampling,
+                vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = K,
+                                        .prefill_chunk = K % 3 * 7, .padded = K % 4 == 0, .drafting.automatic = K % 5 == 0, .sampling = sampling,
                                         .poison_cut_rows = 1};
                 run(m, &o, prompt, COUNT(prompt), 120, &r);
                 snprintf(what, sizeof what, "%s, K %d, temperature %d", methods[v], K, temperature);
@@ -268,8 +268,8 @@ TEST(no_history_shows_in_the_drafts_of_a_head)
     static struct record r;
     vb_model *m = open_tiny("v3");
     for (uint64_t seed = 0; seed < 60; seed++) {
-        vb_session_options o = {.context = 200, .threads = 1, .draft = methods[seed % 2], .draft_head = heads[seed % 2],
-                                .draft_tokens = 1 + (int)(seed % 7), .prefill_chunk = (int[]){0, 1, 7}[seed % 3], .poison_cut_rows = 1};
+        vb_session_options o = {.context = 200, .threads = 1, .drafting.method = methods[seed % 2], .drafting.head = heads[seed % 2],
+                                .drafting.tokens = 1 + (int)(seed % 7), .prefill_chunk = (int[]){0, 1, 7}[seed % 3], .poison_cut_rows = 1};
         int32_t tokens[40], next[2], drafts[2][VB_MAX_DRAFT], n[2];
         uint64_t random = seed;
         size_t count;
@@ -314,7 +314,7 @@ TEST(heads_share_passes_and_evaluations_with_the_rest)
     const char *draft[] = {"eagle3", "eagle", "mtp-eagle", "eagle3"};
     random_tokens(m, 6, prompt, COUNT(prompt));
     for (size_t i = 0; i < 4; i++) {
-        vb_session_options o = {.context = 120, .threads = 1, .draft = draft[i], .draft_head = heads[i % 3 == 0], .draft_tokens = 2 + (int)i,
+        vb_session_options o = {.context = 120, .threads = 1, .drafting.method = draft[i], .drafting.head = heads[i % 3 == 0], .drafting.tokens = 2 + (int)i,
                                 .poison_cut_rows = 1};
         run_plain(m, NULL, prompt, 10 + 10 * i, 50, &plain[i]);
         s[i] = open_session(m, &o, prompt, 10 + 10 * i);
@@ -442,10 +442,10 @@ TEST(targets_that_do_not_fit_are_refused)
     vb_session *s;
     vb_model *m = open_tiny("moonlight");
     REFUSED(eagle_head_open(&head, heads[0], 1, m, &err), VB_BAD_ARGUMENT, "rows of 64 numbers; those of golden/tiny/moonlight have 80");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "eagle3", .draft_head = "nowhere"}, &err), VB_IO, "nowhere");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle3", .drafting.head = "nowhere"}, &err), VB_IO, "nowhere");
     for (size_t v = 0; v < 2; v++)
-        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = methods[v], .draft_head = heads[1 - v]}, &err), VB_BAD_ARGUMENT,
+        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = methods[v], .drafting.head = heads[1 - v]}, &err), VB_BAD_ARGUMENT,
                 v ? "an EAGLE-1 head, draft method eagle3 wants the other kind" : "an EAGLE-3 head, draft method eagle wants the other kind");
     vb_model_close(m);
     if (have_tale()) {

@@ -209,7 +209,7 @@ static inline void run(const vb_model *m, const vb_session_options *o, const int
 static inline void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
                              struct record *r)
 {
-    vb_session_options o = {.threads = 1, .draft = "none", .context = (int32_t)(count + n)};
+    vb_session_options o = {.threads = 1, .drafting.method = "none", .context = (int32_t)(count + n)};
     if (sampling)
         o.sampling = *sampling;
     run(m, &o, prompt, count, n, r);

@@ -21,15 +21,14 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
 
 /* Lines of --help, of whatever takes --draft. */
 #define CLI_DRAFT_HELP                                                                                                    \
-    "  --draft METHOD         none, mtp-vanilla, mtp-eagle, eagle-reroll, eagle-keep (the model's MTP modules), ngram (what\n" \
-    "                         followed the last few tokens before), draft-model, eagle, eagle3 (none); changes the speed,\n" \
-    "                         never the output\n"                                                                            \
+    "  --draft METHOD         how to draft: a method of the list below, or none (none); changes the speed, never the output\n" \
     "  --draft-tokens K       longest draft, 0 to 15 (the number of MTP modules; 3 where these do not draft); 0 is none;\n" \
     "                         auto: as many, round by round, as what stood and what passes took makes fastest\n"             \
     "  --draft-topk M         drafts are a tree, K deep, in which up to M (2 to 16) follow each; of mtp-eagle, eagle, eagle3 (1: a chain)\n" \
     "  --draft-nodes N        the most drafts of a tree, K to 64 (M * K): the most probable ones\n"                          \
     "  --draft-p-min P        a draft ends before a token whose probability is below (0, which never ends one)\n"           \
     "  --ngram-min N, --ngram-max N    how many last tokens ngram looks for: from max down to min, 1 to 64 (2, 4)\n"        \
+    "  --draft-settings K=V,K=V    what single methods want to know, see the list below\n"                                 \
     "  --draft-model DIR      of --draft draft-model a smaller checkpoint with the same tokens, in --draft-precision MODE\n" \
     "                         (that of --precision); of eagle and eagle3 a published head\n"                   \
     "  --speculative-config JSON, --plugin-params JSON, --spec_decode_algo MTP [--spec_decode_max_draft_len K]\n"           \
@@ -43,7 +42,7 @@ enum option_group {
     TAKES_COMPUTE = 1,   /* --threads --isa --precision --repack --prefill-chunk --context --convention --as --numa --mlock */
     TAKES_PROMPT = 2,    /* --prompt --prompt-file --tokens --bos --no-bos --chat, and what TAKES_CHAT has */
     TAKES_SAMPLING = 4,  /* --temperature --top-k --top-p --min-p --seed, penalties, --logit-bias */
-    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision, and
+    TAKES_DRAFT = 8,     /* --draft --draft-tokens --padded --draft-p-min --ngram-min --ngram-max --draft-settings --draft-model --draft-precision, and
                             drafting in the words of other systems */
     TAKES_LENGTH = 16,   /* -n --ignore-eos */
     TAKES_OUT = 32,      /* -o */
@@ -98,8 +97,10 @@ struct foreign_draft {
 
 /* Of drafting, what session does not hold as it stands; see tools/cli/drafting.c. */
 struct cli_drafting {
-    const char *model_dir, *precision;
-    vb_model *model; /* opened by cli_open; session.draft_model */
+    const char *model_dir, *precision, *given_settings;
+    int32_t ngram_min, ngram_max; /* 0: not given */
+    char settings[512];           /* all of them, as vb_drafting has them */
+    vb_model *model; /* opened by cli_open; session.drafting.model */
 };
 
 struct cli {
@@ -232,6 +233,8 @@ const char *cli_reject_name(enum vb_reject why);
 /* The draft method in force and its K (of auto the longest): none and 0 when no module runs. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
+/* The methods and their settings, for the end of a help page. */
+void cli_list_methods(FILE *to);
 
 /* A file that takes the place of `path` when it is whole, and not before. begin gives NULL and end an exit code after the
  * error was reported. */

@@ -56,10 +56,10 @@ static const struct option options[] = {
     {"--relaxed-topk", TAKES_ACCEPTANCE, INT_VALUE, AT(session.sampling.relaxed_topk), 1, 1 << 30},
     {"--relaxed-delta", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0},
     {"--thinking-tokens", TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0},
-    {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.draft), 0, 0},
+    {"--draft", TAKES_DRAFT, TEXT_VALUE, AT(session.drafting.method), 0, 0},
     {"--draft-tokens", TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT},
-    {"--draft-topk", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_topk), 1, VB_MAX_TOPK},
-    {"--draft-nodes", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.draft_nodes), 1, VB_MAX_NODES},
+    {"--draft-topk", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.drafting.tree.topk), 1, VB_MAX_TOPK},
+    {"--draft-nodes", TAKES_DRAFT | TAKES_BENCH, INT_VALUE, AT(session.drafting.tree.nodes), 1, VB_MAX_NODES},
     {"--padded", TAKES_DRAFT, FLAG, AT(session.padded), 0, 0},
     {"--speculative-config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0},
     {"--speculative_config", TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0}, /* its documents write both */
@@ -73,9 +73,10 @@ static const struct option options[] = {
     {"--spec-type", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_type), 0, 0},
     {"--spec-draft-n-max", TAKES_DRAFT, TEXT_VALUE, AT(foreign.llama_length), 0, 0},
     {"--stop", TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS},
-    {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.draft_p_min), 0, 0},
-    {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(session.ngram_min), 1, 64},
-    {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(session.ngram_max), 1, 64},
+    {"--draft-p-min", TAKES_DRAFT, FLOAT_VALUE, AT(session.drafting.p_min), 0, 0},
+    {"--ngram-min", TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_min), 1, 64},
+    {"--ngram-max", TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_max), 1, 64},
+    {"--draft-settings", TAKES_DRAFT, TEXT_VALUE, AT(drafting.given_settings), 0, 0},
     {"--draft-model", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0},
     {"--draft-precision", TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0},
     {"-n", TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30},
@@ -256,7 +257,7 @@ static int check(struct cli *c)
     int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
-    c->draft_given = c->session.draft != NULL;
+    c->draft_given = c->session.drafting.method != NULL;
     if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
         return EXIT_DONE;
     if (c->command->takes & TAKES_DIFF && !c->other)

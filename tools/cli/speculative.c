@@ -190,7 +190,7 @@ static int agree(const struct cli *c, struct wish *all, const struct wish *w)
 int cli_foreign_draft(struct cli *c)
 {
     struct foreign_draft *f = &c->foreign;
-    struct wish all = {"--draft", c->session.draft, "--draft-tokens", c->draft_tokens};
+    struct wish all = {"--draft", c->session.drafting.method, "--draft-tokens", c->draft_tokens};
     struct wish w[] = {{"--speculative-config", NULL, "--speculative-config's num_speculative_tokens", -1},
                        {"--plugin-params", NULL, "--plugin-params' num_speculative_tokens", -1},
                        {"--spec_decode_algo", NULL, "--spec_decode_max_draft_len", -1},
@@ -212,7 +212,7 @@ int cli_foreign_draft(struct cli *c)
         code = agree(c, &all, &w[i]);
     }
     if (code == EXIT_DONE && f->by) {
-        c->session.draft = all.method;
+        c->session.drafting.method = all.method;
         c->draft_tokens = all.tokens;
     }
     return code;

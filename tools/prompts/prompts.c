@@ -59,10 +59,19 @@ static double rate(double count, double seconds) { return seconds > 0.0 ? count 
 static vb_session_options session_options(const struct cli *c)
 {
     vb_session_options o = c->session;
-    o.draft = cli_draft_name(c);
-    o.draft_tokens = cli_draft_tokens(c);
-    o.draft_auto = c->draft_tokens == CLI_AUTO;
+    o.drafting.method = cli_draft_name(c);
+    o.drafting.tokens = cli_draft_tokens(c);
+    o.drafting.automatic = c->draft_tokens == CLI_AUTO;
     return o;
+}
+
+/* A line's own method or number of drafts; else the command line's. */
+static vb_drafting drafting_of(const struct cli *c, const struct prompt *q)
+{
+    vb_drafting d = session_options(c).drafting;
+    d.method = q->draft ? q->draft : d.method;
+    d.tokens = q->draft || q->draft_tokens ? q->draft_tokens : d.tokens;
+    return d;
 }
 
 /* Opens a session as the batch will, with a context of so many tokens: what is wrong with methods and options comes out now. */
@@ -75,10 +84,9 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
     o.context = context;
     if (q) {
         o.sampling = q->sampling;
-        o.draft = q->draft ? q->draft : o.draft;
-        o.draft_tokens = q->draft || q->draft_tokens ? q->draft_tokens : o.draft_tokens;
+        o.drafting = drafting_of(c, q);
     }
-    if (!drafter_find(&type, o.draft, NULL) && type && type->by_history && o.draft_tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
+    if (!drafter_find(&type, o.drafting.method, NULL) && type && type->by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
         return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the rounds before",
                         cli_acceptance(c), type->name);
     if (vb_session_open(&s, c->model, &o, &err))
@@ -236,7 +244,8 @@ static int add_line(struct prompts *p, size_t line)
     p->running = r;
     int code = prompt_read(p->c, &p->file.line[line], &r->prompt);
     struct prompt *q = &r->prompt;
-    vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .draft = q->draft, .draft_tokens = q->draft_tokens,
+    vb_drafting drafting = drafting_of(p->c, q);
+    vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
                         .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1, .callback = count_token,
                                     .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
                         .done = done, .context = r};

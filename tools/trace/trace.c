@@ -201,7 +201,7 @@ static int run(struct cli *c)
     long long n = c->n >= 0 ? c->n : 16;
     int code = cli_open(c);
     if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
-        c->session.draft = "mtp-eagle";
+        c->session.drafting.method = "mtp-eagle";
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
     c->session.trace = record;
