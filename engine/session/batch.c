@@ -15,8 +15,8 @@
 #define MOST_SEQUENCES 64
 #define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */
 
-struct request {
-    struct request *next;
+struct batch_request {
+    struct batch_request *next;
     int64_t id;               /* ascending: who is older */
     vb_session_options session;
     vb_request asked;
@@ -31,8 +31,8 @@ struct vb_batch {
     struct workspace work;
     struct kvpool pool;
     struct row *rows;         /* [work.max_rows] */
-    struct request *waiting;  /* by id */
-    struct request *running[MOST_SEQUENCES]; /* by id */
+    struct batch_request *waiting;  /* by id */
+    struct batch_request *running[MOST_SEQUENCES]; /* by id */
     size_t num_running, most_running, context;
     size_t decoding_rows;     /* of a pass: the rest is for prompts */
     size_t round_rows;        /* of a sequence, at most */
@@ -109,7 +109,7 @@ int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options 
     return code;
 }
 
-static void forget(vb_batch *b, struct request *r)
+static void forget(vb_batch *b, struct batch_request *r)
 {
     run_close(&r->run, b->model->allocator);
     if (!r->asked.session)
@@ -125,7 +125,7 @@ void vb_batch_close(vb_batch *b)
     for (size_t i = 0; i < b->num_running; i++)
         forget(b, b->running[i]);
     while (b->waiting) {
-        struct request *r = b->waiting;
+        struct batch_request *r = b->waiting;
         b->waiting = r->next;
         forget(b, r);
     }
@@ -138,9 +138,9 @@ void vb_batch_close(vb_batch *b)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
-static void put_in_line(vb_batch *b, struct request *r)
+static void put_in_line(vb_batch *b, struct batch_request *r)
 {
-    struct request **at = &b->waiting;
+    struct batch_request **at = &b->waiting;
     while (*at && (*at)->id < r->id)
         at = &(*at)->next;
     r->next = *at;
@@ -171,7 +171,7 @@ static int has_session(const vb_batch *b, const vb_session *s)
     for (size_t i = 0; i < b->num_running; i++)
         if (b->running[i]->asked.session == s)
             return 1;
-    for (const struct request *r = b->waiting; r; r = r->next)
+    for (const struct batch_request *r = b->waiting; r; r = r->next)
         if (r->asked.session == s)
             return 1;
     return 0;
@@ -204,10 +204,10 @@ static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
 static int add_session(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
 {
     int code = check_session(b, q, err);
-    struct request *r = code ? NULL : vb_alloc(b->model->allocator, 1, sizeof *r);
+    struct batch_request *r = code ? NULL : vb_alloc(b->model->allocator, 1, sizeof *r);
     if (code || !r)
         return code ? code : vb_fail(err, VB_NO_MEMORY, "no memory for a request");
-    *r = (struct request){.id = b->next_id++, .asked = *q, .result.fingerprint = VB_FINGERPRINT_START};
+    *r = (struct batch_request){.id = b->next_id++, .asked = *q, .result.fingerprint = VB_FINGERPRINT_START};
     r->asked.count = q->session->count;
     r->run = (struct run){.session = q->session, .options = &r->asked.options, .result = &r->result, .chunk = 1};
     put_in_line(b, r);
@@ -224,7 +224,7 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     int code = check_request(b, q, err);
     if (code)
         return code;
-    struct request *r = vb_alloc(a, 1, sizeof *r);
+    struct batch_request *r = vb_alloc(a, 1, sizeof *r);
     int32_t *prompt = vb_alloc(a, q->count, sizeof *prompt);
     if (!r || !prompt) {
         vb_free(a, r);
@@ -232,7 +232,7 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a request of %zu tokens", q->count);
     }
     memcpy(prompt, q->tokens, q->count * sizeof *prompt);
-    *r = (struct request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
+    *r = (struct batch_request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
                           .result.fingerprint = VB_FINGERPRINT_START};
     r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
     r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
@@ -245,7 +245,7 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
 }
 
 /* Tells whoever asked, and forgets it. It is neither waiting nor running any more. */
-static void end_request(vb_batch *b, struct request *r)
+static void end_request(vb_batch *b, struct batch_request *r)
 {
     struct vb_session *s = r->run.session;
     int code = r->run.error.code;
@@ -265,13 +265,13 @@ static void stop_running(vb_batch *b, size_t i)
 
 int vb_batch_cancel(vb_batch *b, int64_t id)
 {
-    struct request *r = NULL;
+    struct batch_request *r = NULL;
     for (size_t i = 0; i < b->num_running && !r; i++)
         if (b->running[i]->id == id) {
             r = b->running[i];
             stop_running(b, i);
         }
-    for (struct request **at = &b->waiting; *at && !r; at = &(*at)->next)
+    for (struct batch_request **at = &b->waiting; *at && !r; at = &(*at)->next)
         if ((*at)->id == id) {
             r = *at;
             *at = r->next;
@@ -287,14 +287,14 @@ int vb_batch_cancel(vb_batch *b, int64_t id)
 
 /* ---- admission ----------------------------------------------------------------------------------------------------- */
 
-static const int32_t *timeline(const struct request *r, size_t *count)
+static const int32_t *timeline(const struct batch_request *r, size_t *count)
 {
     *count = r->run.session ? r->run.session->count : r->asked.count;
     return r->run.session ? r->run.session->tokens : r->prompt;
 }
 
 /* Of the sequences that run, the one that begins most like r, for how many tokens. */
-static const struct vb_session *most_alike(const vb_batch *b, const struct request *r, size_t *same)
+static const struct vb_session *most_alike(const vb_batch *b, const struct batch_request *r, size_t *same)
 {
     const struct vb_session *best = NULL;
     size_t count;
@@ -314,7 +314,7 @@ static const struct vb_session *most_alike(const vb_batch *b, const struct reque
 }
 
 /* A session of its own, with what was computed for another one. */
-static int begin(vb_batch *b, struct request *r, const struct vb_session *alike, size_t same, vb_error *err)
+static int begin(vb_batch *b, struct batch_request *r, const struct vb_session *alike, size_t same, vb_error *err)
 {
     struct shared shared = {&b->work, &b->pool};
     int code;
@@ -343,7 +343,7 @@ static int begin(vb_batch *b, struct request *r, const struct vb_session *alike,
 static void admit(vb_batch *b)
 {
     while (b->waiting && b->num_running < b->most_running) {
-        struct request *r = b->waiting;
+        struct batch_request *r = b->waiting;
         size_t count, same;
         const struct vb_session *alike = most_alike(b, r, &same);
         timeline(r, &count);
@@ -370,12 +370,12 @@ static void admit(vb_batch *b)
 
 /* ---- a step -------------------------------------------------------------------------------------------------------- */
 
-struct group {
+struct batch_group {
     struct run *runs[MOST_SEQUENCES];
     size_t count, rows, logit_rows, slots;
 };
 
-static int is_in(const struct group *g, const struct run *run)
+static int is_in(const struct batch_group *g, const struct run *run)
 {
     for (size_t i = 0; i < g->count; i++)
         if (g->runs[i] == run)
@@ -385,7 +385,7 @@ static int is_in(const struct group *g, const struct run *run)
 
 /* Whether the pool has so many slots beside those that the group takes: the youngest give theirs back until it has, but for those in
  * the group, those older than running[self], and those with a cache of their own. */
-static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slots)
+static int make_room(vb_batch *b, const struct batch_group *g, size_t self, size_t slots)
 {
     if (b->running[self]->asked.session)
         return 1;
@@ -394,7 +394,7 @@ static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slo
             if (--i == self)
                 return 0;
         } while (b->running[i]->asked.session || is_in(g, &b->running[i]->run));
-        struct request *r = b->running[i];
+        struct batch_request *r = b->running[i];
         session_leave(r->run.session);
         stop_running(b, i);
         put_in_line(b, r);
@@ -403,7 +403,7 @@ static int make_room(vb_batch *b, const struct group *g, size_t self, size_t slo
     return 1;
 }
 
-static void join(struct group *g, struct request *r, size_t rows, size_t logit_rows)
+static void join(struct batch_group *g, struct batch_request *r, size_t rows, size_t logit_rows)
 {
     g->runs[g->count++] = &r->run;
     g->rows += rows;
@@ -412,10 +412,10 @@ static void join(struct group *g, struct request *r, size_t rows, size_t logit_r
 }
 
 /* Who takes part in the next pass: the sequences that decode, then prompts. */
-static void compose(vb_batch *b, struct group *g)
+static void compose(vb_batch *b, struct batch_group *g)
 {
     size_t chunk = b->work.max_rows - b->decoding_rows;
-    *g = (struct group){.count = 0};
+    *g = (struct batch_group){.count = 0};
     for (size_t i = 0; i < b->num_running; i++) {
         struct vb_session *s = b->running[i]->run.session;
         size_t rows = 1 + (size_t)s->max_drafts;
@@ -439,7 +439,7 @@ static void compose(vb_batch *b, struct group *g)
 
 static int step(vb_batch *b, vb_error *err)
 {
-    struct group g;
+    struct batch_group g;
     admit(b);
     compose(b, &g);
     if (!g.count)
@@ -449,7 +449,7 @@ static int step(vb_batch *b, vb_error *err)
     int code = round_run(&(struct round){.w = &b->work, .rows = b->rows, .runs = g.runs, .count = g.count}, err);
     b->state.passes++;
     for (size_t i = b->num_running; i-- > 0;) {
-        struct request *r = b->running[i];
+        struct batch_request *r = b->running[i];
         if (!r->run.finished)
             continue;
         stop_running(b, i);

@@ -8,7 +8,7 @@
 #include "engine/session/identity.h"
 #include "engine/session/session.h"
 
-struct loading {
+struct session_loading {
     struct session_reader in;
     char *about, *model; /* the sections of lines */
     const vb_file_options *options;
@@ -18,9 +18,9 @@ struct loading {
 static const vb_file_options defaults;
 
 /* Header and lines; what is behind them is to be read next. */
-static int open_file(struct loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
+static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
 {
-    *l = (struct loading){.options = o ? o : &defaults, .err = err};
+    *l = (struct session_loading){.options = o ? o : &defaults, .err = err};
     int code = session_reader_open(&l->in, path, a, err);
     if (code)
         return code;
@@ -28,23 +28,23 @@ static int open_file(struct loading *l, const char *path, const vb_file_options 
     return code ? code : session_read_lines(&l->in, SECTION_MODEL, &l->model, err);
 }
 
-static void close_file(struct loading *l)
+static void close_file(struct session_loading *l)
 {
     session_reader_close(&l->in);
     vb_free(l->in.allocator, l->about);
     vb_free(l->in.allocator, l->model);
 }
 
-static int line_is(const struct loading *l, const char *key, const char *wanted)
+static int line_is(const struct session_loading *l, const char *key, const char *wanted)
 {
     size_t size;
     const char *value = session_line(l->about, key, &size);
     return value && size == strlen(wanted) && !memcmp(value, wanted, size);
 }
 
-static int wrong(const struct loading *l, const char *what) { return session_bad(&l->in, l->err, what); }
+static int wrong(const struct session_loading *l, const char *what) { return session_bad(&l->in, l->err, what); }
 
-static int stopped(const struct loading *l)
+static int stopped(const struct session_loading *l)
 {
     const vb_file_options *o = l->options;
     return o->progress && o->progress(o->progress_context, l->in.done, l->in.head.bytes)
@@ -53,7 +53,7 @@ static int stopped(const struct loading *l)
 
 /* ---- does it fit? ---- */
 
-static int check_model(const struct loading *l, const struct model *m, const vb_session_options *o)
+static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)
 {
     size_t context = o && o->context > 0 ? (size_t)o->context : (size_t)m->config.max_position_embeddings;
     char *ours = session_identity(m, context);
@@ -71,7 +71,7 @@ static int check_model(const struct loading *l, const struct model *m, const vb_
 }
 
 /* Rows of the prompt that are due belong to who began it, oneDNN or the contract's kernels. When none is, it does not matter. */
-static int check_prefill(const struct loading *l, const struct vb_session *s)
+static int check_prefill(const struct session_loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
     int onednn = line_is(l, "prefill", "onednn");
@@ -84,7 +84,7 @@ static int check_prefill(const struct loading *l, const struct vb_session *s)
 
 /* ---- sections ---- */
 
-static int read_tokens(struct loading *l, struct vb_session *s)
+static int read_tokens(struct session_loading *l, struct vb_session *s)
 {
     size_t count = (size_t)l->in.head.tokens;
     int code = VB_OK;
@@ -98,7 +98,7 @@ static int read_tokens(struct loading *l, struct vb_session *s)
     return session_section_end(&l->in, code, l->err);
 }
 
-static int read_output(struct loading *l, struct vb_session *s)
+static int read_output(struct session_loading *l, struct vb_session *s)
 {
     uint64_t pairs = l->in.head.section[SECTION_OUTPUT].size / 8, left = l->in.head.tokens;
     int32_t before = -1;
@@ -117,7 +117,7 @@ static int read_output(struct loading *l, struct vb_session *s)
     return session_section_end(&l->in, code, l->err);
 }
 
-static int read_cache(struct loading *l, struct vb_session *s)
+static int read_cache(struct session_loading *l, struct vb_session *s)
 {
     size_t rows = (size_t)l->in.head.rows;
     int code = VB_OK;
@@ -147,7 +147,7 @@ static void observe_with_zeros(struct vb_session *s)
     }
 }
 
-static int read_drafter(struct loading *l, struct vb_session *s)
+static int read_drafter(struct session_loading *l, struct vb_session *s)
 {
     char conventions[512];
     int code = VB_OK, loaded = DRAFTER_OTHER;
@@ -165,7 +165,7 @@ static int read_drafter(struct loading *l, struct vb_session *s)
     return code ? code : stopped(l);
 }
 
-static int fill(struct loading *l, struct vb_session *s)
+static int fill(struct session_loading *l, struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
     int code = check_prefill(l, s);
@@ -188,7 +188,7 @@ static int fill(struct loading *l, struct vb_session *s)
 int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
                     const vb_file_options *file_options, vb_error *err)
 {
-    struct loading l;
+    struct session_loading l;
     vb_session *s = NULL;
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(model);
@@ -222,7 +222,7 @@ static void copy_line(char *to, size_t room, const char *text, const char *key)
     to[size] = '\0';
 }
 
-static int check_rest(struct loading *l)
+static int check_rest(struct session_loading *l)
 {
     int code = VB_OK;
     for (int section = SECTION_TOKENS; section < SECTIONS && !code; section++) {
@@ -240,7 +240,7 @@ static int check_rest(struct loading *l)
 
 int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err)
 {
-    struct loading l;
+    struct session_loading l;
     int code = open_file(&l, path, options, NULL, err);
     if (!code && check)
         code = check_rest(&l);

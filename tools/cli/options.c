@@ -9,12 +9,12 @@
 #include "tools/cli/cli.h"
 #include "tools/cli/naming.h"
 
-enum kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
+enum option_kind { TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE };
 
 struct option {
     const char *name;
     unsigned groups; /* taken by a command that takes any of these; 0: by all */
-    enum kind kind;
+    enum option_kind kind;
     size_t offset;   /* in struct cli */
     long long least, most;
 };

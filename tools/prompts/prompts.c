@@ -15,8 +15,8 @@
 
 #define MOST_METHODS 16
 
-struct request {
-    struct request *next;
+struct prompts_request {
+    struct prompts_request *next;
     struct prompts *all;
     size_t line;
     struct prompt prompt;
@@ -30,7 +30,7 @@ struct prompts {
     char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and lengths that a session can be opened with */
     vb_batch *batch;
     vb_batch_state state;
-    struct request *running; /* and waiting: those that the batch has */
+    struct prompts_request *running; /* and waiting: those that the batch has */
     size_t next;             /* line to be added */
     int32_t max_sequences, context;
     size_t draft_bytes;      /* of a sequence, at most */
@@ -165,7 +165,7 @@ static int check_options(struct cli *c)
 
 /* ---- answers ------------------------------------------------------------------------------------------------------- */
 
-static json_t *answer(const struct request *r, const vb_request_end *end)
+static json_t *answer(const struct prompts_request *r, const vb_request_end *end)
 {
     const struct cli *c = r->all->c;
     const vb_result *result = end->result;
@@ -188,9 +188,9 @@ static json_t *answer(const struct request *r, const vb_request_end *end)
     return out;
 }
 
-static void drop(struct request *r)
+static void drop(struct prompts_request *r)
 {
-    struct request **at = &r->all->running;
+    struct prompts_request **at = &r->all->running;
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
@@ -206,7 +206,7 @@ static void erase_progress(void)
 
 static void done(void *context, const vb_request_end *end)
 {
-    struct request *r = context;
+    struct prompts_request *r = context;
     struct prompts *p = r->all;
     if (p->code == EXIT_DONE && end->code == VB_NO_MEMORY) { /* the prompt is not to blame: it is computed again by the next run */
         p->code = cli_error(p->c, end->error);
@@ -225,7 +225,7 @@ static void done(void *context, const vb_request_end *end)
 
 static int count_token(void *context, const vb_event *e)
 {
-    struct request *r = context;
+    struct prompts_request *r = context;
     (void)e;
     r->all->tokens++;
     return 0;
@@ -235,12 +235,12 @@ static int count_token(void *context, const vb_event *e)
 
 static int add_line(struct prompts *p, size_t line)
 {
-    struct request *r = calloc(1, sizeof *r);
+    struct prompts_request *r = calloc(1, sizeof *r);
     vb_error err;
     if (!r)
         return cli_fail(p->c, EXIT_OTHER, "no memory for a request");
     be_at(p, line);
-    *r = (struct request){.next = p->running, .all = p, .line = line};
+    *r = (struct prompts_request){.next = p->running, .all = p, .line = line};
     p->running = r;
     int code = prompt_read(p->c, &p->file.line[line], &r->prompt);
     struct prompt *q = &r->prompt;
@@ -327,7 +327,7 @@ static int open_batch(struct prompts *p)
     code = add_line(p, longest); /* and out again */
     p->next = begin;
     if (code == EXIT_DONE) {
-        struct request *r = p->running;
+        struct prompts_request *r = p->running;
         r->all->code = EXIT_OTHER; /* `done` shall write nothing */
         vb_batch_cancel(p->batch, 0);
         p->code = EXIT_DONE;
