@@ -140,7 +140,7 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
 }
 
 /* The values that each setting takes; what the command line fixes has one. */
-struct choices {
+struct verify_choices {
     struct verify_setting drafts[64]; /* method and K; the first is plain decoding */
     int threads[4], chunks[4];
     const char *isa[8];
@@ -150,7 +150,7 @@ struct choices {
 /* oneDNN reads a prompt in chunks of 512, and has other bits with others. */
 static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
-static void add_drafts(struct choices *k, const char *draft, int K, int topk, int nodes)
+static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
 {
     struct verify_setting *s = &k->drafts[k->num_drafts];
     if (K == 0)
@@ -164,7 +164,7 @@ static void add_drafts(struct choices *k, const char *draft, int K, int topk, in
 }
 
 /* What the command line asks for, or two of them: few nodes of a wide tree, many of a deep one. */
-static void add_trees(struct choices *k, const struct cli *c, const char *draft)
+static void add_trees(struct verify_choices *k, const struct cli *c, const char *draft)
 {
     static const int levels[] = {2, 7}, topk[] = {5, 4}, nodes[] = {6, 30};
     int K = (int)c->draft_tokens;
@@ -176,10 +176,10 @@ static void add_trees(struct choices *k, const struct cli *c, const char *draft)
     }
 }
 
-static void fill_choices(struct choices *k, const struct cli *c, const struct verify_setting *plain)
+static void fill_choices(struct verify_choices *k, const struct cli *c, const struct verify_setting *plain)
 {
     static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
-    *k = (struct choices){.num_drafts = 1};
+    *k = (struct verify_choices){.num_drafts = 1};
     k->drafts[0] = *plain;
     for (const struct drafter_type *const *t = drafter_types; *t; t++) {
         if ((c->draft_given && strcmp(c->session.drafting.method, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
@@ -208,7 +208,7 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct ve
             k->isa[k->num_isa++] = (*t)->name;
 }
 
-static struct verify_setting combine(const struct choices *k, int draft, int threads, int chunk, int isa)
+static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa)
 {
     struct verify_setting s = k->drafts[draft];
     s.threads = k->threads[threads];
@@ -220,7 +220,7 @@ static struct verify_setting combine(const struct choices *k, int draft, int thr
 static int most(int a, int b) { return a > b ? a : b; }
 
 /* Method after method: first as they come, then every other value once. */
-static int list_by_draft(struct verify_setting *list, const struct choices *k)
+static int list_by_draft(struct verify_setting *list, const struct verify_choices *k)
 {
     int n = 0;
     for (int d = 0; d < k->num_drafts; d++)
@@ -231,7 +231,7 @@ static int list_by_draft(struct verify_setting *list, const struct choices *k)
 
 /* The settings to run, plain decoding first. With all, the full product; else each value alone, then 8 combinations,
  * the same every time. */
-static int list_settings(struct verify_setting *list, const struct choices *k, int all, int by_draft)
+static int list_settings(struct verify_setting *list, const struct verify_choices *k, int all, int by_draft)
 {
     int n = 0;
     uint64_t random = 1;
@@ -263,7 +263,7 @@ static int list_settings(struct verify_setting *list, const struct choices *k, i
 
 #define MOST_SETTINGS (64 * 4 * 4 * 8)
 
-static int run_choices(struct verify *v, const struct choices *k, int all)
+static int run_choices(struct verify *v, const struct verify_choices *k, int all)
 {
     struct verify_setting *list = malloc(MOST_SETTINGS * sizeof *list);
     int code = EXIT_DONE;
@@ -309,7 +309,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE) {
         struct verify_setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
                                 c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
-        struct choices choices;
+        struct verify_choices choices;
         fill_choices(&choices, c, &plain);
         v.prompt = prompt;
         v.rows = json_array();
