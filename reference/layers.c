@@ -243,8 +243,8 @@ static void attend(struct reference_run *run, const struct reference_attention *
 /* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]] */
 static void keys_and_values(struct reference_run *run, const struct reference_attention *w, int S)
 {
-    size_t H = (size_t)run->c->num_attention_heads, N = (size_t)run->c->qk_nope_head_dim, V = (size_t)run->c->v_head_dim;
-    size_t C = (size_t)run->c->kv_lora_rank;
+    size_t H = run->c->dims.H, N = run->c->dims.n, V = run->c->dims.v;
+    size_t C = run->c->dims.c;
     for (size_t h = 0; h < H; h++) {
         ref_keys(run, w, (int)h);
         ref_values(run, w, (int)h);

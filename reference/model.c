@@ -14,11 +14,11 @@ static int run_open(struct reference_run *run, const struct reference *r, const 
                     vb_error *err)
 {
     const struct config *c = &r->config;
-    size_t s = (size_t)S + 1 /* first-row=phantom */, D = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, Q = (size_t)c->q_lora_rank;
-    size_t N = (size_t)c->qk_nope_head_dim, R = (size_t)c->qk_rope_head_dim, V = (size_t)c->v_head_dim;
-    size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
-    size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
-    size_t W = max(config_has_layers(c, 0) ? (size_t)c->intermediate_size : 1, config_has_layers(c, 1) ? max(1, (size_t)c->n_shared_experts) * moe : 1);
+    size_t s = (size_t)S + 1 /* first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
+    size_t N = c->dims.n, R = c->dims.r, V = c->dims.v;
+    size_t C = c->dims.c, E = c->dims.E, X = c->dims.chosen;
+    size_t G = c->dims.groups, moe = c->dims.expert;
+    size_t W = max(config_has_layers(c, 0) ? c->dims.dense : 1, config_has_layers(c, 1) ? max(1, c->dims.shared) * moe : 1);
     size_t widest = max(max(max(2 * D, W), N), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
         {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
@@ -86,7 +86,7 @@ static int argmax(const double *logits, int V)
 static void target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
     const struct reference *r = run->r;
-    size_t bytes = (size_t)S * (size_t)run->c->hidden_size * sizeof *hidden;
+    size_t bytes = (size_t)S * run->c->dims.d * sizeof *hidden;
     ref_rope_tables(run, 0, S);
     ref_embed(run, hidden, &r->embed, tokens, S);
     for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++)
@@ -111,7 +111,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
                       double *hidden, double *logits, vb_error *err)
 {
     struct reference_run run;
-    size_t D = (size_t)r->config.hidden_size;
+    size_t D = r->config.dims.d;
     int rc = check_tokens(r, tokens, S, err);
     if (rc || (rc = run_open(&run, r, options, S, err)))
         return rc;
@@ -192,7 +192,7 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
  * tok[0..N] is given, tok[N+1..N+K] is written; h [N,D] is overwritten, g [N,D] is room, logits [K,V]. */
 static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
 {
-    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
+    size_t D = run->c->dims.d, V = run->c->dims.V;
     int rc = VB_OK;
     for (int k = 0; k < K && !rc; k++) {
         const struct reference_mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
@@ -207,7 +207,7 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
 static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
                        vb_error *err)
 {
-    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
+    size_t D = run->c->dims.d, V = run->c->dims.V;
     const struct reference_mtp_module *w = &run->r->mtp[0];
     int rc = VB_OK;
     for (int j = 0; j < K && !rc; j++) {
@@ -234,7 +234,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     if ((rc = run_open(&run, r, options, N + K, err)))
         return rc;
 
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, S = (size_t)N + (size_t)K;
+    size_t D = r->config.dims.d, V = r->config.dims.V, S = (size_t)N + (size_t)K;
     double *h = vb_alloc(&r->allocator, S * D, sizeof *h), *g = vb_alloc(&r->allocator, S * D, sizeof *g);
     double *handed = vb_alloc(&r->allocator, S * D, sizeof *handed);
     double *logits = draft_logits ? draft_logits : vb_alloc(&r->allocator, (size_t)K * V, sizeof *logits);
@@ -266,7 +266,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
                       int depths, double *logits, vb_error *err)
 {
     struct reference_run run;
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size;
+    size_t D = r->config.dims.d, V = r->config.dims.V;
     int rc = check_tokens(r, tokens, S, err);
     if (rc)
         return rc;
@@ -309,7 +309,7 @@ int reference_generate(const struct reference *r, const struct reference_options
     if ((rc = run_open(&run, r, options, S + count, err)))
         return rc;
 
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, end = (size_t)S + (size_t)count;
+    size_t D = r->config.dims.d, V = r->config.dims.V, end = (size_t)S + (size_t)count;
     double *hidden = vb_alloc(&r->allocator, end * D, sizeof *hidden);
     double *logits = vb_alloc(&r->allocator, V, sizeof *logits);
     int32_t *tok = vb_alloc(&r->allocator, end, sizeof *tok);

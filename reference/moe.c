@@ -171,7 +171,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
 void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S)
 {
     const struct config *c = run->c;
-    size_t D = (size_t)c->hidden_size, row = sizeof(double) * D;
+    size_t D = c->dims.d, row = sizeof(double) * D;
     int X = c->num_experts_per_tok;
 
     route(run, w, x, S);

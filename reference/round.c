@@ -147,13 +147,13 @@ void ref_values(struct reference_run *run, const struct reference_attention *w, 
 static void take_column(struct reference_run *run, int c)
 {
     for (int n = 0; n < run->c->qk_nope_head_dim; n++)
-        run->row[n] = run->w_uk[(size_t)n * (size_t)run->c->kv_lora_rank + (size_t)c];
+        run->row[n] = run->w_uk[(size_t)n * run->c->dims.c + (size_t)c];
 }
 
 static void put_column(struct reference_run *run, int c)
 {
     for (int n = 0; n < run->c->qk_nope_head_dim; n++)
-        run->w_uk[(size_t)n * (size_t)run->c->kv_lora_rank + (size_t)c] = run->row[n];
+        run->w_uk[(size_t)n * run->c->dims.c + (size_t)c] = run->row[n];
 }
 
 /* The sum is over n, so weights are rounded along n: down the columns. */

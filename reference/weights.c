@@ -273,7 +273,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
     if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
         (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
         goto fail;
-    r->layers = vb_alloc(&r->allocator, (size_t)c->num_hidden_layers, sizeof *r->layers);
+    r->layers = vb_alloc(&r->allocator, c->dims.layers, sizeof *r->layers);
     r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);
     if (!r->layers || !r->mtp) {
         b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of layers", dir);

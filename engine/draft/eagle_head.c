@@ -82,9 +82,10 @@ static int read_config(struct eagle_head *h, const struct model *target, const s
     c->num_attention_heads = (int)heads;
     c->intermediate_size = (int)width;
     c->max_position_embeddings = (int)positions;
+    config_set_dims(c);
     h->groups = (size_t)groups;
     h->dim = (size_t)dim;
-    h->vocab_size = h->version == 3 ? (size_t)draft_vocab : (size_t)target->config.vocab_size;
+    h->vocab_size = h->version == 3 ? (size_t)draft_vocab : target->config.dims.V;
     const json_t *theta = json_object_get(rope, "rope_theta");
     if (theta && !json_object_get(r->root, "rope_theta"))
         rc = config_number(r, "rope_parameters", "rope_theta", theta, REAL, 1.001, 1e15, &c->rope_theta);
@@ -173,7 +174,7 @@ static void *keep(const struct eagle_loading *l, size_t count, size_t size)
 static int vector(const struct eagle_loading *l, const float **out, const char *prefix, const char *part)
 {
     const struct tensor *t;
-    size_t d = (size_t)l->h->config.hidden_size;
+    size_t d = l->h->config.dims.d;
     int rc = take(l, &t, prefix, part, d, 0);
     if (rc)
         return rc;
@@ -218,9 +219,9 @@ static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
 static int embedding(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t V = (size_t)target->config.vocab_size, d = (size_t)h->config.hidden_size;
+    size_t V = target->config.dims.V, d = h->config.dims.d;
     if (checkpoint_find(h->checkpoint, "embed_tokens.weight")) {
-        if ((size_t)h->config.vocab_size != V)
+        if (h->config.dims.V != V)
             return vb_fail(l->err, VB_BAD_ARGUMENT, "%s: a head for a vocabulary of %d tokens; %s has %zu", checkpoint_dir(h->checkpoint),
                            h->config.vocab_size, checkpoint_dir(target->checkpoint), V);
         return matrix(l, &h->embed_tokens, "", "embed_tokens.weight", V, d);
@@ -234,8 +235,8 @@ static int embedding(const struct eagle_loading *l, const struct model *target)
 static int decoder_layer(const struct eagle_loading *l)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size, i = (size_t)h->config.intermediate_size, in = h->version == 3 ? 2 * d : d;
-    size_t HD = (size_t)h->config.num_attention_heads * h->dim, GD = h->groups * h->dim;
+    size_t d = h->config.dims.d, i = h->config.dims.dense, in = h->version == 3 ? 2 * d : d;
+    size_t HD = h->config.dims.H * h->dim, GD = h->groups * h->dim;
     int rc;
     if ((rc = matrix(l, &h->q_proj, l->layer, "self_attn.q_proj.weight", HD, in)) ||
         (rc = matrix(l, &h->k_proj, l->layer, "self_attn.k_proj.weight", GD, in)) ||
@@ -251,7 +252,7 @@ static int decoder_layer(const struct eagle_loading *l)
 static int bind_1(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size;
+    size_t d = h->config.dims.d;
     int rc = matrix(l, &h->fc, "", "fc.weight", d, 2 * d);
     if (!rc && checkpoint_find(h->checkpoint, "fc.bias"))
         rc = vector(l, &h->fc_bias, "", "fc.bias");
@@ -262,14 +263,14 @@ static int bind_1(const struct eagle_loading *l, const struct model *target)
 static int bind_3(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size;
+    size_t d = h->config.dims.d;
     int rc;
     if ((rc = matrix(l, &h->fc, "", "fc.weight", d, 3 * h->target_width)) ||
         (rc = vector(l, &h->input_layernorm, l->layer, "input_layernorm.weight")) ||
         (rc = vector(l, &h->hidden_norm, l->layer, "hidden_norm.weight")) ||
         (rc = vector(l, &h->norm, "", "norm.weight")) ||
         (rc = matrix(l, &h->lm_head, "", "lm_head.weight", h->vocab_size, d)) ||
-        (rc = read_d2t(l, (size_t)target->config.vocab_size)))
+        (rc = read_d2t(l, target->config.dims.V)))
         return rc;
     return decoder_layer(l);
 }
@@ -310,7 +311,7 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
         return vb_fail(err, VB_NO_MEMORY, "no memory for an EAGLE head");
     h->allocator = target->allocator;
     h->version = version;
-    h->target_width = (size_t)target->config.hidden_size;
+    h->target_width = target->config.dims.d;
     int rc = load_config(h, dir, target, err);
     rc = rc ? rc : load_weights(h, dir, target, err);
     if (rc)

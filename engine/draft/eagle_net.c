@@ -23,9 +23,9 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t scratch_bytes(const struct eagle *e)
 {
     const struct config *c = &e->head->config;
-    size_t d = (size_t)c->hidden_size, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
+    size_t d = c->dims.d, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
     size_t bytes = larger(op_linear_scratch(S, larger(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
-    return larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size)) + 4096;
+    return larger(bytes, op_mlp_scratch(S, d, c->dims.dense)) + 4096;
 }
 
 static const struct draft_net_type eagle1_net, eagle3_net;
@@ -33,7 +33,7 @@ static const struct draft_net_type eagle1_net, eagle3_net;
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err)
 {
     const struct config *c = &head->config;
-    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, D = head->dim, S = o->most_observed;
+    size_t d = c->dims.d, H = c->dims.H, D = head->dim, S = o->most_observed;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale, c->rope_mscale_all_dim,
                              (double)c->rope_original_max_position_embeddings};
     *e = (struct eagle){.head = head, .max_rows = S,

@@ -74,7 +74,7 @@ int eagle_net_open(struct draft_net **out, const char *dir, int version, const s
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err);
 void eagle_close(struct eagle *e); /* and its head */
 
-static inline size_t eagle_width(const struct eagle *e) { return (size_t)e->head->config.hidden_size; }
+static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
 /* EAGLE-3: h [n, d] = fc features [n, 3 target_width]. target: whose threads may help. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);

@@ -49,8 +49,8 @@ static int open_parts(struct model_drafter *d, vb_error *err)
     size_t chunk = o->most_observed > ROWS_WORTH_A_PASS ? o->most_observed : ROWS_WORTH_A_PASS;
     int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, err);
     if (!code)
-        code = kvcache_open(&d->cache, (size_t)c->num_hidden_layers, d->context,
-                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), d->allocator, err);
+        code = kvcache_open(&d->cache, c->dims.layers, d->context,
+                            c->dims.row, d->allocator, err);
     if (code)
         return code;
     d->cache.poison = o->poison;
@@ -64,15 +64,15 @@ static int open_parts(struct model_drafter *d, vb_error *err)
 static int open_model(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
     const struct config *large = &m->config, *small = &o->asked->drafting.model->config;
-    size_t most = (size_t)small->max_position_embeddings;
+    size_t most = small->dims.positions;
     struct model_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
     if (!d)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
     *d = (struct model_drafter){.model = o->asked->drafting.model, .allocator = m->allocator, .options = *o,
                           .context = o->context < most ? o->context : most,
-                          .vocab_size = (size_t)(small->vocab_size < large->vocab_size ? small->vocab_size : large->vocab_size)};
-    if (d->vocab_size < (size_t)large->vocab_size)
+                          .vocab_size = small->dims.V < large->dims.V ? small->dims.V : large->dims.V};
+    if (d->vocab_size < large->dims.V)
         d->options.choose = NULL; /* which takes a row of the target's vocabulary */
     int code = open_parts(d, err);
     if (code)
@@ -135,7 +135,7 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
         size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
-        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * (size_t)m->config.hidden_size, 1);
+        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * m->config.dims.d, 1);
         int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)
             break;

@@ -68,8 +68,8 @@ int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err)
     if (!n)
         return vb_fail(err, VB_NO_MEMORY, "no memory for MTP modules");
     n->model = m;
-    n->net = (struct draft_net){.type = &modules, .width = (size_t)c->hidden_size, .vocab_size = (size_t)c->vocab_size,
-                                .cache_width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim),
+    n->net = (struct draft_net){.type = &modules, .width = c->dims.d, .vocab_size = c->dims.V,
+                                .cache_width = c->dims.row,
                                 .rows_before = c->conventions.value[FIRST_ROW] ? 1 : 0};
     *out = &n->net;
     return VB_OK;

@@ -376,6 +376,17 @@ static int check_sizes(const struct config_reader *r)
     return VB_OK;
 }
 
+void config_set_dims(struct config *c)
+{
+    c->dims = (struct dims){
+        .V = (size_t)c->vocab_size, .d = (size_t)c->hidden_size, .H = (size_t)c->num_attention_heads, .q = (size_t)c->q_lora_rank,
+        .c = (size_t)c->kv_lora_rank, .n = (size_t)c->qk_nope_head_dim, .r = (size_t)c->qk_rope_head_dim, .v = (size_t)c->v_head_dim,
+        .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), .layers = (size_t)c->num_hidden_layers,
+        .positions = (size_t)c->max_position_embeddings, .dense = (size_t)c->intermediate_size, .expert = (size_t)c->moe_intermediate_size,
+        .E = (size_t)c->n_routed_experts, .shared = (size_t)c->n_shared_experts, .chosen = (size_t)c->num_experts_per_tok,
+        .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group};
+}
+
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err)
 {
@@ -398,6 +409,7 @@ int config_from_json(struct config *out, json_t *root, const char *generation, s
     c.num_eos = 1;
     if ((eos && (rc = read_eos(&r, eos))) || (generation && (rc = read_generation(&r, generation, generation_size))))
         return rc;
+    config_set_dims(&c);
     *out = c;
     return VB_OK;
 }

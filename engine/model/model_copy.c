@@ -98,7 +98,7 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
 /* W_uk of every head: decoded when it is quantised along c; else, where n allows, quantised along n. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
-    size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
+    size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == a->w_uk.type || (MISTAKE(keys_left_out) && weight_is_quantised(type)))
@@ -113,7 +113,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 
 static int plan_values(struct binder *b, struct mla *a, const struct weight_view *kv_b, const struct tensor *t)
 {
-    size_t H = (size_t)b->c->num_attention_heads, v = (size_t)b->c->v_head_dim;
+    size_t H = b->c->dims.H, v = b->c->dims.v;
     enum weight_type type = wanted_type(b, kv_b->type, kv_b->cols);
     struct model_copy copy = {.result = result_of(b, type, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
                               .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
@@ -135,7 +135,7 @@ int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
 {
     struct weight_view kv_b = a->w_uk;
-    size_t n = (size_t)b->c->qk_nope_head_dim, before = b->m->num_copies;
+    size_t n = b->c->dims.n, before = b->m->num_copies;
     if (!kv_b.data)
         return VB_OK;
     if (!weight_is_quantised(kv_b.type) && !quantises(b))

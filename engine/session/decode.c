@@ -63,7 +63,7 @@ static int emit(struct run *run, const struct verdict *v, size_t i, size_t row, 
     const vb_generate_options *o = run->options;
     struct vb_session *s = run->session;
     vb_result *r = run->result;
-    size_t index = s->count + i, V = (size_t)s->model->config.vocab_size;
+    size_t index = s->count + i, V = s->model->config.dims.V;
     int32_t token = v->token;
     int depth = v->stands ? (int)i + 1 : 0;
     vb_event event = {.token = token, .index = index, .draft_depth = depth, .logits = logits,
@@ -119,7 +119,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
 {
     struct plan *p = &run->plan;
     struct vb_session *s = run->session;
-    size_t V = (size_t)s->model->config.vocab_size;
+    size_t V = s->model->config.dims.V;
     int at = -1; /* the draft that stood last */
     for (*n = 0; *n <= (size_t)p->drafts - (MISTAKE(bonus_token_dropped) && p->drafts);) {
         int draft;

@@ -34,8 +34,8 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     if (code)
         return code;
     e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
-    e->h = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->h);
-    e->g = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->g);
+    e->h = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->h);
+    e->g = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->g);
     return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
 }
 
@@ -55,7 +55,7 @@ static void evaluation_close(struct evaluation *e)
 static int tell(struct evaluation *e, int depth, size_t index, const float *hidden, size_t S, vb_error *err)
 {
     struct workspace *w = e->session->work;
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size;
+    size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
     for (size_t i = 0; i < S; i += w->max_logit_rows) {
         size_t rows = S - i < w->max_logit_rows ? S - i : w->max_logit_rows;
         if (depth >= 0) {
@@ -76,7 +76,7 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
     int code = VB_OK;
-    memcpy(e->h, s->work->features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
+    memcpy(e->h, s->work->features, S * s->model->config.dims.d * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
         const struct draft_net_type *net = e->net->type;
         while (S && index + S - 1 + (size_t)k + 1 >= s->count)

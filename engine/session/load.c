@@ -55,7 +55,7 @@ static int stopped(const struct session_loading *l)
 
 static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)
 {
-    size_t context = o && o->context > 0 ? (size_t)o->context : (size_t)m->config.max_position_embeddings;
+    size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
     char *ours = session_identity(m, context);
     if (!ours)
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for reading it", l->in.path);

@@ -9,7 +9,7 @@
 /* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
 static void logits_of(struct workspace *w, struct run **runs, size_t count)
 {
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size, n = 0;
+    size_t d = w->model->config.dims.d, V = w->model->config.dims.V, n = 0;
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;

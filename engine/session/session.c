@@ -145,8 +145,8 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     if (!code)
         code = prefill_open(s, err);
     if (!code)
-        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round_rows(s),
-                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), a, err);
+        code = kvcache_open(&s->cache, c->dims.layers, s->context + round_rows(s),
+                            c->dims.row, a, err);
     if (!code && s->options.tap) {
         s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
         s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;
@@ -178,7 +178,7 @@ int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
 {
-    size_t V = (size_t)s->model->config.vocab_size;
+    size_t V = s->model->config.dims.V;
     const vb_allocator *a = s->model->allocator;
     int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err) : open_own_parts(s, err);
     s->cache.poison = s->options.poison_cut_rows;
