@@ -1,4 +1,4 @@
-/* tests/engine/test_draft_length.c -- draft_auto: on invented costs and acceptances it settles on the length that is fastest, follows
+/* tests/engine/test_draft_length.c -- automatic lengths: on invented costs and acceptances it settles on the length that is fastest, follows
  * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
