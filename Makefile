@@ -5,6 +5,8 @@ BUILD   ?= build
 OPT     ?= -O2
 CFLAGS  ?= -g
 SANITIZE ?=
+# `make WERROR=1`: a warning is an error, as in `make test`. Other compilers may warn of more.
+WERROR  ?=
 ARCH    := $(shell $(CC) -dumpmachine | cut -d- -f1)
 
 # `make V=1` shows the commands.
@@ -14,8 +16,11 @@ say = $(if $(V),,@echo '  $(1)')
 # -ffp-contract=off is part of the arithmetic contract: a*b+c never becomes one rounding unless the code says fma.
 BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp \
            -fPIC -fno-semantic-interposition -fvisibility=hidden \
-           -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Werror -iquote . -MMD -MP $(SANITIZE)
+           -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes $(if $(WERROR),-Werror) -iquote . -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
+
+# What one file is compiled with beyond BASE is said here and below as `$(BUILD)/FILE.o: private FLAGS += ...`.
+FLAGS   :=
 
 # Without libnuma all is built but --numa, which then says so.
 HAVE_NUMA := $(shell echo 'int main(void) { return numa_available(); }' | \
@@ -29,28 +34,37 @@ endif
 HAVE_LIBEDIT := $(shell echo 'int main(void) { return !readline(""); }' | $(CC) $(CFLAGS) -include stdio.h -include editline/readline.h \
                   -x c -o /dev/null - -ledit 2>/dev/null && echo yes)
 ifeq ($(HAVE_LIBEDIT),yes)
-FLAGS_OF_line := -DHAVE_LIBEDIT
 EDIT    := -ledit
+$(BUILD)/tools/cli/line.o: private FLAGS += -DHAVE_LIBEDIT
 endif
 
-# These files call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read a
-# model and say what the CPU lacks.
-CALLS_FMA := simd/scalar.c ops/attention.c ops/gqa.c ops/router.c
+# The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks; gcc 12 has to be asked.
+VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
+$(BUILD)/simd/%.o: private FLAGS += $(VECTORS)
+$(BUILD)/simd/scalar.o: private FLAGS :=
+
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)
 SIMD    += $(wildcard simd/avx2*.c simd/avx512*.c)
-FLAGS_OF_fma    := -mfma
-FLAGS_OF_avx2   := -mavx2 -mfma -mf16c
-FLAGS_OF_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
-FLAGS_OF_avx512_bf16 := -mavx512bf16
-FLAGS_OF_avx512_vnni := -mavx512vnni
+# The first four call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read
+# a model and say what the CPU lacks.
+$(addprefix $(BUILD)/,simd/scalar.o ops/attention.o ops/gqa.o ops/router.o): private FLAGS += -mfma
+$(BUILD)/simd/avx2.o $(BUILD)/simd/avx2_%.o: private FLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/simd/avx512.o $(BUILD)/simd/avx512_%.o: private FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+$(BUILD)/simd/avx512_bf16.o: private FLAGS += -mavx512bf16
+$(BUILD)/simd/avx512_vnni.o $(BUILD)/simd/avx512_vnni_%.o: private FLAGS += -mavx512vnni
 endif
-# The compiler makes the vectors of element-wise loops (simd/elementwise.h) and of narrow_chunks; gcc 12 has to be asked.
-VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
+# The library promises to compute on a stack of 64 KB (engine/verbatim.h): no frame above a quarter of it, and a stack that is too
+# small for it ends at its guard page, not in somebody else's memory. What opens or saves files has a megabyte. Frames of code
+# that is not optimised or has a sanitizer's checks are as large as they are.
+OPENS_FILES := engine/files/checkpoint_fingerprint.c engine/model/numa.c engine/model/topology.c engine/session/load.c engine/session/save.c
+frame_limit = -Wframe-larger-than=$(if $(filter $(OPENS_FILES),$1),32768,16384)
+stack_flags = -fstack-clash-protection $(if $(SANITIZE)$(filter -O0,$(OPT)),,$(frame_limit))
+library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(and $(GUIDED),$(filter simd/%,$1)),-fno-sanitize=all)
 ifeq ($(ARCH),aarch64)
 SIMD    += $(wildcard simd/neon*.c)
-FLAGS_OF_neon_dotprod := -march=armv8.2-a+dotprod
+$(BUILD)/simd/neon_dotprod.o: private FLAGS += -march=armv8.2-a+dotprod
 endif
 
 # oneDNN is loaded when it is asked for (ops/onednn.h): the build wants its header, of version 2, and no library.
@@ -58,7 +72,7 @@ ifndef ONEDNN
 ONEDNN  := $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\n' | $(CC) -E -x c - >/dev/null 2>&1 \
              && echo yes || echo no)
 endif
-FLAGS_OF_onednn := $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
+$(BUILD)/ops/onednn.o: private FLAGS += $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
 
 LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
@@ -76,30 +90,27 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
-## make check           before a commit: a minute of the tests, installs nothing
-## make test            the tests, about twelve minutes on two cores; make test-all: the full products as well
+## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
+## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
+## make test-all        make test, tsan, coverage and fuzz, and the full products of settings
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu
 ## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
-## make mistakes        named mistakes, each switched on: does the test that must notice it?
+## make mistakes        named mistakes, each made in a copy of the tree: does the test that must notice it? ONLY="NAME NAME": these alone
+## make tsan            data races: sessions, drafts and batches in many threads under ThreadSanitizer
+## make coverage        the lines and branches of engine/, ops/ and simd/ that the tests reach, and a list of the lines that none does
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits
-## make fuzz            time-boxed fuzzing of what parses files
+## make fuzz            time-boxed fuzzing of what parses files; make fuzz-guided: guided by coverage (clang), GUIDED_SECONDS for each
 ## make docs            are the documents true? names, links, the commands of the tour
 ## make layers          who includes and calls whom, against tools/scripts/layers.table
 ## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
-flags = $(BASE) $(CFLAGS) $(if $(filter simd/%,$<),$(if $(filter simd/scalar.c,$<),,$(VECTORS))) $(if $(filter simd/avx2%,$<),$(FLAGS_OF_avx2)) $(if $(filter simd/avx512%,$<),$(FLAGS_OF_avx512)) \
-        $(if $(filter simd/avx512_bf16.c,$<),$(FLAGS_OF_avx512_bf16)) $(if $(filter simd/avx512_vnni%,$<),$(FLAGS_OF_avx512_vnni)) \
-        $(if $(filter simd/neon_dotprod.c,$<),$(FLAGS_OF_neon_dotprod)) \
-        $(if $(filter $(CALLS_FMA),$<),$(FLAGS_OF_fma)) \
-        $(if $(filter ops/onednn.c,$<),$(FLAGS_OF_onednn)) $(if $(filter tools/cli/line.c,$<),$(FLAGS_OF_line))
-
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
-	$(Q)$(CC) $(flags) -c -o $@ $<
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(call library_flags,$<) $(FLAGS) -c -o $@ $<
 
 # built again when the answer changes
 ifneq ($(shell cat $(BUILD)/onednn.found 2>/dev/null),$(ONEDNN))

@@ -6,7 +6,11 @@
  *
  * The promise: for the same checkpoint, prompt, precision, sampling options and seed, the logits that chose each token
  * have the same bits whatever the draft method, draft length, number of sequences in a pass, prefill chunk, thread
- * count and instruction set. */
+ * count and instruction set.
+ *
+ * Stack. A function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the calling thread's
+ * stack, callbacks not counted. A function that opens, loads or saves something, or renders a template, needs 1 MB, and so do
+ * passes by oneDNN and libraries built with a sanitizer or without optimisation. */
 #ifndef VERBATIM_H
 #define VERBATIM_H
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ops/linear.h"
-#include "ops/mistake.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 
@@ -80,8 +79,9 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
 /* ---- queries ---- */
 
 /* q_abs of one head for every query */
-static void absorb(struct attention_pass *p, size_t h, float *query, size_t ldy)
+static void absorb(struct attention_pass *p, size_t h, int thread, float *query, size_t ldy)
 {
+    void *scratch = op_kernel_scratch(p->cx, thread);
     const struct attention *a = p->a;
     size_t first = h * a->uk_stride, ldq = a->heads * (a->nope + a->rope), ldr = a->heads * a->nope;
     const float *q = p->q + h * (a->nope + a->rope);
@@ -93,17 +93,17 @@ static void absorb(struct attention_pass *p, size_t h, float *query, size_t ldy)
             struct op_packed row = {.K = a->nope, .rows[OP_GROUPS] = (char *)(rows + s * a->heads * groups)};
             op_pack_part(p->cx, &row, 0, q + s * ldq, 0, a->nope);
         }
-        op_multiply(p->cx, query, ldy, &w_uk, 0, a->latent, rows, ldr, p->S);
+        op_multiply(p->cx, thread, query, ldy, &w_uk, 0, a->latent, rows, ldr, p->S);
         return;
     }
     struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
-    if (p->cx->bf16 && !MISTAKE(query_not_rounded)) {
+    if (p->cx->bf16) {
         float *rounded = p->q_nope + h * a->nope;
         for (size_t s = 0; s < p->S; s++)
             op_round_x(rounded + s * ldr, q + s * ldq, a->nope);
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, ldr, p->S);
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, ldr, p->S, scratch);
     } else {
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S);
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S, scratch);
     }
 }
 
@@ -115,8 +115,7 @@ static void absorb_head(void *arg, size_t h, int thread)
     size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
     const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
     float *query = p->query + h * width;
-    (void)thread;
-    absorb(p, h, query, ldy);
+    absorb(p, h, thread, query, ldy);
     for (size_t s = 0; s < p->S; s++) {
         memcpy(query + s * ldy + a->latent, q_rope + s * ldq, a->rope * sizeof *q_rope);
         p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
@@ -192,18 +191,20 @@ static struct weight_view scores_of_block(const struct attention_pass *p, int th
     size_t pairs = g->queries * g->heads;
     struct weight_view rows = cache_rows(p, thread, longest_of(p, g), j, n, 0, p->row);
     float *score = p->score + pair * p->ld + j;
-    p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs);
+    p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs,
+                                op_kernel_scratch(p->cx, thread));
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->scale(score + i * p->ld, p->a->scale, n);
     return rows;
 }
 
 /* o_b of pairs [pair, pair + pairs), n tokens of a block: columns [c0, c0 + columns) of them */
-static void sum_values(const struct attention_pass *p, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
+static void sum_values(const struct attention_pass *p, int thread, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
                        size_t block, size_t columns)
 {
     rows->rows = n;
-    p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld, pairs);
+    p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld, pairs,
+                                  op_kernel_scratch(p->cx, thread));
 }
 
 /* Queries from q on, of a group, that see as many tokens of the block at j as the first of them: *n. */
@@ -217,13 +218,13 @@ static size_t see_the_same(const struct attention_pass *p, const struct attentio
 }
 
 /* o_b of a group that is kept, all columns */
-static void keep_values(const struct attention_pass *p, const struct attention_group *g, size_t block, struct weight_view *rows)
+static void keep_values(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block, struct weight_view *rows)
 {
     for (size_t q = 0, same, n; q < g->queries; q += same) {
         size_t pair = first_pair(p, g) + q * g->heads;
         same = see_the_same(p, g, q, block * ATTENTION_BLOCK, &n);
         if (n)
-            sum_values(p, p->values + (pair * p->blocks + block) * packed_latent(p->a), p->blocks * packed_latent(p->a), rows, n,
+            sum_values(p, thread, p->values + (pair * p->blocks + block) * packed_latent(p->a), p->blocks * packed_latent(p->a), rows, n,
                        pair, same * g->heads, block, packed_latent(p->a));
     }
 }
@@ -244,7 +245,7 @@ static void score_block(void *arg, size_t task, int thread)
             p->m[at] = p->cx->k->softmax_block(score, score, n, &p->l[at]);
     }
     if (p->values)
-        keep_values(p, g, block, &rows);
+        keep_values(p, thread, g, block, &rows);
 }
 
 /* M, e_b and L of some queries */
@@ -296,7 +297,7 @@ static void add_blocks(const struct attention_pass *p, int thread, const struct 
             same = see_the_same(p, g, q, j, &n);
             if (!n)
                 continue;
-            sum_values(p, o_b[0], COLUMNS, &rows, n, pair, same * g->heads, block, columns);
+            sum_values(p, thread, o_b[0], COLUMNS, &rows, n, pair, same * g->heads, block, columns);
             add_values(p, o_b[0], COLUMNS, pair, same * g->heads, block, c0, columns);
         }
     }
@@ -338,8 +339,7 @@ static void value_head(void *arg, size_t h, int thread)
     struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, a->value);
     enum op_form form = op_form(p->cx, &w_uv);
     const void *o = form == OP_F32 ? (const void *)(p->latent + h * packed_latent(a)) : op_packed_row(&p->o, form, h);
-    (void)thread;
-    op_multiply(p->cx, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
+    op_multiply(p->cx, thread, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
 }
 
 /* ---- telling ---- */

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "ops/mistake.h"
 #include "ops/onednn.h"
 
 size_t op_packed_bytes(int form, size_t K)
@@ -41,15 +40,6 @@ struct op_packed op_packed_from(const struct op_packed *p, size_t s)
 
 size_t op_linear_scratch(size_t S, size_t K) { return op_packed_scratch(S, K); }
 
-/* Mistakes of kernels, made where they can be switched on. */
-static void spoil(struct quantised_group *x, size_t n)
-{
-    for (size_t i = 0; i < n && MISTAKE(minimum_added); i++)
-        x[i].sum = -x[i].sum;
-    for (size_t i = 0; i < n && MISTAKE(offset_forgotten); i++)
-        x[i].offset8 = x[i].offset128 = 0;
-}
-
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n)
 {
     float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
@@ -66,10 +56,8 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
         cx->k->pack(packed, x + k, some);
         if (narrow)
             cx->k->narrow(narrow + k0 + k, packed, some);
-        if (groups) {
+        if (groups)
             cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
-            spoil(groups + (k0 + k) / QUANTISED_GROUP, some / QUANTISED_GROUP);
-        }
     }
 }
 
@@ -93,13 +81,14 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
     op_each_row(cx, S, (double)p->K, pack_rows, &packing);
 }
 
-void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S)
 {
+    void *scratch = op_kernel_scratch(cx, thread);
     switch (op_form(cx, w)) {
-    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S); break;
-    case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S); break;
-    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S);
+    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
+    case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
+    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S, scratch);
     }
 }
 
@@ -119,12 +108,12 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
     if (cx->onednn)
         by_onednn(cx->onednn[thread], cx->bf16 ? ONEDNN_BF16 : ONEDNN_F32, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
     else
-        op_multiply(cx, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
+        op_multiply(cx, thread, y, ldy, w, n0, n1, rows, packed_length(x->K), S);
 }
 
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
-    unsigned char unknown = MISTAKE(tiny_weight_forgotten) ? MAGNITUDES_TINY : MAGNITUDES_UNKNOWN;
+    unsigned char unknown = MAGNITUDES_UNKNOWN;
     if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
@@ -194,7 +183,7 @@ void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
     struct op_ctx exact = *cx;
-    exact.bf16 = MISTAKE(router_rounded) && cx->bf16 && w->type == WEIGHT_BF16;
+    exact.bf16 = 0;
     exact.onednn = NULL;
     op_linear(&exact, y, x, w, S);
 }

@@ -62,7 +62,7 @@ void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed 
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                         size_t n1, const struct op_packed *x, size_t S);
 /* The same by the kernels, of rows in the form that W wants. ldp: numbers from one packed row to the next. */
-void op_multiply(const struct op_ctx *cx, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S);
 
 /* After all rows of W have gone through op_multiply: what precision bf16 has learnt of their magnitudes holds. */

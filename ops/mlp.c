@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "ops/linear.h"
-#include "ops/mistake.h"
 
 /* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the rows
  * of one expert. */
@@ -196,12 +195,11 @@ static void combine(void *arg, size_t first, size_t count)
     for (size_t s = first; s < first + count; s++) {
         float *y = p->y + s * d;
         const float *shared = p->w->shared ? p->shared + s * d : NULL;
-        int early = MISTAKE(one_row_in_another_order) && count == 1 && shared;
         for (size_t j = 0; j < d; j++)
-            y[j] = early ? shared[j] : 0.0f;
+            y[j] = 0.0f;
         for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
             p->cx->k->axpy(y, p->weight[i], p->out + (size_t)p->place[i] * d, d);
-        if (shared && !early)
+        if (shared)
             p->cx->k->axpy(y, 1.0f, shared, d); /* one rounding, as of a sum */
     }
 }

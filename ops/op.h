@@ -34,6 +34,7 @@ struct op_ctx {
     struct onednn *const *onednn; /* NULL; else one for each thread, and linear layers are theirs instead of the kernels': every
                                     W is BF16 (bf16 is set then) or F32. For prompts; those are not the contract's bits */
     char *scratch;               /* 64-byte aligned */
+    char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody */
     const struct placement *placement; /* NULL: threads run where the kernel likes, and take tasks as they come;
@@ -46,6 +47,12 @@ static inline size_t op_scratch_bytes(size_t floats) { return (floats * sizeof(f
 float *op_take(struct op_ctx *cx, size_t floats);
 static inline size_t op_mark(const struct op_ctx *cx) { return cx->scratch_used; }
 static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = mark; }
+
+/* What a kernel that thread `thread` calls works in. */
+static inline void *op_kernel_scratch(const struct op_ctx *cx, int thread)
+{
+    return cx->kernel_scratch + (size_t)thread * KERNEL_SCRATCH;
+}
 
 /* Calls work(arg, task, thread) for every task in [0, tasks), on at most cx->threads threads (thread < cx->threads).
  * Workers enter the default floating-point environment; the caller's own thread is in it already, since every entry

@@ -1,5 +1,4 @@
 #include "ops/quantise.h"
-#include "ops/mistake.h"
 #include "ops/round.h"
 
 #include "simd/decode.h"
@@ -64,7 +63,7 @@ static int block_q8_0(unsigned char *block, const float *w)
         return -1;
     float d = bits_to_f32(m) / 127.0f, id = inverse(d);
     for (int i = 0; i < QUANTISE_BLOCK; i++)
-        block[2 + i] = (unsigned char)(MISTAKE(codes_to_even) ? (int)rintf(w[i] * id) : round_away(w[i] * id));
+        block[2 + i] = (unsigned char)round_away(w[i] * id);
     return store_scale(block, d);
 }
 
@@ -82,8 +81,7 @@ static int block_q4_0(unsigned char *block, const float *w)
         return -1;
     while ((f32_to_bits(w[first]) & 0x7fffffff) != m)
         first++;
-    float w_m = MISTAKE(scale_without_sign) ? fabsf(w[first]) : w[first];
-    float d = (m ? w_m : 0.0f) / -8.0f, id = inverse(d); /* of zeros, whatever their signs, -0, as in ggml */
+    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* of zeros, whatever their signs, -0, as in ggml */
     for (int i = 0; i < QUANTISE_BLOCK / 2; i++)
         block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTISE_BLOCK / 2 + i], id) << 4);
     return store_scale(block, d);

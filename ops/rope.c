@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <math.h>
 
-#include "ops/mistake.h"
-
 double rope_mscale(double factor, double scale) { return factor <= 1.0 ? 1.0 : 0.1 * scale * kernel_log(factor) + 1.0; }
 
 /* The dimension whose wave turns `rotations` times over the original context. */
@@ -24,7 +22,7 @@ static void yarn_ramp(double *ramp, size_t pairs, double dim, double theta, cons
         high += 0.001;
     for (size_t i = 0; i < pairs; i++) {
         double x = ((double)i - low) / (high - low);
-        ramp[i] = MISTAKE(yarn_without_ramp) ? 1.0 : x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
+        ramp[i] = x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
     }
 }
 
@@ -37,7 +35,7 @@ void rope_init(struct rope *rope, size_t dim, int interleave, double theta, cons
 {
     assert(dim % 2 == 0 && dim <= ROPE_MAX_DIM);
     rope->dim = dim;
-    rope->interleave = MISTAKE(rope_in_halves) ? 0 : interleave;
+    rope->interleave = interleave;
     rope->f32_angles = 0;
     rope->attention_factor = yarn ? yarn_attention_factor(yarn) : 1.0;
     for (size_t i = 0; i < dim / 2; i++)

@@ -2,7 +2,6 @@
 
 #include <math.h>
 
-#include "ops/mistake.h"
 #include "ops/round.h"
 
 #define SOFTMAX_BLOCK 256
@@ -51,7 +50,7 @@ static void softmax(const struct op_ctx *cx, float *s, const float *logits, size
 enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED }; /* what may still happen to an expert or a group */
 
 /* the best of those that are open, by the order above; it becomes elected */
-static size_t elect(const float *scores, int32_t *state, size_t n)
+static void elect(const float *scores, int32_t *state, size_t n)
 {
     size_t best = NONE;
     float best_score = 0.0f;
@@ -61,7 +60,6 @@ static size_t elect(const float *scores, int32_t *state, size_t n)
             best = e, best_score = score;
     }
     state[best] = ELECTED;
-    return best;
 }
 
 static float group_score(const float *choice, size_t n, int sum_of_two)
@@ -80,13 +78,13 @@ static void close_groups(const struct router *r, const float *choice, int32_t *s
 {
     size_t size = r->experts / r->groups;
     for (size_t g = 0; g < r->groups; g++) {
-        scores[g] = group_score(choice + g * size, size, MISTAKE(group_best_not_two) ? 0 : r->group_sum_of_two);
+        scores[g] = group_score(choice + g * size, size, r->group_sum_of_two);
         group[g] = OPEN;
     }
     for (size_t i = 0; i < r->chosen_groups; i++)
         elect(scores, group, r->groups);
     for (size_t e = 0; e < r->experts; e++)
-        state[e] = group[e / size] == ELECTED ? OPEN : r->mask_with_zero || MISTAKE(group_mask_zero) ? OPEN_AS_ZERO : CLOSED;
+        state[e] = group[e / size] == ELECTED ? OPEN : r->mask_with_zero ? OPEN_AS_ZERO : CLOSED;
 }
 
 static float normaliser(const struct router *r, float sum)
@@ -149,20 +147,15 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
         for (size_t e = 0; e < E; e++) {
             choice[e] = r->bias ? s[e] + r->bias[e] : s[e]; /* the bias elects experts; weights stay unbiased */
             state[e] = OPEN;
-            if (MISTAKE(bias_before_sigmoid) && r->bias)
-                choice[e] = 1.0f / (1.0f + kernel_expf(-(logits[e] + r->bias[e])));
         }
-        if (r->grouped && r->chosen_groups < r->groups && !MISTAKE(groups_ignored))
+        if (r->grouped && r->chosen_groups < r->groups)
             close_groups(r, choice, state, few, group);
-        for (size_t i = 0; i < r->chosen; i++) {
-            size_t e = elect(choice, state, E);
-            if (MISTAKE(expert_order))
-                expert[i] = (int32_t)e;
-        }
-        for (size_t e = 0, i = 0; !MISTAKE(expert_order) && e < E; e++)
+        for (size_t i = 0; i < r->chosen; i++)
+            elect(choice, state, E);
+        for (size_t e = 0, i = 0; e < E; e++)
             if (state[e] == ELECTED)
                 expert[i++] = (int32_t)e;
-        weigh(weight, expert, MISTAKE(bias_in_weights) ? choice : s, r);
+        weigh(weight, expert, s, r);
         if (cx->probe)
             show(cx->probe, row, r, s, choice, few, group, expert, weight);
     }

@@ -63,6 +63,6 @@ extern const struct vector_loops loops_avx2;
 
 /* avx2_quantised.c */
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T);
+                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

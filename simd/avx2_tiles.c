@@ -1,18 +1,15 @@
-/* simd/avx2_tiles.c -- the tile of four rows by up to three tokens, the strip of 64 columns, and the decoders.
+/* simd/avx2_tiles.c -- the tile of four rows by up to four tokens, the strip of 64 columns, and the decoders.
  *
- * Sixteen registers hold eight to twelve accumulators with what feeds them: one token with both halves of its sums, or
- * two or three tokens with one half, and then the block again (from L1) for the other half. Lanes never meet before the
- * fold, so the order of the halves is free. */
+ * Sixteen registers hold eight sums with what feeds them: four rows by one token with both halves of their sums; four rows by
+ * two tokens, or two rows by three or four, with one half, and then the block again (from L1) for the other half. Lanes never
+ * meet before the fold, so the order of the halves is free. Each word of BF16 weights is loaded once for its odd and its even
+ * element, and x once for two rows: with twelve sums (four rows by three tokens) some of them lived on the stack. */
 #include "simd/avx2.h"
 
 #define TOKENS 4
-#define in_register(v) __asm__("" : "+x"(v))
-#ifdef REGS
-#define IN_REG in_register(odd); in_register(even);
-#else
-#define IN_REG
-#endif
 
+/* x for two rows; volatile: else the compiler keeps it for four, and sums on the stack instead */
+#define in_register(v) __asm__ volatile("" : "+x"(v))
 /* the odd and the even weights of one half of a chunk; of BF16 both from one load */
 struct weights {
     __m256 odd, even;
@@ -47,37 +44,43 @@ ALWAYS_INLINE __m128 fold_rows(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
 
-/* the first `count` of four numbers to places in y */
+/* the first `count` of four sums to their places */
 ALWAYS_INLINE void put_sums(float *y, const size_t place[4], int count, __m128 sums, int first)
 {
-    float s[4];
-    _mm_storeu_ps(s, sums);
-    UNROLL
-    for (int i = 0; i < count; i++)
-        put_sum(y + place[i], s[i], first);
+    float s[4] = {_mm_cvtss_f32(sums), _mm_cvtss_f32(_mm_permute_ps(sums, 1)), _mm_cvtss_f32(_mm_permute_ps(sums, 2)),
+                  _mm_cvtss_f32(_mm_permute_ps(sums, 3))};
+    if (first) {
+        UNROLL
+        for (int n = 0; n < count; n++)
+            y[place[n]] = s[n];
+    } else {
+        UNROLL
+        for (int n = 0; n < count; n++)
+            y[place[n]] = y[place[n]] + s[n];
+    }
 }
 
-/* Four rows by one token, both halves of their sums: what memory or the decoding of weights bounds. */
+/* Four rows by one token, both halves of their sums. */
 ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p, size_t i)
 {
-    const size_t size = source == FROM_BF16 ? 64 : 128, at = i * p->w_next;
+    const size_t size = source == FROM_BF16 ? 64 : 128;
     const char *w[TILE_ROWS];
     const float *x = p->x;
     __m256 a[TILE_ROWS][2], sum[TILE_ROWS];
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++) {
-        w[r] = (const char *)p->w[r] + at;
+        w[r] = (const char *)p->w[r] + i * p->w_next;
         a[r][0] = a[r][1] = _mm256_setzero_ps();
     }
     for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
         UNROLL
-        for (int half = 0; half < 2; half++) {
+        for (size_t half = 0; half < 2; half++) {
             __m256 odd = _mm256_loadu_ps(x + 8 * half), even = _mm256_loadu_ps(x + 16 + 8 * half);
             in_register(odd);
             in_register(even);
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++) {
-                struct weights h = weights_of(source, w[r], (size_t)half);
+                struct weights h = weights_of(source, w[r], half);
                 a[r][half] = _mm256_fmadd_ps(h.odd, odd, a[r][half]);
                 a[r][half] = _mm256_fmadd_ps(h.even, even, a[r][half]);
             }
@@ -91,70 +94,87 @@ ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p, size
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
         sum[r] = _mm256_add_ps(a[r][0], a[r][1]);
-    put_sums(p->y + i * p->y_next, (size_t[]){0, p->y_row, 2 * p->y_row, 3 * p->y_row}, 4, fold_rows(sum[0], sum[1], sum[2], sum[3]),
-             p->first);
+    put_sums(p->y + i * p->y_next, (size_t[]){0, p->y_row, 2 * p->y_row, 3 * p->y_row}, 4,
+             fold_rows(sum[0], sum[1], sum[2], sum[3]), p->first);
 }
 
-/* a[r][t] = half the sums of two rows by T tokens */
-ALWAYS_INLINE void half_of_pair(enum tile_source source, int T, __m256 a[2][TOKENS], const char *w0, const char *w1,
-                                const struct tile *p, size_t half)
+/* a[j][t] = one half of the sums of R rows by T tokens. */
+ALWAYS_INLINE void half_of_sums(enum tile_source source, int R, int T, __m256 a[TILE_ROWS][TOKENS], const struct tile *p,
+                                size_t i, int r, size_t half)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx, prefetch = p->prefetch;
+    const char *w[TILE_ROWS];
     const float *x = p->x + 8 * half;
     UNROLL
-    for (int t = 0; t < T; t++)
-        a[0][t] = a[1][t] = _mm256_setzero_ps();
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK, w0 += size, w1 += size) {
-        struct weights h0 = weights_of(source, w0, half), h1 = weights_of(source, w1, half);
+    for (int j = 0; j < R; j++) {
+        w[j] = (const char *)p->w[r + j] + i * p->w_next;
         UNROLL
-        for (int t = 0; t < T; t++) {
-            __m256 odd = _mm256_loadu_ps(x + (size_t)t * ldx), even = _mm256_loadu_ps(x + (size_t)t * ldx + 16);
-            IN_REG
-            a[0][t] = _mm256_fmadd_ps(h0.odd, odd, a[0][t]);
-            a[1][t] = _mm256_fmadd_ps(h1.odd, odd, a[1][t]);
-            a[0][t] = _mm256_fmadd_ps(h0.even, even, a[0][t]);
-            a[1][t] = _mm256_fmadd_ps(h1.even, even, a[1][t]);
+        for (int t = 0; t < T; t++)
+            a[j][t] = _mm256_setzero_ps();
+    }
+    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
+        UNROLL
+        for (int j = 0; j < R; j += 2) {
+            struct weights h0 = weights_of(source, w[j], half), h1 = weights_of(source, w[j + 1], half);
+            UNROLL
+            for (int t = 0; t < T; t++) {
+                __m256 u = _mm256_loadu_ps(x + (size_t)t * ldx);
+                in_register(u);
+                a[j][t] = _mm256_fmadd_ps(h0.odd, u, a[j][t]);
+                a[j + 1][t] = _mm256_fmadd_ps(h1.odd, u, a[j + 1][t]);
+            }
+            UNROLL
+            for (int t = 0; t < T; t++) {
+                __m256 u = _mm256_loadu_ps(x + (size_t)t * ldx + 16);
+                in_register(u);
+                a[j][t] = _mm256_fmadd_ps(h0.even, u, a[j][t]);
+                a[j + 1][t] = _mm256_fmadd_ps(h1.even, u, a[j + 1][t]);
+            }
         }
-        if (half == 0) { /* the second time they are there */
-            prefetch_weights(source, w0, prefetch);
-            prefetch_weights(source, w1, prefetch);
+        UNROLL
+        for (int j = 0; j < R; j++) {
+            if (half == 0) /* the second time they are there */
+                prefetch_weights(source, w[j], prefetch);
+            w[j] += size;
         }
     }
 }
 
-/* Two rows by up to four tokens, one half of their sums and then the other: eight sums, and each word of weights is
- * loaded once for its odd and its even element. */
-ALWAYS_INLINE void pair_of_rows(enum tile_source source, int T, const struct tile *p, size_t i, int r)
+/* Rows r .. r + R of tile i by T tokens, one half of their sums after the other. */
+ALWAYS_INLINE void some_tokens(enum tile_source source, int R, int T, const struct tile *p, size_t i, int r)
 {
-    const char *w0 = (const char *)p->w[r] + i * p->w_next, *w1 = (const char *)p->w[r + 1] + i * p->w_next;
     float *y = p->y + i * p->y_next + (size_t)r * p->y_row;
     size_t ldy = p->ldy, row = p->y_row;
-    __m256 a[2][TOKENS], b[2][TOKENS];
-    half_of_pair(source, T, a, w0, w1, p, 0);
-    half_of_pair(source, T, b, w0, w1, p, 1);
+    __m256 a[TILE_ROWS][TOKENS], b[TILE_ROWS][TOKENS];
+    half_of_sums(source, R, T, a, p, i, r, 0);
+    half_of_sums(source, R, T, b, p, i, r, 1);
     UNROLL
-    for (int t = 0; t < T; t++) {
-        a[0][t] = _mm256_add_ps(a[0][t], b[0][t]);
-        a[1][t] = _mm256_add_ps(a[1][t], b[1][t]);
-    }
-    if (T == 2) {
-        put_sums(y, (size_t[]){0, ldy, row, row + ldy}, 4, fold_rows(a[0][0], a[0][1], a[1][0], a[1][1]), p->first);
+    for (int j = 0; j < R; j++)
+        UNROLL
+        for (int t = 0; t < T; t++)
+            a[j][t] = _mm256_add_ps(a[j][t], b[j][t]);
+    if (R == 4) {
+        UNROLL
+        for (int t = 0; t < T; t++)
+            put_sums(y + (size_t)t * ldy, (size_t[]){0, row, 2 * row, 3 * row}, 4, fold_rows(a[0][t], a[1][t], a[2][t], a[3][t]), p->first);
         return;
     }
     UNROLL
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < R; j++)
         put_sums(y + (size_t)j * row, (size_t[]){0, ldy, 2 * ldy, 3 * ldy}, T, fold_rows(a[j][0], a[j][1], a[j][2], a[j][T - 1]), p->first);
 }
 
 ALWAYS_INLINE void tiles_of(enum tile_source source, int T, const struct tile *p)
 {
     for (size_t i = 0; i < p->count; i++)
-        if (T == 1)
+        if (T == 1) {
             one_token(source, p, i);
-        else
-            UNROLL
-            for (int r = 0; r < TILE_ROWS; r += 2)
-                pair_of_rows(source, T, p, i, r);
+        } else if (T == 2) {
+            some_tokens(source, 4, T, p, i, 0);
+        } else {
+            some_tokens(source, 2, T, p, i, 0);
+            some_tokens(source, 2, T, p, i, 2);
+        }
 }
 
 ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)

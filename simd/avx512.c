@@ -6,21 +6,21 @@
 __m512 Sleef_finz_expf16_u10avx512f(__m512);
 
 static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
-                   size_t T)
+                   size_t T, void *scratch)
 {
-    tiled_matmul(&loops_avx512, y, ldy, w, n0, n1, x, ldx, T);
+    tiled_matmul(&loops_avx512, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
-                     size_t ldx, size_t T)
+                     size_t ldx, size_t T, void *scratch)
 {
-    tiled_fma_rows(&loops_avx512, y, ldy, w, c0, c1, x, ldx, T);
+    tiled_fma_rows(&loops_avx512, y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                        size_t ldx, size_t T)
+                        size_t ldx, size_t T, void *scratch)
 {
-    tiled_matmul_bf16(&loops_avx512, y, ldy, w, n0, n1, x, ldx, T);
+    tiled_matmul_bf16(&loops_avx512, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
 static void pack(float *packed, const float *x, size_t K) { loops_avx512.pack(packed, x, K); }

@@ -130,11 +130,11 @@ extern const struct vector_loops loops_avx512;
 
 /* For CPUs with AVX512-BF16: avx512_bf16.c. */
 void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                              size_t ldx, size_t T);
+                              size_t ldx, size_t T, void *scratch);
 /* For CPUs with VNNI: avx512_vnni.c; without, those of AVX2. */
 void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T);
+                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T);
+                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

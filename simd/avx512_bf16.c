@@ -82,7 +82,7 @@ static int has_tiny(const struct weight_view *w, size_t n0, size_t n1)
 }
 
 void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                              size_t ldx, size_t T)
+                              size_t ldx, size_t T, void *scratch)
 {
     struct vector_loops loops = loops_avx512;
     int known = w->magnitudes ? __atomic_load_n(w->magnitudes, __ATOMIC_RELAXED) : MAGNITUDES_UNKNOWN;
@@ -93,5 +93,5 @@ void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w,
     }
     if (known != MAGNITUDES_TINY)
         loops.tile_bf16 = tile_bf16;
-    tiled_matmul_bf16(&loops, y, ldy, w, n0, n1, x, ldx, T);
+    tiled_matmul_bf16(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

@@ -84,31 +84,38 @@ struct quantised_group {
     int8_t q[32];
 };
 
+/* What a kernel works in besides its operands, in bytes: decoded weights, widened vectors. Each thread has its own, 64-byte
+ * aligned; nothing in it lasts from one call to the next. It is not on the stack, which may be small (engine/verbatim.h). */
+#define KERNEL_SCRATCH ((size_t)336 << 10)
+
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
     const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; "dotprod"; else NULL */
+    int learns_magnitudes; /* whether matmul_bf16 does */
+
+    /* From here on functions only. No table leaves one out: an instruction set without a version of its own has that of the
+     * next lower table, or the scalar one. checkasm sees to it. */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
-     * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n). */
+     * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n).
+     * scratch, here and below: KERNEL_SCRATCH bytes. */
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                                 const float *x, size_t ldx, size_t T);
+                                 const float *x, size_t ldx, size_t T, void *scratch);
 
     /* The same in precision bf16, of BF16 weights: x holds bf16 in natural order, as narrow writes it; ldx counts them.
      * With learns_magnitudes it looks at w->magnitudes, and writes MAGNITUDES_TINY when rows [n0, n1) are the first to show it;
      * who has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                        size_t ldx, size_t T);
-
-    int learns_magnitudes;
+                        size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   of quantised weights (rule 2). x: T rows of groups, ldx groups apart. */
     void (*matmul_quantised)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T);
+                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
      * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
     void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
-                                   const float *x, size_t ldx, size_t T);
+                                   const float *x, size_t ldx, size_t T, void *scratch);
 
     /* dot of two natural vectors (rule 1). */
     float (*dot)(const float *a, const float *b, size_t K);

@@ -60,8 +60,8 @@ extern const struct vector_loops loops_neon;
 
 /* neon_quantised.c; for CPUs with dot products neon_dotprod.c */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T);
+                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void neon_dotprod_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                                   const struct quantised_group *x, size_t ldx, size_t T);
+                                   const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

@@ -5,6 +5,8 @@
 
 #define PREFETCH 512 /* bytes ahead in a panel */
 
+_Static_assert(MANY_PANELS * sizeof(struct open_panel) <= KERNEL_SCRATCH, "kernels.h promises too little");
+
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 struct quantised_product {
@@ -105,11 +107,11 @@ static enum panel_kind kind_of(const struct weight_view *w)
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T)
+                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
     struct quantised_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w)};
     size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
-    struct open_panel opened[MANY_PANELS];
+    struct open_panel *opened = scratch; /* MANY_PANELS */
     if (w->cols == 0) {
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)

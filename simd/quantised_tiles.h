@@ -57,7 +57,7 @@ static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], const struct
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T);
+                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
 void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
 void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,

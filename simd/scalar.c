@@ -67,24 +67,27 @@ static float dot_row(const struct weight_view *w, size_t i, const float *x, cons
 }
 
 static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
-                   size_t T)
+                   size_t T, void *scratch)
 {
+    (void)scratch;
     for (size_t t = 0; t < T; t++)
         for (size_t n = n0; n < n1; n++)
             y[t * ldy + n] = dot_row(w, n, x + t * ldx, NULL);
 }
 
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
-                        size_t ldx, size_t T)
+                        size_t ldx, size_t T, void *scratch)
 {
+    (void)scratch;
     for (size_t t = 0; t < T; t++)
         for (size_t n = n0; n < n1; n++)
             y[t * ldy + n] = dot_row(w, n, NULL, x + t * ldx);
 }
 
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
-                     size_t ldx, size_t T)
+                     size_t ldx, size_t T, void *scratch)
 {
+    (void)scratch;
     for (size_t t = 0; t < T; t++)
         for (size_t c = c0; c < c1; c++)
             y[t * ldy + c] = 0.0f;
@@ -143,8 +146,9 @@ static float dot_quantised(const struct weight_view *w, size_t n, const struct q
 }
 
 static void matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T)
+                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
+    (void)scratch;
     for (size_t t = 0; t < T; t++)
         for (size_t n = n0; n < n1; n++)
             y[t * ldy + n] = dot_quantised(w, n, x + t * ldx);

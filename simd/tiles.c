@@ -9,10 +9,19 @@
 
 #define FEW_TOKENS 12    /* up to here a tile's weights stay in L1 while all tokens pass */
 #define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
-#define DECODED_ROWS 32    /* rows of decoded weights: 128 KB of stack */
+#define DECODED_ROWS 32  /* rows of decoded weights: 128 KB */
 #define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
 #define PREFETCH 512     /* bytes ahead in a stream of weights */
-#define WIDE_FLOATS 32768 /* of narrow vectors, widened: 128 KB of stack */
+#define WIDE_FLOATS 32768 /* of narrow vectors, widened: 128 KB */
+
+/* The memory that a caller gives (KERNEL_SCRATCH). */
+struct work {
+    float panel[DECODED_ROWS][DOT_BLOCK]; /* rows decoded and packed */
+    float copy[TILE_TOKENS][DOT_BLOCK];   /* the tokens of a tile, where they cannot be read in place */
+    float tail[FEW_TOKENS][DOT_BLOCK];    /* x's last block, where it is cut short */
+    float wide[WIDE_FLOATS];              /* narrow vectors, widened */
+};
+_Static_assert(sizeof(struct work) <= KERNEL_SCRATCH, "kernels.h promises too little");
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -78,6 +87,7 @@ struct product {
     const uint16_t *narrow;   /* or narrow ones */
     int many;                 /* more than FEW_TOKENS */
     int decoded;              /* weights go through a panel of packed f32 */
+    struct work *work;
     float (*tail)[DOT_BLOCK]; /* x's last block, copied once for all rows; NULL: copied where it is needed */
 };
 
@@ -103,11 +113,11 @@ static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t 
             memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
 }
 
-/* Tokens t..t+T of the block at k, `length` numbers, for a tile: in place where they can be read so, else in copy. */
-static void set_tokens(const struct product *p, struct tile *tile, size_t t, size_t T, size_t k, size_t length,
-                       float (*copy)[DOT_BLOCK])
+/* Tokens t..t+T of the block at k, `length` numbers, for a tile: in place where they can be read so, else in a copy. */
+static void set_tokens(const struct product *p, struct tile *tile, size_t t, size_t T, size_t k, size_t length)
 {
     const struct vector_loops *v = p->v;
+    float (*copy)[DOT_BLOCK] = p->work->copy;
     tile->ldx = p->ldx;
     tile->step = DOT_CHUNK;
     tile->narrow = NULL;
@@ -121,8 +131,9 @@ static void set_tokens(const struct product *p, struct tile *tile, size_t t, siz
         }
         return;
     }
-    tile->x = p->x + t * p->ldx + k;
-    if (p->narrow) {
+    if (!p->narrow) {
+        tile->x = p->x + t * p->ldx + k;
+    } else {
         for (size_t i = 0; i < T; i++)
             v->decode(copy[i], WEIGHT_BF16, p->narrow + (t + i) * p->ldx + k, tile->chunks, 1.0f, 1);
         tile->x = copy[0];
@@ -192,10 +203,10 @@ static void multiply_tiles(const struct product *p, struct tile *tile, const str
 }
 
 /* Those rows times tokens t0..t1, over the whole of K. A panel holds the rows decoded, tile by tile. */
-static void multiply_rows(const struct product *p, const struct tiles *rows, size_t t0, size_t t1, float (*panel)[DOT_BLOCK])
+static void multiply_rows(const struct product *p, const struct tiles *rows, size_t t0, size_t t1)
 {
     const struct weight_view *w = p->w;
-    float copy[TILE_TOKENS][DOT_BLOCK] __attribute__((aligned(64)));
+    float (*panel)[DOT_BLOCK] = p->work->panel;
     struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32,
                         .ldy = p->ldy, .y_row = rows->apart, .y_next = rows->next};
     size_t row_bytes = w->stride * weight_size(w->type), whole = rows->next > 1 ? rows->next * row_bytes : 0;
@@ -214,7 +225,7 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
         for (size_t t = t0, T; t < t1; t += T) {
             size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
             T = (t1 - t + tiles_left - 1) / tiles_left;
-            set_tokens(p, &tile, t, T, k, length, copy);
+            set_tokens(p, &tile, t, T, k, length);
             tile.y = p->y + t * p->ldy + rows->n;
             multiply_tiles(p, &tile, rows, t, T, t1, k);
         }
@@ -223,25 +234,25 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
 
 /* Few tokens: four streams of rows, the last the shortest; tile i takes the i-th row of each. Rows of one block go all at
  * once; longer ones, and those that are decoded, tile by tile, each read front to back. */
-static void multiply_streams(const struct product *p, size_t n0, size_t n1, size_t T, float (*panel)[DOT_BLOCK])
+static void multiply_streams(const struct product *p, size_t n0, size_t n1, size_t T)
 {
     size_t rows = n1 - n0, streams = (rows + TILE_ROWS - 1) / TILE_ROWS, at_once;
     for (size_t i = 0; i < streams; i += at_once) {
         size_t count = (rows - i + streams - 1) / streams; /* so many up to the end of the shorter streams, then one less */
         size_t alike = rows % streams > i ? rows % streams - i : streams - i;
         at_once = p->decoded || p->w->cols > DOT_BLOCK ? 1 : alike;
-        multiply_rows(p, &(struct tiles){n0 + i, at_once, 1, streams, count}, 0, T, panel);
+        multiply_rows(p, &(struct tiles){n0 + i, at_once, 1, streams, count}, 0, T);
     }
 }
 
 /* Many tokens: rows that stay in the cache while tokens t0..t1 pass. */
-static void multiply_block(const struct product *p, size_t n, size_t rows, size_t t0, size_t t1, float (*panel)[DOT_BLOCK])
+static void multiply_block(const struct product *p, size_t n, size_t rows, size_t t0, size_t t1)
 {
     size_t whole = rows / TILE_ROWS, rest = rows % TILE_ROWS;
     if (whole)
-        multiply_rows(p, &(struct tiles){n, whole, TILE_ROWS, 1, TILE_ROWS}, t0, t1, panel);
+        multiply_rows(p, &(struct tiles){n, whole, TILE_ROWS, 1, TILE_ROWS}, t0, t1);
     if (rest)
-        multiply_rows(p, &(struct tiles){n + rows - rest, 1, TILE_ROWS, 1, rest}, t0, t1, panel);
+        multiply_rows(p, &(struct tiles){n + rows - rest, 1, TILE_ROWS, 1, rest}, t0, t1);
 }
 
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
@@ -255,43 +266,41 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
             for (size_t n = n0; n < n1; n++)
                 p->y[t * p->ldy + n] = 0.0f;
     } else if (!p->many) {
-        float panel[TILE_ROWS][DOT_BLOCK], tail[FEW_TOKENS][DOT_BLOCK];
         size_t last = w->cols / DOT_BLOCK * DOT_BLOCK;
         if (!whole && p->x) {
-            copy_tokens(tail, p->x + last, p->ldx, T, w->cols - last);
-            p->tail = tail;
+            copy_tokens(p->work->tail, p->x + last, p->ldx, T, w->cols - last);
+            p->tail = p->work->tail;
         }
-        multiply_streams(p, n0, n1, T, panel);
+        multiply_streams(p, n0, n1, T);
     } else {
-        float panel[DECODED_ROWS][DOT_BLOCK];
         size_t rows = p->decoded ? DECODED_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
         for (size_t t = 0; t < T; t += tokens)
             for (size_t n = n0; n < n1; n += rows)
-                multiply_block(p, n, min_size(rows, n1 - n), t, min_size(T, t + tokens), panel);
+                multiply_block(p, n, min_size(rows, n1 - n), t, min_size(T, t + tokens));
     }
 }
 
 void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                  const float *x, size_t ldx, size_t T)
+                  const float *x, size_t ldx, size_t T, void *scratch)
 {
-    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .x = x, .ldx = ldx};
+    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .x = x, .ldx = ldx, .work = scratch};
     multiply(&p, n0, n1, T);
 }
 
-/* Without a tile for narrow vectors, few tokens are widened once for all rows when they fit the stack. */
+/* Without a tile for narrow vectors, few tokens are widened once for all rows where there is room for them. */
 void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                       size_t n1, const uint16_t *x, size_t ldx, size_t T)
+                       size_t n1, const uint16_t *x, size_t ldx, size_t T, void *scratch)
 {
-    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .narrow = x, .ldx = ldx};
+    struct product p = {.v = v, .w = w, .y = y, .ldy = ldy, .narrow = x, .ldx = ldx, .work = scratch};
     size_t K = packed_length(w->cols);
     if (v->tile_bf16 || T > FEW_TOKENS || T * K > WIDE_FLOATS) {
         multiply(&p, n0, n1, T);
         return;
     }
-    float wide[WIDE_FLOATS];
+    float *wide = p.work->wide;
     for (size_t t = 0; t < T; t++)
         v->decode(wide + t * K, WEIGHT_BF16, x + t * ldx, K / DOT_CHUNK, 1.0f, 1);
-    tiled_matmul(v, y, ldy, w, n0, n1, wide, K, T);
+    tiled_matmul(v, y, ldy, w, n0, n1, wide, K, T, scratch);
 }
 
 /* --- fma_rows --- */
@@ -301,9 +310,12 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
 #define FEW_ROWS 16    /* with few tokens: rows that are read side by side, each front to back */
 
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T)
+                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch)
 {
-    float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][STRIP];
+    struct strips {
+        float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][STRIP];
+    } *work = scratch;
+    float (*decoded)[STRIP] = work->decoded, (*cut)[STRIP] = work->cut;
     size_t pitch = w->stride * weight_size(w->type), rows = T <= v->tokens ? FEW_ROWS : STRIP_ROWS, count;
     int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32;
 

@@ -52,11 +52,11 @@ struct vector_loops {
 };
 
 void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                  const float *x, size_t ldx, size_t T);
+                  const float *x, size_t ldx, size_t T, void *scratch);
 void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                       size_t n1, const uint16_t *x, size_t ldx, size_t T);
+                       size_t n1, const uint16_t *x, size_t ldx, size_t T, void *scratch);
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T);
+                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch);
 
 /* the n < DOT_CHUNK numbers of a chunk that is cut short, +0 behind them */
 static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_t n)

@@ -15,18 +15,13 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
-# In the mistakes build (ops/mistake.h) every test program can be told to make one.
-MISTAKE :=
-ifeq ($(BUILD),build-mistakes)
-BASE    += -DVB_MISTAKES
-MISTAKE := $(call object,mistakes)
-endif
-
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
-$(TESTS): $(MISTAKE) $(LIBRARIES)
+$(TESTS): $(call object,one_test) $(if $(findstring thread,$(SANITIZE)),$(call object,thread_stacks)) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
-$(FUZZERS): $(call object,fuzz_main) $(LIBRARIES)
-	$(link) $(LIBS)
+# What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
+$(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
+$(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(LIBRARIES)
+	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
@@ -49,8 +44,15 @@ SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gg
 SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/fuzz.seed
 SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
-fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(SEEDS_OF_$(notdir $(f)))")
+SEEDS_OF_fuzz_prompts     := golden/tale/prompts.jsonl
+SEEDS_OF_fuzz_head        := $(wildcard golden/eagle/*/config.json)
+# What guided fuzzing found worth keeping; a target may have nothing else.
+corpus_of = $(wildcard tests/fuzz/corpus/$(1)/*)
+seeds_of  = $(SEEDS_OF_$(1)) $(call corpus_of,$(1))
+fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(call seeds_of,$(notdir $(f)))")
 
+comma := ,
+space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
@@ -58,22 +60,44 @@ SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
              "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
-             $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(SEEDS_OF_$(f))")
-sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 SANITIZE="-fsanitize=$(1) -fno-sanitize-recover=all" subset-programs
+             $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(call seeds_of,$(f))")
+# Clang knows more of what is undefined, and conversions that lose something. Unsigned numbers may wrap around: hashes do.
+CLANG_CHECKS := float-cast-overflow,implicit-conversion
+sanitize  = $(if $(has_clang),CC=clang) SANITIZE="-fsanitize=$(1)$(if $(has_clang),$(comma)$(CLANG_CHECKS)) -fno-sanitize-recover=all"
+sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 $(call sanitize,$(2)) subset-programs
+no_clang  = $(if $(has_clang),,"$(1)/clang:echo skipped: clang with libomp is not installed; not looked for: conversions that lose something")
 asan-programs:
-	$(call sanitized,address)
+	$(call sanitized,address,address)
 ubsan-programs:
-	$(call sanitized,undefined)
+	$(call sanitized,undefined,undefined)
 asan: asan-programs
 	@tests/run.sh -l build-address/logs $(call run_subset,address)
 ubsan: ubsan-programs
-	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined)
+	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined) $(call no_clang,undefined)
 
-# Do the tests notice? The programs that tests/mistakes/mistakes.txt names, in a build that can make mistakes on purpose.
-mistakes-programs:
-	+$(MAKE) BUILD=build-mistakes OPT=-O1 $(addprefix build-mistakes/tests/,$(sort $(shell sed -n 's/^[a-z][a-z0-9_]*  *[^ ]*  *\([^ ]*\).*/\1/p' tests/mistakes/mistakes.txt)))
-mistakes: mistakes-programs
-	@tests/mistakes/mistakes.sh build-mistakes
+# Data races. gcc's ThreadSanitizer does not know OpenMP, whose threads only tests and the opening of models still use; sessions compute
+# with ops/crew.c. `make test` runs the first of these programs.
+TSAN := test_threads test_session test_forced test_rounds test_batch
+tsan-programs:
+	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN))
+tsan: tsan-programs $(TSAN_CREW)
+	@tests/run.sh -l build-thread/logs $(TSAN:%=build-thread/tests/%) "crew:$(TSAN_CREW)"
+
+# Which lines and branches of the library do the tests reach? A program that fails here has failed in `make test`.
+COVERED = engine ops simd
+coverage-programs:
+	+$(MAKE) BUILD=build-coverage OPT=-O1 SANITIZE="--coverage -fprofile-update=atomic" all test-programs
+coverage: coverage-programs
+	@find build-coverage -name '*.gcda' -delete
+	@tests/run.sh -l build-coverage/logs $(subst $(BUILD)/,build-coverage/,$(LONG) "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)) || echo "coverage: the figures below are those of a run with failures"
+	@tests/coverage.py build-coverage $(COVERED)
+
+# Do the tests notice? Mistakes are made in two copies of the tree, which start with the objects of this one.
+# make mistakes ONLY="NAME NAME": these alone
+MISTAKES = tests/mistakes/mistakes.py --build $(BUILD)
+mistakes: $(addprefix $(BUILD)/tests/,$(shell tests/mistakes/mistakes.py --programs))
+	@$(MISTAKES) $(ONLY)
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
 SYSROOT := build-arm64/sysroot
@@ -116,27 +140,52 @@ test-deps:
 	tools/scripts/install-deps.sh test
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
 
+# Before each commit: of everything what is quick, under a minute after an edit of one line. Installs nothing.
+QUICK := test_truth test_session test_forced test_sampler test_template test_tokenizer test_config test_model test_checkpoint test_gguf \
+         checkops_linear checkops_router test_cli test_cli_errors test_cli_text
+check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
+	@tests/run.sh -l $(BUILD)/logs/check $(QUICK:%=$(BUILD)/tests/%) "test_bits:$(BUILD)/tests/test_bits 6" "checkasm:$(BUILD)/tests/checkasm --quick" \
+	    "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "mistakes:tests/mistakes/mistakes.py --check" "man:tools/scripts/man.sh 1 $(BUILD)/verbatim $(VERSION)"
+
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "tsan/crew:$(TSAN_CREW)" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
-	+$(MAKE) -j2 all test-programs
-	+$(MAKE) -j2 arm64-programs
-	+$(MAKE) -j2 BUILD=build-sanitized OPT=-O1 SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=all" subset-programs
-	+$(MAKE) -j2 mistakes-programs
-	+$(MAKE) -j2 crossbuild-programs
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:tests/mistakes/mistakes.sh build-mistakes" $(call run_subset,sanitized,test_session test_session_file)
+	+$(MAKE) -j2 WERROR=1 all test-programs
+	+$(MAKE) -j2 WERROR=1 arm64-programs
+	+$(MAKE) -j2 WERROR=1 BUILD=build-sanitized OPT=-O1 $(call sanitize,address$(comma)undefined) subset-programs
+	+$(MAKE) -j2 WERROR=1 crossbuild-programs
+	+$(MAKE) -j2 WERROR=1 BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized)
 
-test-all: test
+test-all: test tsan coverage fuzz
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
 	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
 
 fuzz: $(FUZZERS)
 	@tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))
+
+# Guided by coverage, with libFuzzer and clang's sanitizers: each target for so many seconds, one after the other. New inputs are
+# kept in build-guided/corpus; `make fuzz-corpus` puts the few that add coverage into tests/fuzz/corpus. What is found lies in build-guided.
+GUIDED_SECONDS ?= 60
+GUIDED_CC ?= clang
+GUIDED_SANITIZE := -fsanitize=address,undefined,$(CLANG_CHECKS),fuzzer-no-link -fno-sanitize-recover=all
+GUIDED_TARGETS ?= $(notdir $(FUZZERS))
+fuzz-guided-programs:
+	+$(MAKE) BUILD=build-guided CC="$(GUIDED_CC)" OPT=-O1 GUIDED=1 SANITIZE="$(GUIDED_SANITIZE)" $(GUIDED_TARGETS:%=build-guided/tests/%)
+fuzz-guided:
+	+$(if $(has_clang),$(MAKE) fuzz-guided-programs && tests/fuzz/guided.sh build-guided $(GUIDED_SECONDS) \
+	    $(foreach t,$(GUIDED_TARGETS),$(subst $(space),:,$(strip $(t) $(SEEDS_OF_$(t))))),\
+	    @echo "skipped: clang with libomp is not installed; not tried: fuzzing guided by coverage")
+# For tests/fuzz/oss-fuzz/build.sh.
+print-seeds:
+	@echo $(call seeds_of,$(TARGET))
+fuzz-corpus:
+	tests/fuzz/guided.sh --keep build-guided $(GUIDED_TARGETS)
 
 checkasm: $(BUILD)/tests/checkasm
 	$<
@@ -146,15 +195,8 @@ checkasm-bench: $(BUILD)/tests/checkasm
 docs: all
 	tests/docs.py $(BUILD)
 
-# Before each commit: under a minute after a change of one line, and nothing is installed. `make test` is what counts.
-CHECKED := $(call programs,checkops_linear.c checkops_attention.c checkops_router.c test_sampler.c test_config.c test_template.c \
-           test_cli_errors.c)
-check: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(CHECKED)
-	@tests/run.sh -l $(BUILD)/logs "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "checkasm:$(BUILD)/tests/checkasm --quick" \
-	    "test_bits:$(BUILD)/tests/test_bits 6" $(CHECKED)
-
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: check docs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 arm64-programs arm64-subset mistakes mistakes-programs \
-        crossbuild crossbuild-programs older-cpus
+.PHONY: check docs tsan tsan-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
+        arm64-programs arm64-subset mistakes crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds

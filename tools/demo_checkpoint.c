@@ -170,9 +170,10 @@ static int check_room(struct cli *c, const char *where, double bytes)
     if (statvfs(where, &s))
         return cli_fail(c, EXIT_OTHER, "%s: %s", where, strerror(errno));
     double free_bytes = (double)s.f_bavail * (double)s.f_frsize;
-    return free_bytes > 1.05 * bytes ? EXIT_DONE
-                                     : cli_fail(c, EXIT_OTHER, "%s has %.0f MB free, the generated checkpoint takes %.0f MB; TMPDIR may name another folder",
-                                                where, free_bytes / 1e6, 1.05 * bytes / 1e6);
+    if (free_bytes > 1.05 * bytes)
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_OTHER, "%s has %.0f MB free, the generated checkpoint takes %.0f MB; TMPDIR may name another folder",
+                    where, free_bytes / 1e6, 1.05 * bytes / 1e6);
 }
 
 int demo_checkpoint_make(struct cli *c, struct demo_checkpoint *out)
@@ -206,8 +207,9 @@ int demo_checkpoint_make(struct cli *c, struct demo_checkpoint *out)
 
 int demo_go_on(const struct cli *c)
 {
-    return !cli_stopped() ? EXIT_DONE
-                          : cli_fail(c, EXIT_OTHER, "stopped by a signal (%s); the generated checkpoint is removed", strsignal(cli_stopped()));
+    if (!cli_stopped())
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_OTHER, "stopped by a signal (%s); the generated checkpoint is removed", strsignal(cli_stopped()));
 }
 
 void demo_checkpoint_remove(const struct demo_checkpoint *made)

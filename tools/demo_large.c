@@ -146,9 +146,9 @@ static json_t *lines_json(const struct large *l)
         for (int r = 0; r < l->rounds; r++)
             rates[r] = (NEW - 1) / line->seconds[r];
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
-        json_array_append_new(lines, json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:f,s:s,s:o}", "precision", l->precision, "draft_tokens", K, "tokens",
-                                               (json_int_t)line->result.tokens - 1, "forwards", (json_int_t)line->result.forwards,
-                                               "bytes", line->bytes, "speed_up", speed_up(l, K), "limit", limit(l, K),
+        json_array_append_new(lines, json_pack("{s:s,s:i,s:I,s:I,s:f,s:f,s:f,s:s,s:o}", "precision", l->precision, "draft_tokens", K,
+                                               "tokens", (json_int_t)line->result.tokens - 1,
+                                               "forwards", (json_int_t)line->result.forwards, "bytes", line->bytes, "speed_up", speed_up(l, K), "limit", limit(l, K),
                                                "fingerprint", fingerprint, "tokens_per_second", demo_numbers(rates, l->rounds)));
     }
     return lines;

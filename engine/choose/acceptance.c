@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/mistake.h"
-
 enum mode { STRICT, REJECTION, RELAXED };
 
 struct acceptance {
@@ -93,10 +91,10 @@ int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t
 {
     size_t k = (size_t)number - 1;
     const double *weights;
-    for (size_t i = 0; i < k && !MISTAKE(draws_miss_drafts); i++)
+    for (size_t i = 0; i < k; i++)
         sampler_saw_output(s->sampler, tokens[count + i]);
     double Q = sampler_distribution(s->sampler, logits, tokens, count + k, &weights);
-    for (size_t i = 0; i < k && !MISTAKE(draws_miss_drafts); i++)
+    for (size_t i = 0; i < k; i++)
         sampler_forget_output(s->sampler, tokens[count + i]);
     if (Q == 0.0) /* nothing is allowed here: as if it had not been drawn */
         return argmax(logits, s->V);
@@ -110,8 +108,6 @@ static double weight(const double *q, int32_t d, size_t t) { return q ? q[t] : t
 
 int rejection_accepts(const double *p, double P, const double *q, double Q, int32_t d, double u)
 {
-    if (MISTAKE(accepted_as_if_undrawn))
-        return u * P < p[d];
     return u * (weight(q, d, (size_t)d) * P) < p[d] * Q;
 }
 
@@ -120,10 +116,6 @@ double rejection_rest(double *rest, const double *p, double P, const double *q, 
     double total = 0.0;
     for (size_t t = 0; t < V; t++) {
         double more = p[t] * Q - weight(q, d, t) * P;
-        if (MISTAKE(rest_with_q_of_one))
-            more = p[t] - P;
-        if (MISTAKE(rest_not_reduced))
-            more = p[t];
         rest[t] = more > 0.0 ? more : 0.0;
         total += rest[t];
     }
@@ -143,8 +135,7 @@ static struct verdict choose_by_rejection(struct acceptance *s, const float *log
     double total = rejection_rest(s->rest, p, P, q, Q, d->token, s->V);
     if (total == 0.0) /* p is q but for rounding */
         return (struct verdict){.token = d->token, .stands = 1};
-    enum random_stream stream = MISTAKE(streams_shared) ? RANDOM_ACCEPTANCE : RANDOM_RESIDUAL;
-    return (struct verdict){.token = weighted_choice(s->rest, s->V, total, random_at(s->seed, index, stream)),
+    return (struct verdict){.token = weighted_choice(s->rest, s->V, total, random_at(s->seed, index, RANDOM_RESIDUAL)),
                             .why = sampler_excluded(s->sampler, d->token, VB_REJECT_CHANCE)};
 }
 
@@ -165,7 +156,7 @@ static int is_thinking(const struct acceptance *s, const int32_t *tokens, size_t
 {
     while (index && tokens[index - 1] != s->begin && tokens[index - 1] != s->end)
         index--;
-    return (index && tokens[index - 1] == s->begin) || MISTAKE(relaxed_everywhere);
+    return index && tokens[index - 1] == s->begin;
 }
 
 static struct verdict relax(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index, const struct draft_at *d,

@@ -57,6 +57,7 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
     e->ids = take(e, S, sizeof(int32_t));
     e->seen = take(e, S, sizeof(struct timeline));
     e->cx.scratch = take(e, e->cx.scratch_size, 1);
+    e->cx.kernel_scratch = take(e, (size_t)o->threads, KERNEL_SCRATCH);
     for (size_t i = 0; i < e->block_count; i++)
         if (!e->blocks[i])
             return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows through an EAGLE head", S);

@@ -4,8 +4,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "ops/mistake.h"
-
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
@@ -77,7 +75,7 @@ void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths
  * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
 static void put_aside(struct mtp_state *s, size_t row)
 {
-    if (!s->never || s->aside || !row || MISTAKE(row_of_zeros_kept)) /* row 0 goes with FIRST_ROW's, which is computed again */
+    if (!s->never || s->aside || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
         return;
     s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
 }
@@ -189,7 +187,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
     if (n && first == 0 && s->net->type->first_row)
         s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, (size_t)k, draft));
     for (size_t j = 0; j < n + pad; j++) {
-        size_t i = first + j, token = i + (size_t)k + 1 - MISTAKE(embedding_off_by_one);
+        size_t i = first + j, token = i + (size_t)k + 1;
         int32_t taken = j < n ? token_at(s, token, draft) : 0;
         struct row row = mtp_state_row(s, k, i, taken);
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
@@ -232,8 +230,6 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
     memset(s->h + n * d, 0, pad * d * sizeof *s->h);
     if (k == 0) {
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
-        if (MISTAKE(hidden_off_by_one) && n > 1)
-            memmove(s->h + d, s->h, (n - 1) * d * sizeof *s->h);
         if (s->missing && n)
             memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
         return;
@@ -266,7 +262,7 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
         if (k > 0 && final >= first_before && final < first_before + rows_before && !zeros_before)
             memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
         mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
-        mtp_cut(s, k, final + MISTAKE(draft_row_kept));
+        mtp_cut(s, k, final);
         if (k < max) {
             int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1, failed);
             if (chosen < 0)

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "ops/mistake.h"
-
 struct mtp_net { /* handed around as its first part */
     struct draft_net net;
     const struct model *model;
@@ -22,7 +20,7 @@ static struct row row(const struct draft_net *net, struct kvcache *cache, int de
 {
     size_t position = model_of(net)->config.conventions.value[DRAFT_POSITION] ? i + (size_t)depth + 1 : i;
     return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + net->rows_before),
-                        .position = (int32_t)position + MISTAKE(draft_position_off_by_one),
+                        .position = (int32_t)position,
                         .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 

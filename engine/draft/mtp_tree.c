@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "ops/mistake.h"
-
 int mtp_tree_open(struct mtp_state *s, vb_error *err)
 {
     const vb_allocator *a = s->model->allocator;
@@ -59,7 +57,7 @@ static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_
     memcpy(slots, s->depths[0].cache.slots, before * sizeof *slots);
     for (const struct tree_node *a = node; a; a = a->parent < 0 ? NULL : &all[a->parent])
         slots[before + (size_t)a->depth - 1] = a->slot;
-    row.slots = MISTAKE(drafter_sees_siblings) ? NULL : slots;
+    row.slots = slots;
     row.draft = node->depth;
     row.hidden_of = (int32_t)i - 1;
     row.hidden_depth = 0;

@@ -338,7 +338,7 @@ static int take_header(struct cursor *c, uint64_t *tensors, uint64_t *keys)
 static int take_file(struct cursor *c, struct list *values)
 {
     uint64_t tensors = 0, keys = 0;
-    size_t first = c->g->tensors.count;
+    size_t first = c->g->tensors.count, count;
     struct gguf_tensor t;
     int rc = take_header(c, &tensors, &keys);
     if (!rc)
@@ -346,7 +346,8 @@ static int take_file(struct cursor *c, struct list *values)
     for (uint64_t i = 0; !rc && i < tensors; i++)
         if (!(rc = take_tensor(c, &t)))
             rc = append(c, &c->g->tensors, &t, sizeof t);
-    return rc ? rc : place_tensors(c, (struct gguf_tensor *)c->g->tensors.items + first, c->g->tensors.count - first);
+    count = c->g->tensors.count - first;
+    return rc || !count ? rc : place_tensors(c, (struct gguf_tensor *)c->g->tensors.items + first, count);
 }
 
 /* split.* of one file; a file that has none is a set of one. */

@@ -4,8 +4,6 @@
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
-#include "ops/mistake.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -464,7 +462,7 @@ const char *config_origin(const struct config *c)
 
 int config_layer_is_moe(const struct config *c, int layer)
 {
-    return layer >= c->first_k_dense_replace + MISTAKE(dense_layer_too_many) && layer % c->moe_layer_freq == 0;
+    return layer >= c->first_k_dense_replace && layer % c->moe_layer_freq == 0;
 }
 
 int config_has_layers(const struct config *c, int moe)
@@ -478,7 +476,7 @@ int config_has_layers(const struct config *c, int moe)
 void config_follow(struct config *c, const struct conventions *conventions)
 {
     c->conventions = *conventions;
-    c->latent_eps = conventions->value[LATENT_EPS] || MISTAKE(latent_eps_of_config) ? c->rms_norm_eps : 1e-6;
+    c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
 }
 
 int precision_parse(enum precision *out, const char *name, vb_error *err)

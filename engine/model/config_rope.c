@@ -2,7 +2,6 @@
 #include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 
-#include "ops/mistake.h"
 #include "simd/kernels.h"
 
 #include <stdio.h>
@@ -168,9 +167,9 @@ int config_read_quantization(const struct config_reader *r)
 
 double config_attention_scale_f64(const struct config *c)
 {
-    double s = 1.0 / sqrt((double)(c->qk_nope_head_dim + (MISTAKE(scale_without_rope_dims) ? 0 : c->qk_rope_head_dim)));
+    double s = 1.0 / sqrt((double)(c->qk_nope_head_dim + c->qk_rope_head_dim));
     double m = c->rope_yarn ? yarn_m(c->rope_factor, c->rope_mscale_all_dim) : 1.0;
-    return s * m * (MISTAKE(mscale_not_squared) ? 1.0 : m);
+    return s * m * m;
 }
 
 float config_attention_scale(const struct config *c)

@@ -1,7 +1,6 @@
 /* engine/model/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
  * has and which dtypes it may have is written here and nowhere else. */
 #include "engine/model/model_internal.h"
-#include "ops/mistake.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
@@ -251,7 +250,7 @@ static int bind_moe(struct binder *b, struct moe *m)
     const struct tensor *t;
     int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, c->dims.d);
     if (!rc)
-        rc = MISTAKE(router_quantised) ? model_plan_linear(b, &m->gate, t) : copy_gate(b, &m->gate, t);
+        rc = copy_gate(b, &m->gate, t);
     if (!rc && c->topk_method == TOPK_NOAUX_TC)
         rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
     if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
@@ -318,8 +317,6 @@ static int bind_outside(struct binder *b)
     b->prefix[0] = 0;
     if ((rc = bind_matrix(b, &m->embed_tokens, &t, "model.embed_tokens", V, d)) ||
         (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
-        return rc;
-    if (MISTAKE(embedding_quantised) && (rc = model_plan_linear(b, &m->embed_tokens, t)))
         return rc;
     if (!b->c->tie_word_embeddings)
         return bind_linear(b, &m->lm_head, "lm_head", V, d);

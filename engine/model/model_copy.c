@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "ops/mistake.h"
 #include "ops/op.h"
 #include "ops/quantise.h"
 #include "ops/round.h"
@@ -101,7 +100,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
-    if (type == a->w_uk.type || (MISTAKE(keys_left_out) && weight_is_quantised(type)))
+    if (type == a->w_uk.type)
         return VB_OK;
     a->uk_transposed = weight_is_quantised(type);
     copy.transposed = a->uk_transposed;
@@ -245,8 +244,7 @@ static void make_numbers(const struct making *m, float *x, size_t row, size_t co
         memcpy((float *)(void *)m->data + at, x, n * sizeof *x);
         return;
     }
-    if (!MISTAKE(weights_truncated))
-        op_round_bf16(x, x, n);
+    op_round_bf16(x, x, n);
     for (size_t i = 0; i < n; i++)
         ((uint16_t *)(void *)m->data)[at + i] = (uint16_t)(f32_to_bits(x[i]) >> 16);
 }
@@ -316,7 +314,7 @@ static void release(const struct binder *b, const struct model_copy *c, size_t r
 }
 
 /* All copies, to be made by threads that stand by: a matrix may be a tenth of a millisecond's work. */
-struct work {
+struct model_copy_work {
     struct binder *b;
     struct making m;
     unsigned char *all;
@@ -332,7 +330,7 @@ static size_t rows_at_once(const struct model_copy *c)
     return AT_ONCE / ((before > after ? before : after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
 }
 
-static int make_copy(struct work *w)
+static int make_copy(struct model_copy_work *w)
 {
     struct making *m = &w->m;
     const struct binder *b = w->b;
@@ -375,7 +373,7 @@ static void use(struct model_copy *c, const unsigned char *data)
         *c->also = weight_rows(&c->result, c->also_row, c->result.rows - c->also_row);
 }
 
-static void make_all(struct work *w)
+static void make_all(struct model_copy_work *w)
 {
     struct model *m = w->b->m;
     size_t at = 0;
@@ -400,7 +398,7 @@ static double seconds(void)
 int model_make_copies(struct binder *b)
 {
     struct model *m = b->m;
-    struct work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
+    struct model_copy_work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
     double start = seconds();
     for (size_t i = 0; i < m->num_copies; i++) {
         size_t room = scratch_bytes(&m->copies[i].result), bytes = weight_bytes(&m->copies[i].result);

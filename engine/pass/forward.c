@@ -7,7 +7,6 @@
 #include "ops/attention.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
-#include "ops/mistake.h"
 #include "ops/mlp.h"
 #include "ops/rmsnorm.h"
 #include "ops/round.h"
@@ -18,16 +17,11 @@
 static struct attention attention_of(const struct workspace *w, const struct mla *a)
 {
     const struct config *c = &w->model->config;
-    struct attention attention = {.heads = c->dims.H, .nope = c->dims.n,
-                                  .rope = c->dims.r, .value = c->dims.v,
-                                  .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
-                                  .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
-                                  .scale = w->scale};
-    if (MISTAKE(values_before_keys)) {
-        attention.w_uk = weight_rows(&a->w_uk, attention.value, a->w_uk.rows - attention.value);
-        attention.w_uv = a->w_uk;
-    }
-    return attention;
+    return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
+                              .rope = c->dims.r, .value = c->dims.v,
+                              .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
+                              .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
+                              .scale = w->scale};
 }
 
 static struct router router_of(const struct config *c, const struct moe *moe)
@@ -38,8 +32,8 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
                            .grouped = c->topk_method != TOPK_GREEDY,
-                           .norm_topk_prob = MISTAKE(norm_topk_prob_dropped) ? 0 : c->norm_topk_prob,
-                           .routed_scaling_factor = MISTAKE(routed_scaling_dropped) ? 1 : (float)c->routed_scaling_factor,
+                           .norm_topk_prob = c->norm_topk_prob,
+                           .routed_scaling_factor = (float)c->routed_scaling_factor,
                            .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK],
                            .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
@@ -73,7 +67,6 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
         w->cx.k->pack(kvcache_row(cache, layer, rows[s].slot), kv_a, latent + r);
         w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
-        w->seen[s].length += MISTAKE(next_token_seen);
     }
 }
 
@@ -129,7 +122,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct router router = router_of(c, &l->moe);
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
-                                  &l->moe, c->n_shared_experts && !MISTAKE(shared_expert_dropped) ? &shared : NULL};
+                                  &l->moe, c->n_shared_experts ? &shared : NULL};
     if (router.bf16) {
         op_round_bf16(out, x, S * c->dims.d); /* out is free until the experts are done */
         op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
@@ -238,10 +231,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 {
     const unsigned char *convention = w->model->config.conventions.value;
     size_t d = w->model->config.dims.d;
-    int hidden_first = convention[CONCAT] || MISTAKE(concat_swapped);
+    int hidden_first = convention[CONCAT];
     float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
-    const float *enorm = MISTAKE(enorm_hnorm_swapped) ? module->hnorm : module->enorm;
-    const float *hnorm = MISTAKE(enorm_hnorm_swapped) ? module->enorm : module->hnorm;
     float eps = (float)w->model->config.rms_norm_eps;
     struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
     begin_pass(w, rows, S, depth);
@@ -252,8 +243,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
             memset(w->x + s * d, 0, d * sizeof *w->x);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
-    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, enorm, S, d, eps);
-    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, hnorm, S, d, eps);
+    op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, module->enorm, S, d, eps);
+    op_rmsnorm(&w->cx, hidden, 2 * d, h, d, module->hnorm, S, d, eps);
     tap_of(w, "enorm.output", embedding, d, 2 * d);
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
@@ -262,8 +253,6 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     decoder_layer(w, &module->layer, 0, rows, S);
     tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
-    if (MISTAKE(shared_head_norm_dropped))
-        memcpy(g, w->x, S * d * sizeof *g);
     tap(w, "shared_head.norm.output", g, d);
     const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
     if (next != handed)

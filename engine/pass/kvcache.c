@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "ops/mistake.h"
 #include "simd/kernels.h"
 
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
@@ -98,7 +97,6 @@ void kvcache_truncate(struct kvcache *c, size_t n)
     if (n >= c->length)
         return;
     trace_cut(c->tracer, c->depth, n, c->length - n);
-    n += MISTAKE(cut_row_kept);
     while (c->length > n) /* from the end: what is appended next takes the same slots */
         let_go(c, c->slots[--c->length]);
 }

@@ -7,7 +7,6 @@
 #include "ops/attention.h"
 #include "ops/crew.h"
 #include "ops/linear.h"
-#include "ops/mistake.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
 
@@ -83,10 +82,11 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->ids = take(w, S, sizeof(int32_t));
     w->seen = take(w, S, sizeof(struct timeline));
     w->hidden = take(w, S * d, sizeof(float));
-    w->features = convention[MAIN_HIDDEN] || MISTAKE(hidden_before_final_norm) ? take(w, S * d, sizeof(float)) : w->hidden;
+    w->features = convention[MAIN_HIDDEN] ? take(w, S * d, sizeof(float)) : w->hidden;
     w->logits = take(w, max_logit_rows * c->dims.V, sizeof(float));
     w->first_bad_layer = take(w, S, sizeof(int32_t));
     w->cx.scratch = take(w, w->cx.scratch_size, 1);
+    w->cx.kernel_scratch = take(w, (size_t)threads, KERNEL_SCRATCH);
     for (size_t i = 0; i < w->block_count; i++)
         if (!w->blocks[i]) {
             workspace_close(w);

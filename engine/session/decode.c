@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "ops/mistake.h"
 #include "engine/text/tokenizer.h"
 
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
@@ -45,7 +44,7 @@ static size_t look_for_end(struct run *run, const vb_event *event)
     size_t size = 0;
     int end = !o->ignore_eos && vb_is_end_token(run->session->model, event->token);
     const char *piece = o->tokenizer && !end ? tokenizer_piece(o->tokenizer, event->token, &size) : NULL;
-    if (piece && run->stop && !(MISTAKE(stop_misses_drafts) && event->draft_depth))
+    if (piece && run->stop)
         r->stop_string = stop_push(run->stop, piece, size);
     run->text += piece ? size : 0;
     if (end || r->stop_string)
@@ -70,8 +69,7 @@ static int emit(struct run *run, const struct verdict *v, size_t i, size_t row, 
                       .draft = !depth ? 0 : run->plan.tree ? run->plan.path[i] + 1 : depth};
 
     s->tokens[index] = token; /* the next row's mask looks at it; it is committed later */
-    if (!(MISTAKE(penalties_miss_drafts) && depth))
-        sampler_saw_output(s->sampler, token);
+    sampler_saw_output(s->sampler, token);
     r->tokens++;
     trace_choose(s->tracer, -1, run->plan.committed - 1 + row, token, depth);
     if (o->fingerprint)
@@ -108,8 +106,8 @@ static struct verdict choose_at(const struct run *run, const float *logits, size
     *draft = draft_behind(p, at, -1);
     if (*draft >= 0)
         d = (struct draft_at){p->draft[*draft], (int)i + 1, vb_is_end_token(s->model, p->draft[*draft])};
-    struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + i * !MISTAKE(random_number_by_round), &d);
-    for (int other = *draft; p->tree && other >= 0 && !v.stands && !MISTAKE(first_child_alone); other = draft_behind(p, at, other))
+    struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + i, &d);
+    for (int other = *draft; p->tree && other >= 0 && !v.stands; other = draft_behind(p, at, other))
         if (p->draft[other] == v.token)
             v.stands = 1, *draft = other;
     return v;
@@ -121,7 +119,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
     struct vb_session *s = run->session;
     size_t V = s->model->config.dims.V;
     int at = -1; /* the draft that stood last */
-    for (*n = 0; *n <= (size_t)p->drafts - (MISTAKE(bonus_token_dropped) && p->drafts);) {
+    for (*n = 0; *n <= (size_t)p->drafts;) {
         int draft;
         const float *logits = p->logits + (size_t)(at + 1) * V;
         if (!all_finite(logits, V))
@@ -133,7 +131,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         chosen[i] = v.token;
         if (v.stands)
             p->path[i] = draft;
-        if (emit(run, &v, i, (size_t)(at + 1), draft >= 0, logits) || draft < 0 || (!v.stands && !(MISTAKE(one_draft_too_many) && i == 0)))
+        if (emit(run, &v, i, (size_t)(at + 1), draft >= 0, logits) || draft < 0 || !v.stands)
             break;
         at = draft;
     }

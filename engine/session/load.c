@@ -1,7 +1,6 @@
 /* engine/session/load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
 #include <string.h>
 
-#include "ops/mistake.h"
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
@@ -109,7 +108,7 @@ static int read_output(struct session_loading *l, struct vb_session *s)
         session_read(&l->in, pair, sizeof pair);
         if (pair[0] <= before || pair[0] >= s->model->config.vocab_size || pair[1] < 1 || (uint64_t)pair[1] > left)
             code = wrong(l, "wrong: what it counts as output cannot be");
-        for (int32_t n = MISTAKE(loaded_output_forgotten) ? pair[1] : 0; n < pair[1] && !code; n++)
+        for (int32_t n = 0; n < pair[1] && !code; n++)
             sampler_saw_output(s->sampler, pair[0]);
         left -= code ? 0 : (uint64_t)pair[1];
         before = pair[0];
@@ -226,7 +225,7 @@ static int check_rest(struct session_loading *l)
 {
     int code = VB_OK;
     for (int section = SECTION_TOKENS; section < SECTIONS && !code; section++) {
-        char bytes[1 << 16];
+        char bytes[1 << 13];
         session_read_section(&l->in, (enum session_section)section);
         while (!code && l->in.left) {
             if (session_read(&l->in, bytes, l->in.left < sizeof bytes ? (size_t)l->in.left : sizeof bytes))

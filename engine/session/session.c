@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "ops/crew.h"
-#include "ops/mistake.h"
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
@@ -369,9 +368,9 @@ static void place_nodes(struct vb_session *s, const struct draft_tree *t, struct
         for (int a = i; a >= 0; a = t->parent[a])
             slots[s->count + (size_t)t->depth[a] - 1] = s->cache.slots[s->count + (size_t)a];
         rows[i].index = (int32_t)index;
-        rows[i].position = (int32_t)(MISTAKE(node_position_by_row) ? s->count + (size_t)i : index);
+        rows[i].position = (int32_t)index;
         rows[i].parent = t->parent[i] + 1;
-        rows[i].slots = MISTAKE(node_sees_its_siblings) ? NULL : slots;
+        rows[i].slots = slots;
     }
 }
 
@@ -405,14 +404,14 @@ static void gather(const struct vb_session *s, struct workspace *w, const struct
     size_t d;
     float *rows = session_features(s, w, p->first_row + p->committed, &d);
     for (size_t i = 0; p->tree && i + 1 < n; i++)
-        if ((size_t)p->path[i] != i && !MISTAKE(path_hidden_left_behind))
+        if ((size_t)p->path[i] != i)
             memcpy(rows + i * d, rows + (size_t)p->path[i] * d, d * sizeof *rows);
 }
 
 static void commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
-    if (p->tree && n && !MISTAKE(path_rows_left_behind))
+    if (p->tree && n)
         kvcache_take_path(&s->cache, s->count, p->path, n - 1);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);

@@ -460,6 +460,25 @@ TEST(numbers_that_are_not_there_are_not_read)
     json_decref(j);
 }
 
+/* Tokens in a file without a manifest: 64 bits each, of which ids need 31. */
+TEST(a_token_beyond_31_bits_is_none)
+{
+    static const int64_t tokens[2] = {5, 2147483648};
+    static const float logits[4] = {1, 2, 3, 4};
+    char bytes[32];
+    size_t total;
+    memcpy(bytes, tokens, 16);
+    memcpy(bytes + 16, logits, 16);
+    char *file = safetensors_bytes("{\"tokens\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
+                                   "\"lm_head.output\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,32]}}", bytes, 32, &total);
+    write_to(a, file, total);
+    free(file);
+    struct said s = RUN("diff", a, a, "--json");
+    if (!strstr(s.out, "tokens [1] is 2147483648, which is no token: the tokens are left out"))
+        fail_msg("%s%s", s.out, s.err);
+    forget(&s);
+}
+
 /* A row that comes again was computed again, in whatever order the passes are. */
 TEST(the_last_row_of_a_token_counts_also_out_of_order)
 {
@@ -516,6 +535,7 @@ int main(int argc, char **argv)
         IN_DIR(parts_are_compared_and_what_is_missing_is_listed),
         IN_DIR(the_object_has_what_is_promised_and_its_counts_agree),
         IN_DIR(numbers_that_are_not_there_are_not_read),
+        IN_DIR(a_token_beyond_31_bits_is_none),
         IN_DIR(the_last_row_of_a_token_counts_also_out_of_order),
         IN_DIR(padding_is_left_out),
         IN_DIR(what_cannot_be_compared_is_told_in_a_sentence),

@@ -337,13 +337,13 @@ static atomic_int spied_threads; /* every thread that comes takes the next numbe
 static _Thread_local int spied_number = -1;
 
 static void spying_matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
-                          size_t T)
+                          size_t T, void *scratch)
 {
     atomic_uint *seen = T == 1 ? &threads_seen_one_row : &threads_seen;
     if (spied_number < 0)
         spied_number = atomic_fetch_add(&spied_threads, 1);
     atomic_fetch_or(seen, 1u << spied_number % 32);
-    spied->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T);
+    spied->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
 TEST(threads_change_no_bit_and_do_run)

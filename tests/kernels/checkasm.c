@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -356,6 +357,26 @@ static void check_vector_kernels(void)
     }
 }
 
+/* --- the tables --- */
+
+/* All that follows name, variant and learns_magnitudes are functions. A call of a missing one would crash in the field, on the
+ * machines that choose this table, so each table is read, also those that this CPU cannot run. */
+static int check_no_holes(void)
+{
+    size_t first = offsetof(struct kernels, matmul), size = sizeof(void (*)(void));
+    int bad = 0;
+    for (const struct kernels *const *k = kernel_tables; *k; k++)
+        for (size_t at = first; at < sizeof(struct kernels); at += size) {
+            void (*function)(void);
+            memcpy(&function, (const char *)*k + at, size);
+            if (!function) {
+                printf("%s %s: FAILED, function %zu of struct kernels is NULL\n", (*k)->name, (*k)->variant ? (*k)->variant : "", (at - first) / size);
+                bad = 1;
+            }
+        }
+    return bad;
+}
+
 /* --- the environment --- */
 
 static uint32_t fp_control(void)
@@ -468,7 +489,10 @@ int main(int argc, char **argv)
     signal(SIGSEGV, crashed);
     signal(SIGBUS, crashed);
     signal(SIGILL, crashed);
-    int bad = check_environment();
+    int bad = check_no_holes();
+    if (bad)
+        return bad;
+    bad = check_environment();
     check_vector_kernels();
     check_matrix_kernels();
     check_every_code();

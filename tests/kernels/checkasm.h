@@ -3,6 +3,7 @@
 #define VB_CHECKASM_H
 
 #include "simd/kernels.h"
+#include "tests/support/scratch.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -110,18 +110,18 @@ static void call(const struct line *l, const unsigned char *data)
     unsigned char ordinary = MAGNITUDES_ORDINARY;
     if (kernel < FMA_ROWS) {
         w.type = (enum weight_type)(kernel - MATMUL);
-        l->k->matmul[w.type](y, l->rows, &w, 0, l->rows, x, ldx, l->T);
+        l->k->matmul[w.type](y, l->rows, &w, 0, l->rows, x, ldx, l->T, kernel_scratch());
     } else if (kernel == MATMUL_NARROW) {
         w.type = WEIGHT_BF16;
         w.magnitudes = &ordinary;
-        l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T);
+        l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T, kernel_scratch());
     } else if (kernel >= MATMUL_QUANTISED && kernel < DOT) {
         w.type = type_of(kernel);
         w.panels = l->panels;
-        l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T);
+        l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T, kernel_scratch());
     } else if (kernel < MATMUL_NARROW) {
         w.type = (enum weight_type)(kernel - FMA_ROWS);
-        l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T);
+        l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
     } else if (kernel == DOT) {
         y[0] = l->k->dot(x, y + 65536, l->K);
     } else if (kernel == PACK) {

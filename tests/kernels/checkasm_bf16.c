@@ -65,14 +65,14 @@ static void check_product(size_t K, size_t rows, size_t T, int choice)
     }
     snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu weights %d", K, n0, n1, rows, T, stride, choice);
     fill_canary(want, size);
-    kernels_scalar.matmul_bf16(want, ldy, &w, n0, n1, x, ldx, T);
+    kernels_scalar.matmul_bf16(want, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k))
         for (int known = 0; known < 3; known++) { /* nothing kept, not yet known, known */
             unsigned char magnitudes = known < 2 ? MAGNITUDES_UNKNOWN : has_tiny(&w) ? MAGNITUDES_TINY : MAGNITUDES_ORDINARY;
             w.magnitudes = known ? &magnitudes : NULL;
             fill_canary(got, size);
             about_to_run(MATMUL_NARROW, k, what);
-            k->matmul_bf16(got, ldy, &w, n0, n1, x, ldx, T);
+            k->matmul_bf16(got, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
             same_bits(MATMUL_NARROW, k, what, got, want, size);
             if (known == 1 && magnitudes == MAGNITUDES_TINY && !has_tiny(&w))
                 failed(MATMUL_NARROW, k, what, "ordinary weights are said to be tiny");
@@ -94,8 +94,8 @@ static void check_against_matmul(size_t K, size_t T)
         }
     }
     struct weight_view w = {.type = WEIGHT_BF16, .data = weights, .rows = 3, .cols = K, .stride = K};
-    kernels_scalar.matmul[WEIGHT_BF16](want, 3, &w, 0, 3, packed, packed_length(K), T);
-    kernels_scalar.matmul_bf16(got, 3, &w, 0, 3, x, packed_length(K), T);
+    kernels_scalar.matmul[WEIGHT_BF16](want, 3, &w, 0, 3, packed, packed_length(K), T, kernel_scratch());
+    kernels_scalar.matmul_bf16(got, 3, &w, 0, 3, x, packed_length(K), T, kernel_scratch());
     same_bits(MATMUL_NARROW, &kernels_scalar, "against matmul", got, want, 3 * T);
 }
 

@@ -84,11 +84,11 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
     snprintf(what, sizeof what, "K=%zu rows %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s%s", K, n0, n1, rows, T, w.stride,
              ldy, kind_names[kind], w.packed ? " packed" : "");
     fill_canary(want, size);
-    kernels_scalar.matmul[type](want, ldy, &w, n0, n1, x, ldx, T);
+    kernels_scalar.matmul[type](want, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         fill_canary(got, size);
         about_to_run(kernel, k, what);
-        k->matmul[type](got, ldy, &w, n0, n1, x, ldx, T);
+        k->matmul[type](got, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size);
     }
 }
@@ -107,11 +107,11 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
     snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s", rows, c0, c1, cols, T,
              w.stride, ldy, kind_names[kind]);
     fill_canary(want, size);
-    kernels_scalar.fma_rows[type](want, ldy, &w, c0, c1, x, ldx, T);
+    kernels_scalar.fma_rows[type](want, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         fill_canary(got, size);
         about_to_run(kernel, k, what);
-        k->fma_rows[type](got, ldy, &w, c0, c1, x, ldx, T);
+        k->fma_rows[type](got, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size);
     }
 }
@@ -167,9 +167,9 @@ static void check_codes(enum weight_type type, size_t K, float scale)
     char what[120];
     snprintf(what, sizeof what, "every code at K=%zu, scale %g", K, scale);
     if (wanted((enum kernel)(MATMUL + type))) {
-        kernels_scalar.matmul[type](want, codes, &w, 0, codes, x, packed_length(K), T);
+        kernels_scalar.matmul[type](want, codes, &w, 0, codes, x, packed_length(K), T, kernel_scratch());
         for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
-            k->matmul[type](got, codes, &w, 0, codes, x, packed_length(K), T);
+            k->matmul[type](got, codes, &w, 0, codes, x, packed_length(K), T, kernel_scratch());
             same_bits((enum kernel)(MATMUL + type), k, what, got, want, codes);
         }
     }
@@ -179,9 +179,9 @@ static void check_codes(enum weight_type type, size_t K, float scale)
     w.cols = w.stride = codes;
     if (wanted((enum kernel)(FMA_ROWS + type))) {
         size_t end = codes - 32 + K; /* leaves a tail unless K is 32 */
-        kernels_scalar.fma_rows[type](want, codes, &w, 0, end, x, 1, T);
+        kernels_scalar.fma_rows[type](want, codes, &w, 0, end, x, 1, T, kernel_scratch());
         for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
-            k->fma_rows[type](got, codes, &w, 0, end, x, 1, T);
+            k->fma_rows[type](got, codes, &w, 0, end, x, 1, T, kernel_scratch());
             same_bits((enum kernel)(FMA_ROWS + type), k, what, got, want, end);
         }
     }

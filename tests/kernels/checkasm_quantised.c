@@ -145,11 +145,11 @@ static void check_matmul(enum weight_type type, int panels, const struct shape *
              panels ? "panels" : "blocks", s->K, v.w.stride, n0, n1, rows, v.w.panel_row, s->T, ldy, choice);
     fill_canary(want, size + 32);
     about_to_run(kernel, &kernels_scalar, what);
-    kernels_scalar.matmul_quantised(want + 16, ldy, &v.blocks, n0, n1, x, ldx, s->T);
+    kernels_scalar.matmul_quantised(want + 16, ldy, &v.blocks, n0, n1, x, ldx, s->T, kernel_scratch());
     for (const struct kernels *k = panels ? &kernels_scalar : next_table(NULL); k; k = next_table(k == &kernels_scalar ? NULL : k)) {
         fill_canary(got, size + 32);
         about_to_run(kernel, k, what);
-        k->matmul_quantised(got + 16, ldy, &v.w, n0, n1, x, ldx, s->T);
+        k->matmul_quantised(got + 16, ldy, &v.w, n0, n1, x, ldx, s->T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size + 32);
     }
 }

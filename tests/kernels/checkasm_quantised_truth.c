@@ -129,7 +129,7 @@ static void check_within_bound(enum weight_type type, size_t rows, size_t blocks
             random_numbers(&d, WEIGHT_F32, kind, 1);
             random_group(&x[t][g], fabsf(d), 0);
         }
-    kernels_scalar.matmul_quantised(y, rows, &w, 0, rows, x[0], 512, T);
+    kernels_scalar.matmul_quantised(y, rows, &w, 0, rows, x[0], 512, T, kernel_scratch());
     for (size_t t = 0; t < T; t++)
         for (size_t r = 0; r < rows; r++) {
             double bound, truth = dot_truth(&bound, &w, r, x[t]), got = (double)y[t * rows + r];
@@ -160,7 +160,7 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
         }
         for (const struct kernels *k = &kernels_scalar; k; k = next_table(k == &kernels_scalar ? NULL : k)) {
             float y[3];
-            k->matmul_quantised(y, 3, &w, 0, 3, x, 8, 1);
+            k->matmul_quantised(y, 3, &w, 0, 3, x, 8, 1, kernel_scratch());
             for (size_t r = 0; r < 3; r++) {
                 long want = 0;
                 for (size_t l = 0; l < QUANTISED_GROUP; l++) {

@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "tests/support/guard.h"
+#include "tests/support/scratch.h"
 
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -140,6 +141,7 @@ static inline struct op_ctx context_of(const struct kernels *k, int threads, siz
 {
     struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes, .bf16 = in_bf16};
     cx.scratch = guarded(bytes);
+    cx.kernel_scratch = guarded((size_t)threads * KERNEL_SCRATCH);
     return cx;
 }
 
@@ -352,17 +354,17 @@ static inline void spy_on_caller(void)
 }
 
 static inline void spy_matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x,
-                              size_t ldx, size_t T)
+                              size_t ldx, size_t T, void *scratch)
 {
     spy_on_caller();
-    spy.real->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T);
+    spy.real->matmul[w->type](y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
 static inline void spy_fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
-                                size_t ldx, size_t T)
+                                size_t ldx, size_t T, void *scratch)
 {
     spy_on_caller();
-    spy.real->fma_rows[w->type](y, ldy, w, c0, c1, x, ldx, T);
+    spy.real->fma_rows[w->type](y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
 static inline struct kernels spy_begin(const struct kernels *real)

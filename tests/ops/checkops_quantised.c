@@ -55,11 +55,11 @@ static void scalar_linear(float *y, const float *x, const struct weight_view *w)
     struct quantised_group groups[4096 / QUANTISED_GROUP];
     k->pack(packed, x, w->cols);
     if (!weight_is_quantised(w->type)) {
-        k->matmul[w->type](y, w->rows, w, 0, w->rows, packed, packed_length(w->cols), 1);
+        k->matmul[w->type](y, w->rows, w, 0, w->rows, packed, packed_length(w->cols), 1, kernel_scratch());
         return;
     }
     k->quantise(groups, packed, w->cols);
-    k->matmul_quantised(y, w->rows, w, 0, w->rows, groups, w->cols / QUANTISED_GROUP, 1);
+    k->matmul_quantised(y, w->rows, w, 0, w->rows, groups, w->cols / QUANTISED_GROUP, 1, kernel_scratch());
 }
 
 static const struct mix {

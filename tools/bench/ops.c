@@ -127,20 +127,22 @@ int bench_ops_open(struct bench *b)
     size_t seen = op_scratch_bytes(BENCH_MOST_QUERIES * sizeof(struct timeline) / sizeof(float));
     if (z.block > b->bytes || z.x * sizeof(float) > b->bytes)
         return cli_fail(b->c, EXIT_OTHER, "a matrix or a cache of %zu bytes is more than this measures", at_least(z.block, z.x * sizeof(float)));
-    size_t bytes = z.scratch + x + y + slots + seen + 64;
+    size_t kernels = (size_t)b->threads * KERNEL_SCRATCH;
+    size_t bytes = z.scratch + kernels + x + y + slots + seen + 64;
     if (posix_memalign(&b->memory, 64, bytes + crew_bytes(b->threads)))
         return cli_fail(b->c, EXIT_OTHER, "no memory for %zu bytes of linear layers", bytes);
     char *at = b->memory;
     b->cx = (struct op_ctx){.k = kernels_select(b->c->session.isa, NULL), .threads = b->threads, .bf16 = b->cx.bf16, .scratch = at,
-                            .scratch_size = z.scratch};
+                            .scratch_size = z.scratch, .kernel_scratch = at + z.scratch};
     if (b->threads > 1) {
-        b->cx.crew = crew_open(at + (bytes & ~(size_t)63), b->threads, NULL, 1);
+        b->cx.crew = crew_open((char *)b->memory + (bytes & ~(size_t)63), b->threads, NULL, 1);
         crew_use(b->cx.crew, b->threads);
     }
-    b->x = (float *)(void *)(at + z.scratch);
-    b->y = (float *)(void *)(at + z.scratch + x);
-    b->slots = (int32_t *)(void *)(at + z.scratch + x + y);
-    b->seen = (struct timeline *)(void *)(at + z.scratch + x + y + slots);
+    at += z.scratch + kernels;
+    b->x = (float *)(void *)at;
+    b->y = (float *)(void *)(at + x);
+    b->slots = (int32_t *)(void *)(at + x + y);
+    b->seen = (struct timeline *)(void *)(at + x + y + slots);
     memcpy(b->x, b->data, z.x * sizeof(float));
     for (size_t j = 0; j < z.depth; j++)
         b->slots[j] = (int32_t)j;

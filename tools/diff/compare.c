@@ -72,7 +72,7 @@ static uint64_t bits_of(enum diff_dtype dtype, double x)
 {
     static const int sign_at[] = {15, 15, 31, 63};
     if (dtype == DIFF_INTEGERS)
-        return (uint64_t)(int64_t)x;
+        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is more */
     return magnitude_bits(dtype, x) | (uint64_t)!!signbit(x) << sign_at[dtype];
 }
 

@@ -406,6 +406,11 @@ static void file_tokens(struct diff_reader *r, const struct entry *e)
         struct diff_row row = {.width = 1, .data = (const char *)side->bytes + e->begin + (size_t)i * s.item};
         double x;
         diff_numbers(&s, &row, &x);
+        if (!(x >= 0 && x <= INT32_MAX)) {
+            note(side, "%s: %s [%lld] is %.0f, which is no token: the tokens are left out", r->path, e->name, (long long)i, x);
+            side->token_count = 0;
+            return;
+        }
         side->tokens = must(realloc(side->tokens, (side->token_count + 1) * sizeof *side->tokens));
         side->tokens[side->token_count++] = (int32_t)x;
     }

@@ -3,12 +3,12 @@
 #   install-deps.sh         what `make` needs, and oneDNN, which `verbatim bench` measures beside ours where there is one
 #   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm;
 #                           pkg-config and Python for the installed library; a browser without a window for the page of
-#                           `verbatim trace`)
+#                           `verbatim trace`; locales: numbers under a German locale)
 set -eu
 packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev libnuma-dev libedit-dev"
 if [ "${1:-}" = test ]; then
     packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
-        python3-numpy python3-pytest python3-pip"
+        python3-numpy python3-pytest python3-pip locales"
 fi
 
 missing=""
