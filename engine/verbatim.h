@@ -315,13 +315,49 @@ typedef struct vb_trace {
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
-/* ---- drafts of the caller's --------------------------------------------------------------------------------------- */
+/* ---- drafting: how tokens are proposed, which the target then verifies ------------------------------------------------ */
 
 /* What may follow tokens [count], the timeline: writes at most `max` (up to VB_MAX_DRAFT) ids to draft and returns how many;
  * 0: nothing comes to mind. It has no say in the output, and may answer as it likes: the draft ends before an id outside the
  * vocabulary and at `max`, and either is counted in vb_result.draft_failures, as a negative answer is. It may not use the
  * session. Asked again about the same timeline it may answer differently. */
 typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
+
+/* Drafts as a tree (engine/draft/tree.h) in the place of a chain. */
+typedef struct vb_tree_shape {
+    int32_t topk;  /* 2 to VB_MAX_TOPK: how many drafts may follow each token; 0, 1: a chain */
+    int32_t nodes; /* the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
+} vb_tree_shape;
+
+/* Drafts change the speed, and no bit of the output (but see vb_sampling.acceptance). All zero: none. */
+typedef struct vb_drafting {
+    const char *method;   /* NULL or "none", or a name that vb_draft_methods lists */
+    int32_t tokens;       /* K, the longest draft, up to VB_MAX_DRAFT; 0: the number of MTP modules, or 3 where these do not draft;
+                             negative: no drafts */
+    int automatic;        /* 1: the length of each draft, from 0 to `tokens`, is chosen from how many were accepted so far and how
+                             long passes took; with tokens 0 up to 15, of mtp-vanilla up to the number of MTP modules */
+    float p_min;          /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
+                             callbacks have no probabilities */
+    vb_tree_shape tree;   /* for methods with `trees`, with strict acceptance */
+    const char *settings; /* NULL, or what single methods want to know: "ngram-min=1,ngram-max=3". vb_draft_methods lists the keys. Those
+                             of another method than this one are not looked at; one that no method has is refused */
+    const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match), which must
+                              outlive the session; ids that only one of them has are not drafted */
+    const char *head;     /* for methods with needs_head: the directory of a published head, which is opened with the session */
+    vb_draft_callback callback; /* for methods with needs_callback */
+    void *context;        /* of the callback */
+} vb_drafting;
+
+typedef struct vb_draft_method {
+    const char *name;
+    const char *about;    /* what drafts, in one line */
+    const char *settings; /* the keys of vb_drafting.settings that it reads, with their defaults: "ngram-min=2,ngram-max=4"; "": none */
+    int needs_modules, needs_model, needs_head, needs_callback; /* without which it is refused. Modules: vb_mtp_modules */
+    int trees;            /* it can draft trees */
+} vb_draft_method;
+
+/* The draft methods, one by one: fills *out with the one of this number, from 0 on. Returns 0 when there are no more. */
+int vb_draft_methods(size_t number, vb_draft_method *out);
 
 typedef struct vb_session_options {
     int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
@@ -334,17 +370,15 @@ typedef struct vb_session_options {
                               while other programs use the cores */
     int32_t exact_threads; /* 1: always all of them */
     const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
-    const char *draft;     /* NULL or "none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram",
-                              "draft-model", "eagle", "eagle3", "callback" */
-    int32_t draft_tokens;  /* K, the longest draft; 0: the number of MTP modules, or 3 where these do not draft; negative: none */
     vb_sampling sampling;
+    vb_drafting drafting;
     void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
     void *progress_context;
     int (*stop)(void *context); /* asked before each layer of a pass through the model; NULL: never. Non-zero gives the pass up: its
                               rows leave the caches, no token is chosen, and the session is as it was before the pass. vb_generate
-                              then ends as when its callback stops it, all else with VB_STOPPED. In a batch, that of sessions[0] */
+                              then ends as when its callback stops it, all else with VB_STOPPED. */
     void *stop_context;
-    vb_tap_callback tap;   /* NULL: none. In a batch, that of sessions[0] is told about all */
+    vb_tap_callback tap;   /* NULL: none */
     void *tap_context;
     int tap_scores;        /* attention scores too: as much again as the attention itself */
     vb_trace_callback trace; /* NULL: none */
@@ -352,19 +386,6 @@ typedef struct vb_session_options {
     int padded;            /* passes of a round are filled up to K+1 rows with token 0, as systems with fixed shapes do */
     int32_t sequence;      /* a number of the caller's, told to taps and traces */
     int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
-    int32_t ngram_min, ngram_max; /* "ngram": how many last tokens must have stood before, 1..64; 0: 2 and 4 */
-    vb_draft_callback draft_callback; /* "callback" */
-    void *draft_context;
-    const vb_model *draft_model;  /* "draft-model": a smaller model with the same tokens (vb_tokenizers_match), which must outlive
-                                     the session; ids that only one of them has are not drafted */
-    const char *draft_head;       /* "eagle", "eagle3": the directory of a published head (engine/draft/eagle_net.h), opened with the session */
-    float draft_p_min;     /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
-                              callbacks have no probabilities */
-    int draft_auto;        /* how many drafts a round asks for, from 0 on, is chosen as the run goes, by how many stand and what
-                              passes take; draft_tokens is the most then (0: 15, for mtp-vanilla the number of MTP modules) */
-    int32_t draft_topk;    /* 2 or more: drafts are a tree (engine/draft/tree.h), draft_tokens deep: that many may follow each; of
-                              mtp-eagle, eagle, eagle3, with strict acceptance. 0, 1: a chain */
-    int32_t draft_nodes;   /* of a tree: the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
 } vb_session_options;
 
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
@@ -449,12 +470,6 @@ typedef struct vb_generate_options {
 /* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* The same for several sessions of one model, in shared passes: row by row the same bits. options[i] and result[i]
- * belong to sessions[i]. Threads, ISA and chunk are those of sessions[0], whose context must be the largest (or equal) and
- * whose prefill all must have. An error ends all of them. */
-int vb_generate_batch(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *result,
-                      vb_error *err);
-
 /* ---- many sequences: continuous batching ---------------------------------------------------------------------------- */
 
 /* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
@@ -491,8 +506,10 @@ typedef struct vb_request {
     const int32_t *tokens; /* the prompt; copied */
     size_t count;
     const vb_sampling *sampling; /* NULL: the batch's. What it and options point to lives until the request ends */
-    const char *draft;           /* NULL: the batch's */
-    int32_t draft_tokens;        /* 0: the batch's, or with another method that one's; negative: none */
+    const vb_drafting *drafting; /* NULL: the batch's; copied */
+    vb_session *session;         /* NULL; or a session of the batch's model, which the request continues, with its own options and cache:
+                                    the fields above are zero then. Nobody else uses it until `done` is called, which may
+                                    close it. Its context is at most the batch's; it has no taps, and no rows due by prefill onednn */
     vb_generate_options options; /* the callback may add requests, and neither cancel one nor step */
     void (*done)(void *context, const vb_request_end *end); /* once, from vb_batch_step or vb_batch_cancel; may add requests; may be NULL */
     void *context;

@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     if ((count = encode(tokenizer, argv[2], ids, &err)) < 0)
         goto done;
     options.context = tokenizer;
-    vb_session_options how = {.draft = vb_mtp_modules(model) ? "mtp-eagle" : "none", .tap = on_tap, .tap_context = &norm};
+    vb_session_options how = {.drafting = {.method = vb_mtp_modules(model) ? "mtp-eagle" : "none"}, .tap = on_tap, .tap_context = &norm};
     how.context = count + (int32_t)options.max_tokens; /* 0 would make room for all that the model can read */
     if (vb_session_open(&session, model, &how, &err) || vb_append(session, ids, (size_t)count, &err) ||
         vb_generate(session, &options, &result, &err))

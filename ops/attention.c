@@ -28,19 +28,19 @@ static size_t queries_at_once(const struct attention *a, size_t S, size_t contex
 }
 
 /* Queries s..s+queries and heads h..h+heads: all heads, or one query. */
-struct group {
+struct attention_group {
     size_t s, queries, h, heads;
     size_t length; /* of its longest timeline */
 };
 
-struct pass {
+struct attention_pass {
     const struct op_ctx *cx;
     const struct attention *a;
     const struct timeline *seen;
     const float *q;
     float *y;
     size_t S, row;       /* queries; floats of a cache row, and of a packed query */
-    struct group *groups;
+    struct attention_group *groups;
     size_t group_count, blocks;
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
     float *score;                 /* [S*H, score_stride]: s, then p */
@@ -72,14 +72,14 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
            2 * op_scratch_bytes(pairs * blocks_of(context)) + op_scratch_bytes(pairs) +
            op_scratch_bytes(values_of(a, pairs, context)) +
            op_scratch_bytes(pairs * packed_latent(a)) + op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
-           op_scratch_bytes(pairs * sizeof(struct group) / sizeof(float)) +
+           op_scratch_bytes(pairs * sizeof(struct attention_group) / sizeof(float)) +
            op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row);
 }
 
 /* ---- queries ---- */
 
 /* q_abs of one head for every query */
-static void absorb(struct pass *p, size_t h, int thread, float *query, size_t ldy)
+static void absorb(struct attention_pass *p, size_t h, int thread, float *query, size_t ldy)
 {
     void *scratch = op_kernel_scratch(p->cx, thread);
     const struct attention *a = p->a;
@@ -110,7 +110,7 @@ static void absorb(struct pass *p, size_t h, int thread, float *query, size_t ld
 /* q_abs of one head for every query, and q_rope beside it */
 static void absorb_head(void *arg, size_t h, int thread)
 {
-    struct pass *p = arg;
+    struct attention_pass *p = arg;
     const struct attention *a = p->a;
     size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
     const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
@@ -124,7 +124,7 @@ static void absorb_head(void *arg, size_t h, int thread)
 
 /* ---- groups: who reads a part of the cache together ---- */
 
-static void make_groups(struct pass *p)
+static void make_groups(struct attention_pass *p)
 {
     size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
     for (size_t s = 0; s < p->S; s++)
@@ -143,12 +143,12 @@ static void make_groups(struct pass *p)
             length = at_least(length, t[n].length);
         }
         for (size_t h = 0; h < H; h += heads)
-            p->groups[p->group_count++] = (struct group){s, n, h, at_most(heads, H - h), length};
+            p->groups[p->group_count++] = (struct attention_group){s, n, h, at_most(heads, H - h), length};
     }
 }
 
 /* Columns [c0, c1) of rows of tokens [j, j+n): where they stand, or gathered when they do not stand side by side. */
-static struct weight_view cache_rows(const struct pass *p, int thread, const struct timeline *t, size_t j, size_t n,
+static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct timeline *t, size_t j, size_t n,
                                      size_t c0, size_t c1)
 {
     struct weight_view w = {.type = WEIGHT_F32, .rows = n, .cols = c1 - c0, .stride = p->row, .packed = 1};
@@ -165,9 +165,9 @@ static struct weight_view cache_rows(const struct pass *p, int thread, const str
     return w;
 }
 
-static size_t first_pair(const struct pass *p, const struct group *g) { return g->s * p->a->heads + g->h; }
+static size_t first_pair(const struct attention_pass *p, const struct attention_group *g) { return g->s * p->a->heads + g->h; }
 
-static const struct timeline *longest_of(const struct pass *p, const struct group *g)
+static const struct timeline *longest_of(const struct attention_pass *p, const struct attention_group *g)
 {
     const struct timeline *t = &p->seen[g->s];
     while (t->length < g->length)
@@ -176,7 +176,7 @@ static const struct timeline *longest_of(const struct pass *p, const struct grou
 }
 
 /* how many of the tokens from j on, of a block, a query sees */
-static size_t seen_of_block(const struct pass *p, size_t s, size_t j)
+static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t j)
 {
     size_t length = p->seen[s].length;
     return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
@@ -185,7 +185,7 @@ static size_t seen_of_block(const struct pass *p, size_t s, size_t j)
 /* ---- scores, block by block ---- */
 
 /* Of every token that one of the group sees: a score that its query does not see is never looked at. Returns their rows. */
-static struct weight_view scores_of_block(const struct pass *p, int thread, const struct group *g, size_t block)
+static struct weight_view scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
 {
     size_t j = block * ATTENTION_BLOCK, n = at_most(ATTENTION_BLOCK, g->length - j), pair = first_pair(p, g);
     size_t pairs = g->queries * g->heads;
@@ -199,7 +199,7 @@ static struct weight_view scores_of_block(const struct pass *p, int thread, cons
 }
 
 /* o_b of pairs [pair, pair + pairs), n tokens of a block: columns [c0, c0 + columns) of them */
-static void sum_values(const struct pass *p, int thread, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
+static void sum_values(const struct attention_pass *p, int thread, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
                        size_t block, size_t columns)
 {
     rows->rows = n;
@@ -208,7 +208,7 @@ static void sum_values(const struct pass *p, int thread, float *o_b, size_t ld, 
 }
 
 /* Queries from q on, of a group, that see as many tokens of the block at j as the first of them: *n. */
-static size_t see_the_same(const struct pass *p, const struct group *g, size_t q, size_t j, size_t *n)
+static size_t see_the_same(const struct attention_pass *p, const struct attention_group *g, size_t q, size_t j, size_t *n)
 {
     size_t same = 1;
     *n = seen_of_block(p, g->s + q, j);
@@ -218,7 +218,7 @@ static size_t see_the_same(const struct pass *p, const struct group *g, size_t q
 }
 
 /* o_b of a group that is kept, all columns */
-static void keep_values(const struct pass *p, int thread, const struct group *g, size_t block, struct weight_view *rows)
+static void keep_values(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block, struct weight_view *rows)
 {
     for (size_t q = 0, same, n; q < g->queries; q += same) {
         size_t pair = first_pair(p, g) + q * g->heads;
@@ -232,8 +232,8 @@ static void keep_values(const struct pass *p, int thread, const struct group *g,
 /* One block of one group: s_j, m_b, p_j, l_b; and o_b, where it is kept, while the rows are in the cache */
 static void score_block(void *arg, size_t task, int thread)
 {
-    struct pass *p = arg;
-    const struct group *g = &p->groups[task / p->blocks];
+    struct attention_pass *p = arg;
+    const struct attention_group *g = &p->groups[task / p->blocks];
     size_t block = task % p->blocks, j = block * ATTENTION_BLOCK, pair = first_pair(p, g);
     if (j >= g->length)
         return;
@@ -251,7 +251,7 @@ static void score_block(void *arg, size_t task, int thread)
 /* M, e_b and L of some queries */
 static void join_blocks(void *arg, size_t first, size_t count)
 {
-    struct pass *p = arg;
+    struct attention_pass *p = arg;
     size_t H = p->a->heads;
     for (size_t pair = first * H; pair < (first + count) * H; pair++) {
         size_t blocks = blocks_of(p->seen[pair / H].length);
@@ -270,7 +270,7 @@ static void join_blocks(void *arg, size_t first, size_t count)
 /* ---- values, column by column ---- */
 
 /* o += e_b o_b of pairs [pair, pair + pairs), columns [c0, c0 + columns); o_b: of the first pair, ld to the next one's */
-static void add_values(const struct pass *p, const float *o_b, size_t ld, size_t pair, size_t pairs, size_t block, size_t c0,
+static void add_values(const struct attention_pass *p, const float *o_b, size_t ld, size_t pair, size_t pairs, size_t block, size_t c0,
                        size_t columns)
 {
     for (size_t i = 0; i < pairs; i++, pair++)
@@ -278,7 +278,7 @@ static void add_values(const struct pass *p, const float *o_b, size_t ld, size_t
 }
 
 /* of those blocks' sums that were kept */
-static void add_kept(const struct pass *p, const struct group *g, size_t c0, size_t columns)
+static void add_kept(const struct attention_pass *p, const struct attention_group *g, size_t c0, size_t columns)
 {
     for (size_t pair = first_pair(p, g), i = 0; i < g->queries * g->heads; i++, pair++)
         for (size_t block = 0; block < blocks_of(p->seen[g->s + i / g->heads].length); block++)
@@ -286,7 +286,7 @@ static void add_kept(const struct pass *p, const struct group *g, size_t c0, siz
 }
 
 /* Queries that see a block whole take it together, the others one by one. */
-static void add_blocks(const struct pass *p, int thread, const struct group *g, size_t c0, size_t columns)
+static void add_blocks(const struct attention_pass *p, int thread, const struct attention_group *g, size_t c0, size_t columns)
 {
     const struct timeline *t = longest_of(p, g);
     float o_b[GROUP][COLUMNS];
@@ -307,9 +307,9 @@ static void add_blocks(const struct pass *p, int thread, const struct group *g, 
 static void value_columns(void *arg, size_t task, int thread)
 {
     static const float zeros[COLUMNS];
-    struct pass *p = arg;
+    struct attention_pass *p = arg;
     size_t tasks = packed_latent(p->a) / COLUMNS + (packed_latent(p->a) % COLUMNS != 0);
-    const struct group *g = &p->groups[task / tasks];
+    const struct attention_group *g = &p->groups[task / tasks];
     size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
@@ -334,7 +334,7 @@ static void value_columns(void *arg, size_t task, int thread)
 
 static void value_head(void *arg, size_t h, int thread)
 {
-    struct pass *p = arg;
+    struct attention_pass *p = arg;
     const struct attention *a = p->a;
     struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, a->value);
     enum op_form form = op_form(p->cx, &w_uv);
@@ -345,13 +345,13 @@ static void value_head(void *arg, size_t h, int thread)
 /* ---- telling ---- */
 
 /* Tells of s_j, head by head, of every query: computed once more, on the caller's thread. */
-static void show_scores(struct pass *p, size_t first)
+static void show_scores(struct attention_pass *p, size_t first)
 {
     struct op_probe *probe = p->cx->probe;
     char name[32];
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < p->a->heads; h++) {
-            struct group one = {s, 1, h, 1, p->seen[s].length};
+            struct attention_group one = {s, 1, h, 1, p->seen[s].length};
             for (size_t block = 0; block < blocks_of(one.length); block++)
                 scores_of_block(p, 0, &one, block);
             snprintf(name, sizeof name, "scores.%zu", h);
@@ -361,7 +361,7 @@ static void show_scores(struct pass *p, size_t first)
 
 /* ---- all of it ---- */
 
-static void some_queries(struct pass *p, size_t first)
+static void some_queries(struct attention_pass *p, size_t first)
 {
     const struct attention *a = p->a;
     double latent = (double)p->S * (double)(a->heads * a->latent), tokens = 0;
@@ -382,7 +382,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
                   size_t S, size_t context)
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
-    struct pass p = {.cx = cx, .a = a, .row = packed_length(width)};
+    struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width)};
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
     p.score = op_take(cx, pairs * score_stride(context));
@@ -396,7 +396,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.q_groups = (struct quantised_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope).rows[OP_GROUPS];
     else
         p.q_nope = op_take(cx, pairs * a->nope);
-    p.groups = (struct group *)(void *)op_take(cx, pairs * sizeof(struct group) / sizeof(float));
+    p.groups = (struct attention_group *)(void *)op_take(cx, pairs * sizeof(struct attention_group) / sizeof(float));
     p.rows = op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row);
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);

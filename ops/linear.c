@@ -118,7 +118,7 @@ void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-struct pass {
+struct linear_pass {
     const struct op_ctx *cx;
     const struct linear *layers;
     size_t count, S;
@@ -126,7 +126,7 @@ struct pass {
     size_t first[OP_LINEAR_MOST + 1]; /* tasks, by layer */
 };
 
-static size_t rows_after(const struct pass *p, const struct linear *l)
+static size_t rows_after(const struct linear_pass *p, const struct linear *l)
 {
     size_t rows = 0;
     while (++l < p->layers + p->count)
@@ -136,7 +136,7 @@ static size_t rows_after(const struct pass *p, const struct linear *l)
 
 static void rows_of_linears(void *arg, size_t task, int thread)
 {
-    struct pass *p = arg;
+    struct linear_pass *p = arg;
     const struct linear *l = p->layers;
     size_t n0, n1;
     while (task >= p->first[l + 1 - p->layers])
@@ -147,7 +147,7 @@ static void rows_of_linears(void *arg, size_t task, int thread)
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const struct op_packed *x, size_t S)
 {
-    struct pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .x = x};
+    struct linear_pass p = {.cx = cx, .layers = layers, .count = count, .S = S, .x = x};
     double cost = 0;
     for (size_t i = 0; i < count; i++) {
         p.first[i + 1] = p.first[i] + op_row_tasks(cx, layers[i].w->rows, rows_after(&p, &layers[i]));

@@ -17,7 +17,7 @@ struct bundle {
     size_t after;        /* rows of gate_proj in the bundles behind this one; of down_proj there are d in each */
 };
 
-struct pass {
+struct mlp_pass {
     const struct op_ctx *cx;
     struct bundle *bundles;
     size_t *first; /* [count + 1] tasks of the region that runs now, by bundle */
@@ -27,7 +27,7 @@ struct pass {
 static size_t intermediate_of(const struct bundle *b) { return b->w.gate->rows; }
 
 /* *task becomes the number of the task within its bundle. */
-static const struct bundle *bundle_of(const struct pass *p, size_t *task)
+static const struct bundle *bundle_of(const struct mlp_pass *p, size_t *task)
 {
     size_t low = 0, high = p->count; /* the last that begins at this task or before */
     while (high - low > 1) {
@@ -41,7 +41,7 @@ static const struct bundle *bundle_of(const struct pass *p, size_t *task)
     return &p->bundles[low];
 }
 
-static size_t down_after(const struct pass *p, const struct bundle *b)
+static size_t down_after(const struct mlp_pass *p, const struct bundle *b)
 {
     return (size_t)(p->bundles + p->count - 1 - b) * p->d;
 }
@@ -49,7 +49,7 @@ static size_t down_after(const struct pass *p, const struct bundle *b)
 /* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
-    struct pass *p = arg;
+    struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1, i = intermediate_of(b);
     op_row_range(p->cx, i, b->after, task, &n0, &n1);
@@ -64,7 +64,7 @@ static void gate_and_up(void *arg, size_t task, int thread)
 
 static void down(void *arg, size_t task, int thread)
 {
-    struct pass *p = arg;
+    struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
     op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
@@ -104,7 +104,7 @@ static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count,
 static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
 {
     size_t mark = op_mark(cx);
-    struct pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d};
+    struct mlp_pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d};
     double cost = 0;
     p.first[0] = 0;
     for (size_t b = count, after = 0; b--; after += intermediate_of(&bundles[b]))

@@ -157,13 +157,13 @@ static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
 
 /* Elsewhere half of what is left of the region goes to as many tasks as there are threads, and so on: long ones first, whose
  * weights are long streams, and short ones at the end, so that nobody waits long for the last. */
-struct cut {
+struct parallel_cut {
     size_t tasks, groups;           /* in all rounds so far */
     size_t first_task, first_group; /* of the newest round; */
     size_t size;                    /* groups of each of its tasks */
 };
 
-static void next_round(struct cut *c, size_t threads, size_t groups, size_t after)
+static void next_round(struct parallel_cut *c, size_t threads, size_t groups, size_t after)
 {
     size_t left = groups - c->groups, share = threads > 1 ? (left + after + 2 * threads - 1) / (2 * threads) : left;
     c->first_task = c->tasks;
@@ -175,7 +175,7 @@ static void next_round(struct cut *c, size_t threads, size_t groups, size_t afte
 
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
 {
-    struct cut c = {0};
+    struct parallel_cut c = {0};
     if (cut_equally(cx))
         return equal_tasks(cx, groups_of(rows));
     while (c.groups < groups_of(rows))
@@ -186,7 +186,7 @@ size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after)
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end)
 {
     size_t groups = groups_of(rows), first, last;
-    struct cut c = {0};
+    struct parallel_cut c = {0};
     if (cut_equally(cx)) {
         first = groups * task / equal_tasks(cx, groups);
         last = groups * (task + 1) / equal_tasks(cx, groups);

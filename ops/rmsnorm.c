@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-struct pass {
+struct rmsnorm_pass {
     const struct op_ctx *cx;
     float *y;
     const float *x, *w;
@@ -12,7 +12,7 @@ struct pass {
 
 static void some_rows(void *arg, size_t first, size_t count)
 {
-    const struct pass *p = arg;
+    const struct rmsnorm_pass *p = arg;
     const float *x = p->x + first * p->ldx;
     float *y = p->y + first * p->ldy;
     for (size_t s = 0; s < count; s++, x += p->ldx, y += p->ldy) {
@@ -25,6 +25,6 @@ static void some_rows(void *arg, size_t first, size_t count)
 void op_rmsnorm(const struct op_ctx *cx, float *y, size_t ldy, const float *x, size_t ldx, const float *w, size_t S,
                 size_t D, float eps)
 {
-    struct pass p = {cx, y, x, w, ldy, ldx, D, eps};
+    struct rmsnorm_pass p = {cx, y, x, w, ldy, ldx, D, eps};
     op_each_row(cx, S, 4.0 * (double)D, some_rows, &p);
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-double ref_uniform(struct run *run) /* SplitMix64 */
+double ref_uniform(struct reference_run *run) /* SplitMix64 */
 {
     uint64_t z = run->random += 0x9e3779b97f4a7c15;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -13,14 +13,14 @@ double ref_uniform(struct run *run) /* SplitMix64 */
     return (double)((z ^ z >> 31) >> 11) * 0x1p-52 - 1.0;
 }
 
-void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data)
+void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data)
 {
     struct reference_value value = {name, run->layer, index, rows, cols, data};
     if (run->options.hook)
         run->options.hook(run->options.hook_context, &value);
 }
 
-void ref_value(struct run *run, const char *name, int index, int rows, int cols, double *data)
+void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data)
 {
     if (run->options.perturb)
         for (size_t i = 0; i < (size_t)rows * cols; i++)
@@ -29,7 +29,7 @@ void ref_value(struct run *run, const char *name, int index, int rows, int cols,
 }
 
 /* x[s] = Emb(tok[s]) */
-void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S)
+void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S)
 {
     for (int s = 0; s < S; s++)
         ref_row(embed, tokens[s], x + (size_t)s * embed->cols);
@@ -45,7 +45,7 @@ double ref_dot(const double *a, const double *b, int n)
 }
 
 /* y[s,d] = x[s,d] / sqrt(mean_d(x[s,d]^2) + eps) * w[d];  y may be x */
-void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps)
+void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps)
 {
     int D = w->cols;
     ref_row(w, 0, run->row);
@@ -60,8 +60,8 @@ void ref_norm(struct run *run, double *y, const struct matrix *w, const double *
 }
 
 /* y[s,i] = sum_j w[i,j] x[s,j],   row i of W as `row` has it */
-static void product(struct run *run, double *y, const struct matrix *w, const double *x, int S,
-                    void (*row)(struct run *run, const struct matrix *w, int i))
+static void product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S,
+                    void (*row)(struct reference_run *run, const struct matrix *w, int i))
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
     for (size_t i = 0; i < rows; i++) {
@@ -71,14 +71,14 @@ static void product(struct run *run, double *y, const struct matrix *w, const do
     }
 }
 
-static void row_as_stored(struct run *run, const struct matrix *w, int i) { ref_row(w, i, run->row); }
+static void row_as_stored(struct reference_run *run, const struct matrix *w, int i) { ref_row(w, i, run->row); }
 
-void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+void ref_product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S)
 {
     product(run, y, w, x, S, row_as_stored);
 }
 
-void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S)
+void ref_linear(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S)
 {
     enum form form = ref_form(run, w);
     if (form != AS_IS) {
@@ -102,7 +102,7 @@ static void split(double *a, int A, double *b, int B, const double *x, size_t ro
 static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
 /* convention rope-angle: what the official code and transformers hold in f32 */
-static double round_angle(const struct run *run, double x) { return ref_convention(run, ROPE_ANGLE) ? (float)x : x; }
+static double round_angle(const struct reference_run *run, double x) { return ref_convention(run, ROPE_ANGLE) ? (float)x : x; }
 
 /* YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, and 1 where nothing is stretched */
 static double yarn_m(const struct config *c, double mscale)
@@ -119,7 +119,7 @@ static double yarn_correction_dim(const struct config *c, double rotations)
 
 /* f_i = theta^(-2i/R). YaRN: pairs that turn often (i below `low`) keep f_i, slow ones (above `high`) get f_i / factor,
  *     f_i (1 - ramp) + f_i / factor ramp,    ramp = (i - low) / (high - low), within [0, 1]. */
-static double rope_frequency(const struct run *run, int i)
+static double rope_frequency(const struct reference_run *run, int i)
 {
     const struct config *c = run->c;
     int R = c->qk_rope_head_dim;
@@ -136,7 +136,7 @@ static double rope_frequency(const struct run *run, int i)
     return round_angle(run, round_angle(run, slow * round_angle(run, 1 - keep)) + round_angle(run, f * keep));
 }
 
-void ref_rope_tables(struct run *run, int first, int S)
+void ref_rope_tables(struct reference_run *run, int first, int S)
 {
     const struct config *c = run->c;
     double m = run->stretched ? yarn_m(c, c->rope_mscale) / yarn_m(c, c->rope_mscale_all_dim) : 1;
@@ -154,7 +154,7 @@ void ref_rope_tables(struct run *run, int first, int S)
 /* The pair (x0, x1) number i at position p turns by the angle p f_i:
  *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
  * Pairs are (2i, 2i+1), or (i, i + R/2) when config.json has rope_interleave false. x [S, vectors, R], in place. */
-static void rope(struct run *run, double *x, int S, int vectors)
+static void rope(struct reference_run *run, double *x, int S, int vectors)
 {
     int R = run->c->qk_rope_head_dim, half = R / 2, interleave = run->c->rope_interleave;
     for (int s = 0; s < S; s++)
@@ -171,7 +171,7 @@ static void rope(struct run *run, double *x, int S, int vectors)
 /* -- attention ---------------------------------------------------------------------------------------------------- */
 
 /* softmax scale: (N+R)^-1/2, times m^2 under YaRN */
-static double attention_scale(const struct run *run)
+static double attention_scale(const struct reference_run *run)
 {
     const struct config *c = run->c;
     double m = run->stretched ? yarn_m(c, c->rope_mscale_all_dim) : 1;
@@ -179,7 +179,7 @@ static double attention_scale(const struct run *run)
 }
 
 /* heads[s] = sum_t p[s,t] v[t] of head h, p [S,S] */
-static void mix_values(struct run *run, const double *p, int h, int S)
+static void mix_values(struct reference_run *run, const double *p, int h, int S)
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim;
     for (size_t s = 0; s < (size_t)S; s++)
@@ -192,7 +192,7 @@ static void mix_values(struct run *run, const double *p, int h, int S)
 }
 
 /* The same where x of W_UV is rounded, and it is not the same:  heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]) */
-static void mix_latents(struct run *run, const struct attention *w, const double *p, int h, int S)
+static void mix_latents(struct reference_run *run, const struct reference_attention *w, const double *p, int h, int S)
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
     for (size_t s = 0; s < (size_t)S; s++)
@@ -212,7 +212,7 @@ static void mix_latents(struct run *run, const struct attention *w, const double
 
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
-static void attend(struct run *run, const struct attention *w, int h, int S)
+static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
@@ -241,10 +241,10 @@ static void attend(struct run *run, const struct attention *w, int h, int S)
 }
 
 /* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]] */
-static void keys_and_values(struct run *run, const struct attention *w, int S)
+static void keys_and_values(struct reference_run *run, const struct reference_attention *w, int S)
 {
-    size_t H = (size_t)run->c->num_attention_heads, N = (size_t)run->c->qk_nope_head_dim, V = (size_t)run->c->v_head_dim;
-    size_t C = (size_t)run->c->kv_lora_rank;
+    size_t H = run->c->dims.H, N = run->c->dims.n, V = run->c->dims.v;
+    size_t C = run->c->dims.c;
     for (size_t h = 0; h < H; h++) {
         ref_keys(run, w, (int)h);
         ref_values(run, w, (int)h);
@@ -266,7 +266,7 @@ static void keys_and_values(struct run *run, const struct attention *w, int S)
  *     q_nope[h] = W_UQ[h] q_latent   q_rope[h] = RoPE(W_QR[h] q_latent)      eq. 7, 8: both in q_b_proj
  *     out = W_O [heads]                                                      eq. 11, after eq. 10 above
  * x, out [S, D] */
-static void attention(struct run *run, double *out, const struct attention *w, const double *x, int S)
+static void attention(struct reference_run *run, double *out, const struct reference_attention *w, const double *x, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
@@ -311,7 +311,7 @@ static void attention(struct run *run, double *out, const struct attention *w, c
 
 /* -- the layer ---------------------------------------------------------------------------------------------------- */
 
-static void add(struct run *run, double *x, const double *delta, int S)
+static void add(struct reference_run *run, double *x, const double *delta, int S)
 {
     int D = run->c->hidden_size;
     for (size_t i = 0; i < (size_t)S * D; i++)
@@ -320,7 +320,7 @@ static void add(struct run *run, double *x, const double *delta, int S)
 }
 
 /* x += attention(RMSNorm(x));  x += mlp(RMSNorm(x)) */
-void ref_decoder_layer(struct run *run, const struct layer *w, double *x, int S)
+void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S)
 {
     int D = run->c->hidden_size;
     ref_norm(run, run->normed, &w->input_norm, x, S, run->c->rms_norm_eps);

@@ -7,7 +7,7 @@
 
 /* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: docs/SEMANTICS.md; capitals are
  * extents, W the widest MLP, X experts per token, G groups. */
-struct run {
+struct reference_run {
     const struct reference *r;
     const struct config *c;
     struct reference_options options;
@@ -37,43 +37,43 @@ struct run {
 };
 
 /* Every value that has been computed passes through here: perturbed, if that is asked for, and shown to the hook. */
-void ref_value(struct run *run, const char *name, int index, int rows, int cols, double *data);
-double ref_uniform(struct run *run); /* in [-1, 1), of the perturbation */
+void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
+double ref_uniform(struct reference_run *run); /* in [-1, 1), of the perturbation */
 /* shown only: values that are no result of arithmetic */
-void ref_show(struct run *run, const char *name, int index, int rows, int cols, const double *data);
+void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data);
 
 /* whether a convention is not at its default */
-static inline int ref_convention(const struct run *run, enum convention c) { return run->options.conventions.value[c]; }
+static inline int ref_convention(const struct reference_run *run, enum convention c) { return run->options.conventions.value[c]; }
 
 /* cosines and sines of positions first.. */
-void ref_rope_tables(struct run *run, int first, int S);
-void ref_embed(struct run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
-void ref_norm(struct run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
-void ref_linear(struct run *run, double *y, const struct matrix *w, const double *x, int S);
+void ref_rope_tables(struct reference_run *run, int first, int S);
+void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
+void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
+void ref_linear(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
 /* y = W x whatever the precision: the router's gate */
-void ref_product(struct run *run, double *y, const struct matrix *w, const double *x, int S);
+void ref_product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
 
 double ref_dot(const double *a, const double *b, int n);
 
 /* --- what a linear layer makes of x and of its weights: round.c --- */
 
 enum form { AS_IS, TO_BF16, TO_GROUPS }; /* of x */
-enum form ref_form(const struct run *run, const struct matrix *w);
-enum form ref_keys_form(const struct run *run, const struct attention *w);   /* of W_UK: q_nope */
-enum form ref_values_form(const struct run *run, const struct attention *w); /* of W_UV: the weighted sum of latents */
+enum form ref_form(const struct reference_run *run, const struct matrix *w);
+enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* of W_UK: q_nope */
+enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* of W_UV: the weighted sum of latents */
 /* n numbers; groups: n and what is one x are whole groups of 32. y may be x. */
-void ref_round_x(struct run *run, enum form form, double *y, const double *x, size_t n);
+void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
-void ref_weights(struct run *run, const struct matrix *w, int i); /* run->row = row i of W */
-void ref_keys(struct run *run, const struct attention *w, int h);   /* run->w_uk of head h */
-void ref_values(struct run *run, const struct attention *w, int h); /* run->w_uv */
+void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* run->row = row i of W */
+void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* run->w_uk of head h */
+void ref_values(struct reference_run *run, const struct reference_attention *w, int h); /* run->w_uv */
 
 /* The two kinds of feed-forward block, x, out [S,D]: moe.c. */
-void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S);
-void ref_moe(struct run *run, double *out, const struct layer *w, const double *x, int S);
+void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S);
+void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S);
 
 /* x [S,D] += attention, then += MLP or experts; x is the residual stream. */
-void ref_decoder_layer(struct run *run, const struct layer *w, double *x, int S);
+void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);
 
 /* Marks the k largest of x[0..n) in chosen: value descending, then index ascending; a NaN ranks below everything. */
 void ref_choose(char *chosen, const double *x, int n, int k);

@@ -10,15 +10,15 @@
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Room for S tokens. */
-static int run_open(struct run *run, const struct reference *r, const struct reference_options *options, int S,
+static int run_open(struct reference_run *run, const struct reference *r, const struct reference_options *options, int S,
                     vb_error *err)
 {
     const struct config *c = &r->config;
-    size_t s = (size_t)S + 1 /* first-row=phantom */, D = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, Q = (size_t)c->q_lora_rank;
-    size_t N = (size_t)c->qk_nope_head_dim, R = (size_t)c->qk_rope_head_dim, V = (size_t)c->v_head_dim;
-    size_t C = (size_t)c->kv_lora_rank, E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
-    size_t G = (size_t)c->n_group, moe = (size_t)c->moe_intermediate_size;
-    size_t W = max(config_has_layers(c, 0) ? (size_t)c->intermediate_size : 1, config_has_layers(c, 1) ? max(1, (size_t)c->n_shared_experts) * moe : 1);
+    size_t s = (size_t)S + 1 /* first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
+    size_t N = c->dims.n, R = c->dims.r, V = c->dims.v;
+    size_t C = c->dims.c, E = c->dims.E, X = c->dims.chosen;
+    size_t G = c->dims.groups, moe = c->dims.expert;
+    size_t W = max(config_has_layers(c, 0) ? c->dims.dense : 1, config_has_layers(c, 1) ? max(1, c->dims.shared) * moe : 1);
     size_t widest = max(max(max(2 * D, W), N), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
         {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
@@ -36,7 +36,7 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
     };
     size_t parts = sizeof part / sizeof *part, total = 0;
 
-    *run = (struct run){.r = r, .c = c, .layer = -1};
+    *run = (struct reference_run){.r = r, .c = c, .layer = -1};
     if (options)
         run->options = *options;
     int context = run->options.context ? run->options.context : S;
@@ -53,7 +53,7 @@ static int run_open(struct run *run, const struct reference *r, const struct ref
     return VB_OK;
 }
 
-static void run_close(struct run *run) { vb_free(&run->r->allocator, run->memory); }
+static void run_close(struct reference_run *run) { vb_free(&run->r->allocator, run->memory); }
 
 static int check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err)
 {
@@ -83,10 +83,10 @@ static int argmax(const double *logits, int V)
 
 /* hidden [S,D] = RMSNorm(the layers, one after the other, on Emb(tokens)); features [S,D], which the modules take, is the
  * same or, with main-hidden=pre-norm, what the norm is taken of; may be NULL or hidden */
-static void target(struct run *run, double *hidden, double *features, const int32_t *tokens, int S)
+static void target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
     const struct reference *r = run->r;
-    size_t bytes = (size_t)S * (size_t)run->c->hidden_size * sizeof *hidden;
+    size_t bytes = (size_t)S * run->c->dims.d * sizeof *hidden;
     ref_rope_tables(run, 0, S);
     ref_embed(run, hidden, &r->embed, tokens, S);
     for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++)
@@ -101,7 +101,7 @@ static void target(struct run *run, double *hidden, double *features, const int3
 }
 
 /* logits [S,V] = W_head hidden */
-static void head(struct run *run, double *logits, const struct matrix *w, const double *hidden, int S)
+static void head(struct reference_run *run, double *logits, const struct matrix *w, const double *hidden, int S)
 {
     ref_linear(run, logits, w, hidden, S);
     ref_value(run, "logits", -1, S, run->c->vocab_size, logits);
@@ -110,8 +110,8 @@ static void head(struct run *run, double *logits, const struct matrix *w, const 
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err)
 {
-    struct run run;
-    size_t D = (size_t)r->config.hidden_size;
+    struct reference_run run;
+    size_t D = r->config.dims.d;
     int rc = check_tokens(r, tokens, S, err);
     if (rc || (rc = run_open(&run, r, options, S, err)))
         return rc;
@@ -137,7 +137,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
  * draft-hidden=pre-norm, decoder_layer(x); next may be h.
  * `depth` is k for the hook, also where module k mod D stands in. `ahead` is how many tokens the row reads ahead, k + 1.
  * first-row=phantom: row -1 stands before the others, with tok[k] and no hidden row. */
-static void mtp(struct run *run, double *g, double *next, const struct mtp_module *w, int depth, int ahead,
+static void mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
                 const int32_t *tok, const double *h, int S)
 {
     int D = run->c->hidden_size, phantom = ref_convention(run, FIRST_ROW), rows = S + phantom;
@@ -178,7 +178,7 @@ static void mtp(struct run *run, double *g, double *next, const struct mtp_modul
 }
 
 /* token = argmax(W_head g);  logits [V] */
-static int propose(struct run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
+static int propose(struct reference_run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
                    vb_error *err)
 {
     head(run, logits, w, g, 1);
@@ -190,12 +190,12 @@ static int propose(struct run *run, int32_t *token, double *logits, const struct
 /* mtp-vanilla: module k runs on rows 0..N-1; row i takes tok[i+k+1] and h^k_i, the output of module k-1 (h^0 is the
  * target's); row N-1 proposes tok[N+k+1]. A model with fewer modules than K uses module k mod D again.
  * tok[0..N] is given, tok[N+1..N+K] is written; h [N,D] is overwritten, g [N,D] is room, logits [K,V]. */
-static int draft_vanilla(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
+static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
 {
-    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
+    size_t D = run->c->dims.d, V = run->c->dims.V;
     int rc = VB_OK;
     for (int k = 0; k < K && !rc; k++) {
-        const struct mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
+        const struct reference_mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
         mtp(run, g, h, w, k, k + 1, tok + k + 1, h, N);
         rc = propose(run, &tok[N + k + 1], logits + (size_t)k * V, &w->head, g + (size_t)(N - 1) * D, k, err);
     }
@@ -204,11 +204,11 @@ static int draft_vanilla(struct run *run, int N, int K, int32_t *tok, double *h,
 
 /* mtp-eagle: module 0 again and again. Row i takes tok[i+1] and, up to row N-1, the target's h_i; row N-1+j takes the
  * draft d_j = tok[N+j] and what row N-2+j gave, and proposes tok[N+j+1]. h [N+K,D], of which N rows are given. */
-static int draft_eagle(struct run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
+static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
                        vb_error *err)
 {
-    size_t D = (size_t)run->c->hidden_size, V = (size_t)run->c->vocab_size;
-    const struct mtp_module *w = &run->r->mtp[0];
+    size_t D = run->c->dims.d, V = run->c->dims.V;
+    const struct reference_mtp_module *w = &run->r->mtp[0];
     int rc = VB_OK;
     for (int j = 0; j < K && !rc; j++) {
         size_t last = (size_t)(N - 1 + j) * D;
@@ -223,7 +223,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
                     int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
                     vb_error *err)
 {
-    struct run run;
+    struct reference_run run;
     int rc = check_tokens(r, tokens, N, err);
     if (rc || (rc = check_tokens(r, &next, 1, err)))
         return rc;
@@ -234,7 +234,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     if ((rc = run_open(&run, r, options, N + K, err)))
         return rc;
 
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, S = (size_t)N + (size_t)K;
+    size_t D = r->config.dims.d, V = r->config.dims.V, S = (size_t)N + (size_t)K;
     double *h = vb_alloc(&r->allocator, S * D, sizeof *h), *g = vb_alloc(&r->allocator, S * D, sizeof *g);
     double *handed = vb_alloc(&r->allocator, S * D, sizeof *handed);
     double *logits = draft_logits ? draft_logits : vb_alloc(&r->allocator, (size_t)K * V, sizeof *logits);
@@ -265,8 +265,8 @@ int reference_draft(const struct reference *r, const struct reference_options *o
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err)
 {
-    struct run run;
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size;
+    struct reference_run run;
+    size_t D = r->config.dims.d, V = r->config.dims.V;
     int rc = check_tokens(r, tokens, S, err);
     if (rc)
         return rc;
@@ -281,7 +281,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
         target(&run, g, h, tokens, S);
         head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
-            const struct mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
+            const struct reference_mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
             mtp(&run, g, h, w, k, k + 1, tokens + k + 1, h, S - k - 1);
             head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
@@ -300,7 +300,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err)
 {
-    struct run run;
+    struct reference_run run;
     int rc = check_tokens(r, prompt, S, err);
     if (rc)
         return rc;
@@ -309,7 +309,7 @@ int reference_generate(const struct reference *r, const struct reference_options
     if ((rc = run_open(&run, r, options, S + count, err)))
         return rc;
 
-    size_t D = (size_t)r->config.hidden_size, V = (size_t)r->config.vocab_size, end = (size_t)S + (size_t)count;
+    size_t D = r->config.dims.d, V = r->config.dims.V, end = (size_t)S + (size_t)count;
     double *hidden = vb_alloc(&r->allocator, end * D, sizeof *hidden);
     double *logits = vb_alloc(&r->allocator, V, sizeof *logits);
     int32_t *tok = vb_alloc(&r->allocator, end, sizeof *tok);

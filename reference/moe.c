@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* out = W_down (SiLU(W_gate x) * (W_up x)),   SiLU(g) = g / (1 + exp(-g));   index: for the hook */
-void ref_mlp(struct run *run, double *out, const struct mlp *w, int index, const double *x, int S)
+void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S)
 {
     int W = w->gate_proj.rows;
     double *gate = run->gate, *up = run->up;
@@ -38,10 +38,10 @@ void ref_choose(char *chosen, const double *x, int n, int k)
 }
 
 /* convention gate=bf16 */
-static double round_gate(const struct run *run, double x) { return ref_convention(run, GATE) ? ref_to_bf16(x) : x; }
+static double round_gate(const struct reference_run *run, double x) { return ref_convention(run, GATE) ? ref_to_bf16(x) : x; }
 
 /* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
-static void score(const struct run *run, double *x)
+static void score(const struct reference_run *run, double *x)
 {
     const struct config *c = run->c;
     int E = c->n_routed_experts;
@@ -76,7 +76,7 @@ static double group_score(const struct config *c, const double *choice, int size
 /* The weights of the chosen experts come from their scores s: the bias has elected them and has no other say.
  *     sigmoid:  g = s / sum s * factor   with norm_topk_prob (eq. 13), else g = s * factor
  *     softmax:  g = s / sum s            with norm_topk_prob, not scaled, else g = s * factor */
-static void expert_weights(const struct run *run, double *weights, const double *experts, const double *scores)
+static void expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores)
 {
     const struct config *c = run->c;
     int X = c->num_experts_per_tok, sigmoid = c->scoring_func == SCORING_SIGMOID;
@@ -95,7 +95,7 @@ static void expert_weights(const struct run *run, double *weights, const double 
 }
 
 /* run->router [S,E] = W x; with gate=bf16 x, W and the result are rounded */
-static void gate_logits(struct run *run, const struct matrix *w, const double *x, int S)
+static void gate_logits(struct reference_run *run, const struct matrix *w, const double *x, int S)
 {
     size_t E = (size_t)w->rows, D = (size_t)w->cols;
     if (!ref_convention(run, GATE)) {
@@ -116,7 +116,7 @@ static void gate_logits(struct run *run, const struct matrix *w, const double *x
 /* Which experts, with which weights: run->experts, run->weights [S, X], from x [S, D].
  *     scores = sigmoid or softmax of W x;  choice = scores + bias (eq. 16; only noaux_tc has a bias)
  *     the topk_group best groups stay, the choices of all others become -inf; of the rest the X best are chosen */
-static void route(struct run *run, const struct layer *w, const double *x, int S)
+static void route(struct reference_run *run, const struct reference_layer *w, const double *x, int S)
 {
     const struct config *c = run->c;
     int E = c->n_routed_experts, X = c->num_experts_per_tok, grouped = c->topk_method != TOPK_GREEDY;
@@ -168,10 +168,10 @@ static void route(struct run *run, const struct layer *w, const double *x, int S
 }
 
 /* out[s] = sum_e g[s,e] expert_e(x[s]) + shared(x[s])     (eq. 12 without its residual term) */
-void ref_moe(struct run *run, double *out, const struct layer *w, const double *x, int S)
+void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S)
 {
     const struct config *c = run->c;
-    size_t D = (size_t)c->hidden_size, row = sizeof(double) * D;
+    size_t D = c->dims.d, row = sizeof(double) * D;
     int X = c->num_experts_per_tok;
 
     route(run, w, x, S);

@@ -11,41 +11,41 @@
 
 #define GROUP 32
 
-static int quantises(const struct run *run)
+static int quantises(const struct reference_run *run)
 {
     return run->options.precision == PRECISION_Q8 || run->options.precision == PRECISION_Q4;
 }
 
 /* -- x ------------------------------------------------------------------------------------------------------------ */
 
-static enum form unquantised(const struct run *run)
+static enum form unquantised(const struct reference_run *run)
 {
     return run->options.precision == PRECISION_BF16 && !run->options.x_as_is ? TO_BF16 : AS_IS;
 }
 
 /* of a matrix whose sums have so many terms */
-static enum form form_of(const struct run *run, int quantised, int length)
+static enum form form_of(const struct reference_run *run, int quantised, int length)
 {
     int groups = (quantised || (quantises(run) && length % GROUP == 0)) && !run->options.x_as_is;
     return groups ? TO_GROUPS : unquantised(run);
 }
 
-enum form ref_form(const struct run *run, const struct matrix *w) { return form_of(run, ref_is_quantised(w), w->cols); }
+enum form ref_form(const struct reference_run *run, const struct matrix *w) { return form_of(run, ref_is_quantised(w), w->cols); }
 
-static const struct matrix *values_matrix(const struct attention *w)
+static const struct matrix *values_matrix(const struct reference_attention *w)
 {
     return w->v_b_proj.tensor ? &w->v_b_proj : &w->kv_b_proj;
 }
 
-static const struct matrix *keys_matrix(const struct attention *w)
+static const struct matrix *keys_matrix(const struct reference_attention *w)
 {
     return w->k_b_transposed.tensor ? &w->k_b_transposed : w->k_b_proj.tensor ? &w->k_b_proj : &w->kv_b_proj;
 }
 
-enum form ref_values_form(const struct run *run, const struct attention *w) { return ref_form(run, values_matrix(w)); }
+enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w) { return ref_form(run, values_matrix(w)); }
 
 /* Blocks along c are of no use to a sum over n: a quantised kv_b_proj gives W_UK as numbers, which stay what they are. */
-enum form ref_keys_form(const struct run *run, const struct attention *w)
+enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w)
 {
     if (ref_is_quantised(keys_matrix(w)) && !w->k_b_transposed.tensor)
         return unquantised(run);
@@ -53,13 +53,13 @@ enum form ref_keys_form(const struct run *run, const struct attention *w)
 }
 
 /* how far a number may be moved before it is rounded, in perturbed runs */
-static double nudge(struct run *run)
+static double nudge(struct reference_run *run)
 {
     return run->options.perturb ? ref_uniform(run) * 0x1p-18 : 0;
 }
 
 /* rounded to the nearest bf16, and then below 2^-56 to 0 */
-static void round_bf16(struct run *run, double *y, const double *x, size_t n)
+static void round_bf16(struct reference_run *run, double *y, const double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         y[i] = ref_to_bf16(x[i] * (1 + nudge(run)));
@@ -69,7 +69,7 @@ static void round_bf16(struct run *run, double *y, const double *x, size_t n)
 
 /* Rule 2 of simd/kernels.h: d = m / 127, m the largest |x|, and q the nearest to x (127 / m), ties to even: x becomes d q. These
  * few steps are f32, one rounding each: they say which number it is. */
-static void round_group(struct run *run, double *y, const double *x)
+static void round_group(struct reference_run *run, double *y, const double *x)
 {
     float m = 0;
     int finite = 1;
@@ -84,7 +84,7 @@ static void round_group(struct run *run, double *y, const double *x)
     }
 }
 
-void ref_round_x(struct run *run, enum form form, double *y, const double *x, size_t n)
+void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n)
 {
     if (form == TO_BF16)
         round_bf16(run, y, x, n);
@@ -114,7 +114,7 @@ static void round_weights_group(double *w, int q4)
 }
 
 /* n weights along a sum as the precision has them */
-static void round_weights(const struct run *run, double *w, int n)
+static void round_weights(const struct reference_run *run, double *w, int n)
 {
     for (int i = 0; run->options.precision == PRECISION_BF16 && i < n; i++)
         w[i] = ref_to_bf16(w[i]);
@@ -122,7 +122,7 @@ static void round_weights(const struct run *run, double *w, int n)
         round_weights_group(w + i, run->options.precision == PRECISION_Q4);
 }
 
-static void matrix_row(const struct run *run, const struct matrix *w, int i, double *out)
+static void matrix_row(const struct reference_run *run, const struct matrix *w, int i, double *out)
 {
     if (ref_is_quantised(w)) {
         ref_quantised_row(w, i, out);
@@ -132,9 +132,9 @@ static void matrix_row(const struct run *run, const struct matrix *w, int i, dou
     round_weights(run, out, w->cols);
 }
 
-void ref_weights(struct run *run, const struct matrix *w, int i) { matrix_row(run, w, i, run->row); }
+void ref_weights(struct reference_run *run, const struct matrix *w, int i) { matrix_row(run, w, i, run->row); }
 
-void ref_values(struct run *run, const struct attention *w, int h)
+void ref_values(struct reference_run *run, const struct reference_attention *w, int h)
 {
     const struct matrix *m = values_matrix(w);
     int N = run->c->qk_nope_head_dim, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
@@ -144,20 +144,20 @@ void ref_values(struct run *run, const struct attention *w, int h)
 }
 
 /* column c of run->w_uk, to and from run->row */
-static void take_column(struct run *run, int c)
+static void take_column(struct reference_run *run, int c)
 {
     for (int n = 0; n < run->c->qk_nope_head_dim; n++)
-        run->row[n] = run->w_uk[(size_t)n * (size_t)run->c->kv_lora_rank + (size_t)c];
+        run->row[n] = run->w_uk[(size_t)n * run->c->dims.c + (size_t)c];
 }
 
-static void put_column(struct run *run, int c)
+static void put_column(struct reference_run *run, int c)
 {
     for (int n = 0; n < run->c->qk_nope_head_dim; n++)
-        run->w_uk[(size_t)n * (size_t)run->c->kv_lora_rank + (size_t)c] = run->row[n];
+        run->w_uk[(size_t)n * run->c->dims.c + (size_t)c] = run->row[n];
 }
 
 /* The sum is over n, so weights are rounded along n: down the columns. */
-void ref_keys(struct run *run, const struct attention *w, int h)
+void ref_keys(struct reference_run *run, const struct reference_attention *w, int h)
 {
     const struct matrix *m = keys_matrix(w);
     int N = run->c->qk_nope_head_dim, V = run->c->v_head_dim, C = run->c->kv_lora_rank;

@@ -97,14 +97,14 @@ void ref_quantised_row(const struct matrix *w, int i, double *out)
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
 
-struct binder { /* after the first failure nothing more is done */
+struct reference_binder { /* after the first failure nothing more is done */
     struct reference *r;
     vb_error *err;
     int rc;
 };
 
 /* the tensor, when it has the shape wanted; one dimension is one row */
-static const struct tensor *find(struct binder *b, const char *name, int rows, int cols)
+static const struct tensor *find(struct reference_binder *b, const char *name, int rows, int cols)
 {
     const struct tensor *t = checkpoint_find(b->r->checkpoint, name);
     if (!t) {
@@ -124,7 +124,7 @@ static const struct tensor *find(struct binder *b, const char *name, int rows, i
     return t;
 }
 
-static void bind_name(struct binder *b, struct matrix *w, int rows, int cols, const char *name)
+static void bind_name(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *name)
 {
     const struct config *c = &b->r->config;
     char scale_name[272];
@@ -153,7 +153,7 @@ static void bind_name(struct binder *b, struct matrix *w, int rows, int cols, co
 }
 
 /* the matrix PREFIX + NAME */
-static void bind(struct binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
+static void bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
 {
     char full[256];
     snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -161,7 +161,7 @@ static void bind(struct binder *b, struct matrix *w, int rows, int cols, const c
 }
 
 /* a copy that MTP modules may store: the module's own, else the target's */
-static void bind_copy(struct binder *b, struct matrix *w, const struct matrix *main, const char *prefix,
+static void bind_copy(struct reference_binder *b, struct matrix *w, const struct matrix *main, const char *prefix,
                       const char *name)
 {
     char full[256];
@@ -171,14 +171,14 @@ static void bind_copy(struct binder *b, struct matrix *w, const struct matrix *m
         bind_name(b, w, main->rows, main->cols, full);
 }
 
-static int is_stored(const struct binder *b, const char *prefix, const char *name)
+static int is_stored(const struct reference_binder *b, const char *prefix, const char *name)
 {
     char full[256];
     snprintf(full, sizeof full, "%s%s", prefix, name);
     return checkpoint_find(b->r->checkpoint, full) != NULL;
 }
 
-static void bind_attention(struct binder *b, struct attention *w, const char *layer)
+static void bind_attention(struct reference_binder *b, struct reference_attention *w, const char *layer)
 {
     const struct config *c = &b->r->config;
     int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
@@ -205,7 +205,7 @@ static void bind_attention(struct binder *b, struct attention *w, const char *la
     bind(b, &w->o_proj, D, H * V, layer, "self_attn.o_proj.weight");
 }
 
-static void bind_mlp(struct binder *b, struct mlp *w, int W, const char *prefix)
+static void bind_mlp(struct reference_binder *b, struct reference_mlp *w, int W, const char *prefix)
 {
     int D = b->r->config.hidden_size;
     bind(b, &w->gate_proj, W, D, prefix, "gate_proj.weight");
@@ -213,7 +213,7 @@ static void bind_mlp(struct binder *b, struct mlp *w, int W, const char *prefix)
     bind(b, &w->down_proj, D, W, prefix, "down_proj.weight");
 }
 
-static void bind_layer(struct binder *b, struct layer *w, int l)
+static void bind_layer(struct reference_binder *b, struct reference_layer *w, int l)
 {
     const struct config *c = &b->r->config;
     int D = c->hidden_size, E = c->n_routed_experts;
@@ -243,7 +243,7 @@ static void bind_layer(struct binder *b, struct layer *w, int l)
         bind_mlp(b, &w->shared, c->moe_intermediate_size * c->n_shared_experts, prefix);
 }
 
-static void bind_mtp(struct binder *b, struct mtp_module *w, int l)
+static void bind_mtp(struct reference_binder *b, struct reference_mtp_module *w, int l)
 {
     int D = b->r->config.hidden_size;
     char layer[64];
@@ -263,7 +263,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
 {
     *out = NULL;
     struct reference *r = vb_alloc(a, 1, sizeof *r);
-    struct binder b = {.r = r, .err = err};
+    struct reference_binder b = {.r = r, .err = err};
     if (!r)
         return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the reference", dir);
     if (a)
@@ -273,7 +273,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
     if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
         (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
         goto fail;
-    r->layers = vb_alloc(&r->allocator, (size_t)c->num_hidden_layers, sizeof *r->layers);
+    r->layers = vb_alloc(&r->allocator, c->dims.layers, sizeof *r->layers);
     r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);
     if (!r->layers || !r->mtp) {
         b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of layers", dir);

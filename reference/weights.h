@@ -32,7 +32,7 @@ void ref_row(const struct matrix *w, int i, double *out);
 void ref_quantised_row(const struct matrix *w, int i, double *out);
 static inline int ref_is_quantised(const struct matrix *w) { return dtype_is_quantised(w->tensor->dtype); }
 
-struct attention {
+struct reference_attention {
     struct matrix q_proj;                         /* [H(N+R), D], when q_lora_rank is 0; else */
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q] */
     struct matrix kv_a_proj, kv_a_norm;           /* [C+R, D], [C] */
@@ -42,23 +42,23 @@ struct attention {
     struct matrix o_proj;                         /* [D, HV] */
 };
 
-struct mlp {
+struct reference_mlp {
     struct matrix gate_proj, up_proj, down_proj; /* [W, D], [W, D], [D, W] */
 };
 
-struct layer {
+struct reference_layer {
     struct matrix input_norm, post_attention_norm; /* [D] */
-    struct attention attention;
+    struct reference_attention attention;
     int is_moe;
-    struct mlp mlp;             /* a dense layer; else */
+    struct reference_mlp mlp;             /* a dense layer; else */
     struct matrix router, bias; /* [E, D]; [E] with noaux_tc */
-    struct mlp *experts;        /* E of them */
-    struct mlp shared;          /* when n_shared_experts > 0 */
+    struct reference_mlp *experts;        /* E of them */
+    struct reference_mlp shared;          /* when n_shared_experts > 0 */
 };
 
-struct mtp_module {
+struct reference_mtp_module {
     struct matrix enorm, hnorm, eh_proj; /* [D], [D], [D, 2D] */
-    struct layer layer;
+    struct reference_layer layer;
     struct matrix norm;        /* shared_head.norm [D] */
     struct matrix embed, head; /* [V, D], the module's own when stored, else the target's */
 };
@@ -68,8 +68,8 @@ struct reference {
     struct config config;
     struct checkpoint *checkpoint;
     struct matrix embed, norm, head; /* [V, D], [D], [V, D] */
-    struct layer *layers;            /* num_hidden_layers */
-    struct mtp_module *mtp;          /* num_nextn_predict_layers */
+    struct reference_layer *layers;            /* num_hidden_layers */
+    struct reference_mtp_module *mtp;          /* num_nextn_predict_layers */
 };
 
 #endif

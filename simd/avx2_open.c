@@ -3,6 +3,7 @@
 #include "simd/avx2.h"
 
 #define LANES 2
+#define TAKER avx2_taker
 #include "simd/quantised_open.h"
 
 /* 16 bytes of rows r and r + 4 */
@@ -41,7 +42,7 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 
 /* --- what becomes of a group --- */
 
-struct taker {
+struct avx2_taker {
     struct open_panel *panel; /* or NULL: */
     size_t first;             /* row of the panel */
     const struct quantised_group *x;
@@ -57,7 +58,7 @@ ALWAYS_INLINE int room_for(enum weight_type type)
 }
 
 /* s + the products of elements 4j..4(j + count) */
-ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct group *group, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open_group *group, const struct quantised_group *x, int j, int count)
 {
     const int room = room_for(type);
     UNROLL
@@ -85,7 +86,7 @@ ALWAYS_INLINE __m256 add_scaled(__m256 acc, __m256i s, floats scale, const struc
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_mul_ps((__m256)scale, _mm256_set1_ps(x->d)), acc);
 }
 
-ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group)
+ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, const struct open_group *group)
 {
     if (to->panel) {
         put_group(to->panel, to->first, g, type, group);
@@ -116,7 +117,7 @@ ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const
 
 void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
 {
-    struct taker to = {.panel = panel};
+    struct avx2_taker to = {.panel = panel};
     for (; to.first < rows; to.first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + to.first, rows - to.first, group);
@@ -128,7 +129,7 @@ void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row
               const struct quantised_group *x, size_t ldx, size_t T)
 {
     int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
-    struct taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
+    struct avx2_taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
     if (w->type == WEIGHT_Q6_K)
         sums_of_halves(less, x, ldx, T, groups);
     for (size_t first = 0; first < rows; first += SLICE) {

@@ -3,6 +3,7 @@
 #include "simd/avx512.h"
 
 #define LANES 4
+#define TAKER avx512_taker
 #include "simd/quantised_open.h"
 
 /* 16 bytes of rows r, r + 4, r + 8, r + 12 */
@@ -37,7 +38,7 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 
 /* --- what becomes of a group --- */
 
-struct taker {
+struct avx512_taker {
     struct open_panel *panel; /* or NULL: */
     const struct quantised_group *x;
     size_t T, ldx;
@@ -45,7 +46,7 @@ struct taker {
     __m512 acc[FEW_ROWS_OF_X];
 };
 
-ALWAYS_INLINE __m512i sum_of(__m512i s, const struct group *group, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const struct quantised_group *x, int j, int count)
 {
     UNROLL
     for (int i = j; i < j + count; i++) {
@@ -61,7 +62,7 @@ ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, floats scale, const struc
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps((__m512)scale, _mm512_set1_ps(x->d)), acc);
 }
 
-ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group)
+ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type, const struct open_group *group)
 {
     if (to->panel) {
         put_group(to->panel, 0, g, type, group);
@@ -94,7 +95,7 @@ ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const
 void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
 {
     const unsigned char *at[SLICE];
-    struct taker to = {.panel = panel};
+    struct avx512_taker to = {.panel = panel};
     find_rows(at, w, row, rows, group);
     take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
 }
@@ -104,7 +105,7 @@ void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t r
 {
     const unsigned char *at[SLICE];
     int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
-    struct taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
+    struct avx512_taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
     find_rows(at, w, row, rows, group);
     if (w->type == WEIGHT_Q6_K)
         sums_of_halves(less, x, ldx, T, groups);

@@ -4,6 +4,7 @@
 #define VB_NEON_OPEN_H
 
 #define LANES 1
+#define TAKER neon_taker
 #include "simd/quantised_open.h"
 
 ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at) { return vreinterpretq_u32_u8(vld1q_u8(row + at)); }
@@ -28,7 +29,7 @@ ALWAYS_INLINE words four_bits(words bits, int j)
     return (words)vtstq_u8(byte, vreinterpretq_u8_u32(vdupq_n_u32(j % 2 ? 0x80402010 : 0x08040201)));
 }
 
-struct taker {
+struct neon_taker {
     struct open_panel *panel; /* or NULL: */
     size_t first;             /* row of the panel */
     const struct quantised_group *x;
@@ -36,7 +37,7 @@ struct taker {
     float32x4_t acc[FEW_ROWS_OF_X];
 };
 
-ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group)
+ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, const struct open_group *group)
 {
     const int halves = has_halves(type) ? 2 : 1;
     if (to->panel) {
@@ -62,7 +63,7 @@ ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const
 
 static void open_panel(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
 {
-    struct taker to = {.panel = panel};
+    struct neon_taker to = {.panel = panel};
     for (; to.first < rows; to.first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + to.first, rows - to.first, group);
@@ -73,7 +74,7 @@ static void open_panel(struct open_panel *panel, const struct weight_view *w, si
 static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                      const struct quantised_group *x, size_t ldx, size_t T)
 {
-    struct taker to = {.x = x, .T = T, .ldx = ldx};
+    struct neon_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + first, rows - first, group);

@@ -1,6 +1,7 @@
 /* simd/quantised_open.h -- blocks of a file taken apart, for each vector instruction set: included by its file, behind
  *
  *     #define LANES                128-bit lanes of a register, each for four rows
+ *     #define TAKER                the tag of its own struct, which take() fills
  *
  * which then supplies
  *
@@ -23,16 +24,16 @@ typedef int32_t signed_words __attribute__((vector_size(16 * LANES)));
 typedef float floats __attribute__((vector_size(16 * LANES)));
 
 /* A group of these rows. Codes are unsigned: code_above tells by how much too high. */
-struct group {
+struct open_group {
     words codes[8]; /* elements 4j..4j+3 of each row */
     floats scale[2], minimum;
 };
 
-struct taker; /* of the including file */
+struct TAKER;
 ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t at);
 ALWAYS_INLINE floats half_of(words w);
 ALWAYS_INLINE words four_bits(words w, int j);
-ALWAYS_INLINE void take(struct taker *to, size_t g, enum weight_type type, const struct group *group);
+ALWAYS_INLINE void take(struct TAKER *to, size_t g, enum weight_type type, const struct open_group *group);
 
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
@@ -46,7 +47,7 @@ ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
 
 /* group g of these rows in an open panel, whose row `first` is the first of them */
-ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct group *group)
+ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct open_group *group)
 {
     UNROLL
     for (int j = 0; j < 8; j++) {
@@ -78,9 +79,9 @@ ALWAYS_INLINE void transpose_32(words w[8], const unsigned char *const *row, siz
 
 /* --- 32 weights in a block --- */
 
-ALWAYS_INLINE void take_q8_0(struct taker *to, const unsigned char *const *row, size_t g, size_t at)
+ALWAYS_INLINE void take_q8_0(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
 {
-    struct group v;
+    struct open_group v;
     words head[4];
     transpose(head, row, at);
     transpose_32(v.codes, row, at + 2);
@@ -92,10 +93,10 @@ ALWAYS_INLINE void take_q8_0(struct taker *to, const unsigned char *const *row, 
 }
 
 /* Q4_0, Q5_0, Q5_1 */
-ALWAYS_INLINE void take_small(struct taker *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
+ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
 {
     const size_t codes_at = type == WEIGHT_Q4_0 ? 2 : type == WEIGHT_Q5_0 ? 6 : 8;
-    struct group v;
+    struct open_group v;
     words head[4], w[4];
     transpose(head, row, at);
     transpose(w, row, at + codes_at);
@@ -126,7 +127,7 @@ ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
 /* Q4_K and Q5_K begin with a piece of d, dmin, and the scales and minimums of eight groups, of six bits: a word has four of them,
  * or of the last four the upper two bits of each byte. Q5_K: then bits of which byte l has the fifth of every group's element l.
  * Groups 2i and 2i + 1 are the lower and upper nibbles of the same bytes. */
-ALWAYS_INLINE void take_k(struct taker *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     words head[4], scale[2], minimum[2], fifth[8];
     transpose(head, row, at);
@@ -145,7 +146,7 @@ ALWAYS_INLINE void take_k(struct taker *to, enum weight_type type, const unsigne
         transpose_32(w, row, at + (type == WEIGHT_Q5_K ? 48 : 16) + 16 * (size_t)i);
         UNROLL
         for (int upper = 0; upper < 2; upper++) {
-            struct group v;
+            struct open_group v;
             int n = i + upper; /* its bit of `fifth` */
             v.scale[0] = scaled_byte(scale[i / 4], n % 4, d);
             v.minimum = scaled_byte(minimum[i / 4], n % 4, dmin);
@@ -167,7 +168,7 @@ ALWAYS_INLINE floats scaled_signed(words w, int i, floats d)
 }
 
 /* Four groups of 128 weights: the lower and upper nibbles of two times 32 bytes, with two bits each of 32 more. */
-ALWAYS_INLINE void take_128(struct taker *to, const unsigned char *const *row, size_t g, size_t low, size_t high, const words scale[2],
+ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, size_t g, size_t low, size_t high, const words scale[2],
                             floats d)
 {
     words w[2][8], h[8];
@@ -176,7 +177,7 @@ ALWAYS_INLINE void take_128(struct taker *to, const unsigned char *const *row, s
     transpose_32(w[1], row, low + 32);
     UNROLL
     for (int i = 0; i < 4; i++) {
-        struct group v;
+        struct open_group v;
         v.scale[0] = scaled_signed(scale[i / 2], i % 2 * 2, d);
         v.scale[1] = scaled_signed(scale[i / 2], i % 2 * 2 + 1, d);
         UNROLL
@@ -186,7 +187,7 @@ ALWAYS_INLINE void take_128(struct taker *to, const unsigned char *const *row, s
     }
 }
 
-ALWAYS_INLINE void take_q6_k(struct taker *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     words scale[4], end[4];
     transpose(scale, row, at + 192);
@@ -203,7 +204,7 @@ ALWAYS_INLINE void take_q6_k(struct taker *to, const unsigned char *const *row, 
 /* --- all types --- */
 
 /* `groups` groups from the first at row[r] on, ascending */
-ALWAYS_INLINE void take_groups(struct taker *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
 {
     const struct quantised_format *f = quantised_format(type);
     for (size_t g = 0, at = 0; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
@@ -220,7 +221,7 @@ ALWAYS_INLINE void take_groups(struct taker *to, enum weight_type type, const un
     }
 }
 
-ALWAYS_INLINE void take_any(struct taker *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
 {
     switch (type) {
     case WEIGHT_Q8_0: take_groups(to, WEIGHT_Q8_0, row, groups, ahead); break;

@@ -9,7 +9,7 @@ _Static_assert(MANY_PANELS * sizeof(struct open_panel) <= KERNEL_SCRATCH, "kerne
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
-struct product {
+struct quantised_product {
     const struct quantised_loops *v;
     const struct weight_view *w;
     float *y;
@@ -19,7 +19,7 @@ struct product {
 };
 
 /* the rows of panel i that are asked for: y[t][n..n + count) */
-static size_t rows_of_panel(const struct product *p, size_t i, size_t *n)
+static size_t rows_of_panel(const struct quantised_product *p, size_t i, size_t *n)
 {
     size_t first = i * PANEL_ROWS, end = min_size(first + PANEL_ROWS, p->n1);
     *n = first > p->n0 ? first : p->n0;
@@ -42,7 +42,7 @@ static inline void add_sums(float *restrict y, const float *restrict sums, size_
 }
 
 /* Rows t0..t1 of x times `count` panels from `first` on, `step` apart, in the block of groups [g, g + groups). */
-static void multiply_block(const struct product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
+static void multiply_block(const struct quantised_product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
                            const struct open_panel *opened)
 {
     const size_t bytes = panel_bytes(p->w->type, p->w->cols);
@@ -72,7 +72,7 @@ static void multiply_block(const struct product *p, size_t first, size_t count, 
 }
 
 /* `count` panels, over the whole of K */
-static void multiply_panels(const struct product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
+static void multiply_panels(const struct quantised_product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
 {
     size_t G = p->w->cols / QUANTISED_GROUP;
     for (size_t g = 0, groups; g < G; g += groups) {
@@ -86,7 +86,7 @@ static void multiply_panels(const struct product *p, size_t first, size_t count,
 }
 
 /* Panel i, which is blocks, times few rows of x: nothing of it is kept. */
-static void multiply_few(const struct product *p, size_t i)
+static void multiply_few(const struct quantised_product *p, size_t i)
 {
     size_t G = p->w->cols / QUANTISED_GROUP, n, rows = rows_of_panel(p, i, &n), first = i * PANEL_ROWS;
     for (size_t g = 0, groups; g < G; g += groups) {
@@ -109,7 +109,7 @@ static enum panel_kind kind_of(const struct weight_view *w)
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                             size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
-    struct product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w)};
+    struct quantised_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w)};
     size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
     struct open_panel *opened = scratch; /* MANY_PANELS */
     if (w->cols == 0) {

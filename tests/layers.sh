@@ -55,6 +55,9 @@ noticed "the command includes an inner header" "tools/planted.c:1: includes engi
 echo '#include "engine/text/tokenizer_internal.h"' | plant engine/template/planted.c
 noticed "an inner header of a folder below" "which is for its own folder only"
 
+echo 'struct vb_session { int nothing; };' | plant tools/planted.c
+noticed "a tag that is defined twice" "the tag vb_session is defined in"
+
 echo '#include "session.h"' | plant engine/session/planted.c
 noticed "an include from the folder" "is not a path from the repository's root"
 

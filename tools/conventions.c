@@ -11,7 +11,7 @@
 #define MOST_SETTINGS 64
 #define MOST_WINDOWS 8
 
-struct setting {
+struct conventions_setting {
     char name[96], list[192]; /* list: for conventions_parse, after the command line's own */
     const char *draft;
     int is_target; /* the output may differ */
@@ -20,7 +20,7 @@ struct setting {
     int same;      /* as the first setting's */
 };
 
-struct text {
+struct conventions_text {
     const int32_t *ids;
     size_t count, windows, prompt, length; /* prompt: tokens of each window; length: those decoded after it */
 };
@@ -74,20 +74,20 @@ static int list(const struct cli *c)
 
 /* --- the settings --- */
 
-static struct setting *add(struct setting *s, size_t *count, const char *draft, const char *list, int is_target)
+static struct conventions_setting *add(struct conventions_setting *s, size_t *count, const char *draft, const char *list, int is_target)
 {
-    struct setting *n = &s[(*count)++];
-    *n = (struct setting){.draft = draft, .is_target = is_target, .fingerprint = VB_FINGERPRINT_START};
+    struct conventions_setting *n = &s[(*count)++];
+    *n = (struct conventions_setting){.draft = draft, .is_target = is_target, .fingerprint = VB_FINGERPRINT_START};
     snprintf(n->name, sizeof n->name, "%s", *list ? list : "defaults");
     snprintf(n->list, sizeof n->list, "%s", list);
     return n;
 }
 
 /* The method with the defaults, the other methods, each convention alone, each system. */
-static size_t settings_of(const struct cli *c, struct setting *s)
+static size_t settings_of(const struct cli *c, struct conventions_setting *s)
 {
     static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep"};
-    const char *draft = c->draft_given ? c->session.draft : "mtp-eagle";
+    const char *draft = c->draft_given ? c->session.drafting.method : "mtp-eagle";
     size_t count = 0;
     add(s, &count, draft, "", 0);
     for (size_t m = 0; m < sizeof methods / sizeof *methods && !c->draft_given; m++)
@@ -110,7 +110,7 @@ static size_t settings_of(const struct cli *c, struct setting *s)
 
 /* --- the matrix --- */
 
-static int decode_windows(struct cli *c, struct setting *s, const struct text *t)
+static int decode_windows(struct cli *c, struct conventions_setting *s, const struct conventions_text *t)
 {
     char conventions[sizeof c->conventions + sizeof s->list + 2];
     vb_model_options options = {.precision = c->precision, .conventions = conventions, .numa = c->numa, .repack = c->repack,
@@ -122,8 +122,8 @@ static int decode_windows(struct cli *c, struct setting *s, const struct text *t
     if (vb_model_open(&model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     so.context = (int32_t)(t->prompt + t->length);
-    so.draft = s->draft;
-    so.draft_tokens = (int32_t)(c->draft_tokens > 0 ? c->draft_tokens : 0);
+    so.drafting.method = s->draft;
+    so.drafting.tokens = (int32_t)(c->draft_tokens > 0 ? c->draft_tokens : 0);
     int failed = 0;
     for (size_t i = 0; i < t->windows && !failed; i++) {
         vb_session *session = NULL;
@@ -148,7 +148,7 @@ static int decode_windows(struct cli *c, struct setting *s, const struct text *t
 
 static double share(size_t part, size_t whole) { return whole ? (double)part / (double)whole : 0.0; }
 
-static void print_row(const struct setting *s)
+static void print_row(const struct conventions_setting *s)
 {
     const char *output = s->same ? "same bits" : s->is_target ? "its own" : "DIFFERS";
     printf("%-32s %-13s %6.3f ", s->name, s->draft, share(s->sum.tokens, s->sum.forwards));
@@ -158,7 +158,7 @@ static void print_row(const struct setting *s)
     fflush(stdout);
 }
 
-static json_t *row_json(const struct setting *s)
+static json_t *row_json(const struct conventions_setting *s)
 {
     json_t *depths = json_array();
     for (int k = 0; k < VB_MAX_DRAFT && s->sum.drafted_by_depth[k]; k++)
@@ -168,9 +168,9 @@ static json_t *row_json(const struct setting *s)
                      s->is_target ? "target" : "draft", "same_bits", s->same);
 }
 
-static int matrix(struct cli *c, const struct text *t)
+static int matrix(struct cli *c, const struct conventions_text *t)
 {
-    struct setting *s = calloc(MOST_SETTINGS, sizeof *s);
+    struct conventions_setting *s = calloc(MOST_SETTINGS, sizeof *s);
     json_t *rows = json_array();
     int code = EXIT_DONE, broken = 0;
     cli_must(s);
@@ -200,7 +200,7 @@ static int matrix(struct cli *c, const struct text *t)
 static int run(struct cli *c)
 {
     int32_t *ids = NULL;
-    struct text t = {.length = c->n > 0 ? (size_t)c->n : 64};
+    struct conventions_text t = {.length = c->n > 0 ? (size_t)c->n : 64};
     if (!c->model_dir && (c->against || c->file || c->tokens))
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim conventions --help");
     if (!c->model_dir)
@@ -213,7 +213,7 @@ static int run(struct cli *c)
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
         code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
-    if (code == EXIT_DONE && ((c->draft_given && !strcmp(c->session.draft, "none")) || c->draft_tokens == 0))
+    if (code == EXIT_DONE && ((c->draft_given && !strcmp(c->session.drafting.method, "none")) || c->draft_tokens == 0))
         code = cli_fail(c, EXIT_USAGE, "%s drafts nothing", c->draft_tokens ? "--draft none" : "--draft-tokens 0");
     if (code == EXIT_DONE && c->n == 0)
         code = cli_fail(c, EXIT_USAGE, "-n is 0: nothing would be decoded");

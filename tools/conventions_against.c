@@ -100,7 +100,7 @@ static void list_of(const struct choices *choices, char *list, size_t room)
 }
 
 /* The model under `choices`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
-static int try(struct search *s, const struct choices *choices, struct trial *t, enum verdict *verdict, char *first,
+static int try(struct search *s, const struct choices *choices, struct trial *t, enum diff_verdict *verdict, char *first,
                size_t room)
 {
     struct cli model = *s->c;
@@ -219,7 +219,7 @@ static int tell(struct search *s, json_t *rows)
     return EXIT_DONE;
 }
 
-static void print(const json_t *rows, const char *list, enum verdict verdict, const char *first)
+static void print(const json_t *rows, const char *list, enum diff_verdict verdict, const char *first)
 {
     size_t i;
     json_t *row;
@@ -241,7 +241,7 @@ int conventions_against(struct cli *c)
 {
     struct search s = {.c = c};
     struct diff_side dump = {0};
-    enum verdict verdict = NOT_COMPARED;
+    enum diff_verdict verdict = NOT_COMPARED;
     char first[160] = "", list[sizeof c->conventions];
     json_t *rows = json_array();
     vb_convention convention;

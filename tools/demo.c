@@ -92,7 +92,7 @@ static void print_table(struct cli *c, const struct demo_prompt *p)
         const vb_result *r = &p->line[m].result;
         struct demo_spread rate = demo_spread(p->line[m].tokens_per_second, p->rounds);
         char depths[64] = "", spread[48];
-        c->session.draft = methods[m];
+        c->session.drafting.method = methods[m];
         for (int k = 0; k < cli_draft_tokens(c) && k < 5; k++)
             snprintf(depths + strlen(depths), sizeof depths - strlen(depths), k ? "  %.0f %%" : "%.0f %%",
                      r->drafted_by_depth[k] ? 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k] : 0.0);
@@ -109,7 +109,7 @@ static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
     for (int m = 0; m < METHODS; m++) {
         const struct demo_line *line = &p->line[m];
         char fingerprint[17];
-        c->session.draft = methods[m];
+        c->session.drafting.method = methods[m];
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
         json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o}", "draft", methods[m], "draft_tokens", cli_draft_tokens(c),
                                               "fingerprint", fingerprint, "stats", cli_stats(&line->result, cli_draft_tokens(c)),
@@ -134,7 +134,7 @@ static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
     int code = cli_prompt(c, &p->ids, &p->count), shown = !c->json && !p->held_out;
     for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
-        c->session.draft = methods[m];
+        c->session.drafting.method = methods[m];
         if (shown)
             print_heading(c, methods[m], p);
         code = cli_session(c, p->count, c->n < 0 ? 160 : c->n, &p->line[m].session);

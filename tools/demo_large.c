@@ -19,7 +19,7 @@
 static const char *const precisions[] = {"q8", "bf16"};
 #define PRECISIONS 2
 
-struct line { /* of the table: K drafts */
+struct demo_model_line { /* of the table: K drafts */
     vb_session *session;
     vb_result result; /* of the last run */
     double bytes;     /* that its passes read */
@@ -32,7 +32,7 @@ struct large {
     const char *precision;
     int rounds;
     int32_t prompt[PROMPT], plain[PROMPT + NEW]; /* plain: what plain decoding made of it */
-    struct line line[MOST_K + 1];
+    struct demo_model_line line[MOST_K + 1];
 };
 
 static int stop_when_asked(void *context, const vb_event *event)
@@ -42,7 +42,7 @@ static int stop_when_asked(void *context, const vb_event *event)
 }
 
 /* Continues the prompt; of the first line keeps the text, which forced drafts have to know. */
-static int decode(struct large *l, vb_session *session, struct line *line, vb_error *err)
+static int decode(struct large *l, vb_session *session, struct demo_model_line *line, vb_error *err)
 {
     vb_generate_options o = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1, .callback = stop_when_asked};
     line->result = (vb_result){0};
@@ -56,7 +56,7 @@ static int decode(struct large *l, vb_session *session, struct line *line, vb_er
 static int open_session(struct large *l, int K, vb_tap_callback tap, void *tap_context, vb_session **out, vb_error *err)
 {
     vb_session_options o = {.context = PROMPT + NEW, .threads = l->c->session.threads, .isa = l->c->session.isa,
-                            .draft = K ? "mtp-eagle" : NULL, .draft_tokens = K, .tap = tap, .tap_context = tap_context};
+                            .drafting = {.method = K ? "mtp-eagle" : NULL, .tokens = K}, .tap = tap, .tap_context = tap_context};
     int failed = vb_session_open(out, l->model, &o, err);
     if (!failed && K)
         bench_force(*out, l->plain, PROMPT + NEW, FORCED);
@@ -140,7 +140,7 @@ static json_t *lines_json(const struct large *l)
 {
     json_t *lines = json_array();
     for (int K = 0; K <= MOST_K; K++) {
-        const struct line *line = &l->line[K];
+        const struct demo_model_line *line = &l->line[K];
         char fingerprint[17];
         double rates[DEMO_ROUNDS];
         for (int r = 0; r < l->rounds; r++)

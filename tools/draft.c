@@ -11,7 +11,7 @@ struct nodes {
 
 static int print_drafts(struct cli *c, int32_t next, const struct nodes *t)
 {
-    int is_tree = c->session.draft_topk > 1;
+    int is_tree = c->session.drafting.tree.topk > 1;
     if (c->json) {
         json_t *drafts = json_array(), *parents = json_array(), *confidences = json_array();
         for (int32_t i = 0; i < t->count; i++) {

@@ -16,7 +16,7 @@ struct sum {
     size_t in_a_row;  /* agreed, and so did every depth before, of the draft that begins at the same token */
 };
 
-struct evaluation {
+struct eval_figures {
     const int32_t *ids; /* of the window */
     size_t count, done, total;
     int depths, not_finite; /* a row was not */
@@ -38,14 +38,14 @@ static double loss_of(const float *logits, size_t V, int32_t token)
 }
 
 struct context {
-    struct evaluation *e;
+    struct eval_figures *e;
     size_t V;
 };
 
 static int take_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
     const struct context *c = context;
-    struct evaluation *e = c->e;
+    struct eval_figures *e = c->e;
     size_t predicted = index + (size_t)depth + 2; /* depth -1 is the target */
     int32_t best = 0;
     (void)hidden;
@@ -73,7 +73,7 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
 
 /* Where the target's row is known too. The draft of depth k after row i stands on those of depths 0..k-1 after row i: all
  * were made from the text, so "in a row" is what strict verification would accept if the text were the target's own. */
-static void compare(struct evaluation *e)
+static void compare(struct eval_figures *e)
 {
     for (size_t i = 0; i < e->count; i++) {
         int all = 1;
@@ -86,7 +86,7 @@ static void compare(struct evaluation *e)
     }
 }
 
-static int evaluate(struct cli *c, struct evaluation *e, const int32_t *ids, size_t count, size_t window)
+static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, size_t count, size_t window)
 {
     vb_session *session = NULL;
     vb_error err = {0};
@@ -113,7 +113,7 @@ static int evaluate(struct cli *c, struct evaluation *e, const int32_t *ids, siz
 static double mean(double sum, size_t n) { return n ? sum / (double)n : NAN; }
 static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-static double mtp_loss(const struct evaluation *e)
+static double mtp_loss(const struct eval_figures *e)
 {
     double sum = 0;
     for (int k = 0; k < e->depths; k++)
@@ -121,7 +121,7 @@ static double mtp_loss(const struct evaluation *e)
     return e->depths ? sum / e->depths : NAN;
 }
 
-static int print_json(const struct evaluation *e, size_t count, size_t window, double factor, double seconds)
+static int print_json(const struct eval_figures *e, size_t count, size_t window, double factor, double seconds)
 {
     json_t *losses = json_array(), *agreement = json_array(), *in_a_row = json_array();
     double loss = mean(e->target.loss, e->target.rows), mtp = mtp_loss(e);
@@ -138,7 +138,7 @@ static int print_json(const struct evaluation *e, size_t count, size_t window, d
         number((double)count / seconds), "relaxed", relaxed_json(&e->relaxed, e->depths)));
 }
 
-static void print_table(const struct evaluation *e, size_t count, size_t window, double factor, double seconds)
+static void print_table(const struct eval_figures *e, size_t count, size_t window, double factor, double seconds)
 {
     double loss = mean(e->target.loss, e->target.rows);
     printf("tokens        %zu in windows of %zu, %zu predicted, %.0f tokens/s\n", count, window, e->target.rows,
@@ -158,7 +158,7 @@ static void print_table(const struct evaluation *e, size_t count, size_t window,
 
 static int run(struct cli *c)
 {
-    struct evaluation e = {0};
+    struct eval_figures e = {0};
     int32_t *ids = NULL;
     size_t count = 0, window = 0;
     int code = cli_open(c);
@@ -170,7 +170,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE && count < 2)
         code = cli_fail(c, EXIT_USAGE, "there is 1 token; it takes 2 or more to predict one");
     if (code == EXIT_DONE) {
-        size_t most = (size_t)c->model->config.max_position_embeddings;
+        size_t most = c->model->config.dims.positions;
         double start = cli_seconds();
         window = c->context > 0 ? (size_t)c->context : most < 512 ? most : 512;
         e.depths = vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;

@@ -12,7 +12,7 @@
 #include "engine/session/session.h"
 #include "tools/cli/cli.h"
 
-struct setting {
+struct verify_setting {
     const char *draft, *isa;
     int draft_tokens, threads, chunk;
     int topk, nodes; /* of a tree; 0: a chain */
@@ -25,7 +25,7 @@ struct baseline {
     size_t count, room, V;
 };
 
-struct comparison {
+struct verify_comparison {
     const struct baseline *base;
     struct baseline *record; /* filled instead of compared, in the first run */
     size_t index;
@@ -34,7 +34,7 @@ struct comparison {
 
 static int see_row(void *context, const vb_event *e)
 {
-    struct comparison *k = context;
+    struct verify_comparison *k = context;
     size_t i = k->index++;
     if (k->record) {
         memcpy(k->record->logits + i * k->record->V, e->logits, k->record->V * sizeof *e->logits);
@@ -60,7 +60,7 @@ struct verify {
     size_t prompt_count, n;
     struct baseline base;
     json_t *rows;
-    struct setting first; /* whose rows they are */
+    struct verify_setting first; /* whose rows they are */
     int differences, runs, total;
 };
 
@@ -71,12 +71,12 @@ static int drafts_lead(const struct cli *c)
 }
 
 /* Whether this run is what others are compared with. */
-static int is_first(const struct verify *v, const struct setting *s)
+static int is_first(const struct verify *v, const struct verify_setting *s)
 {
     return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
 }
 
-static void report(struct verify *v, const struct setting *s, const struct comparison *k, const vb_result *r, int first_run)
+static void report(struct verify *v, const struct verify_setting *s, const struct verify_comparison *k, const vb_result *r, int first_run)
 {
     char fingerprint[17], K[12];
     int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_used_tokens(v->c, r);
@@ -104,20 +104,20 @@ static void report(struct verify *v, const struct setting *s, const struct compa
     fflush(stdout);
 }
 
-static int run_setting(struct verify *v, const struct setting *s)
+static int run_setting(struct verify *v, const struct verify_setting *s)
 {
     struct cli *c = v->c;
     vb_session *session = NULL;
     vb_result result;
     vb_error err;
     int first = is_first(v, s);
-    struct comparison k = {.base = &v->base, .record = first ? &v->base : NULL, .token = -1, .logit = -1};
+    struct verify_comparison k = {.base = &v->base, .record = first ? &v->base : NULL, .token = -1, .logit = -1};
     vb_generate_options o = {.max_tokens = v->n, .ignore_eos = c->ignore_eos, .fingerprint = 1, .callback = see_row,
                              .context = &k};
-    c->session.draft = s->draft;
+    c->session.drafting.method = s->draft;
     c->draft_tokens = s->draft_tokens;
-    c->session.draft_topk = s->topk;
-    c->session.draft_nodes = s->nodes;
+    c->session.drafting.tree.topk = s->topk;
+    c->session.drafting.tree.nodes = s->nodes;
     c->session.threads = s->threads;
     c->session.exact_threads = 1;
     c->session.isa = s->isa;
@@ -140,8 +140,8 @@ static int run_setting(struct verify *v, const struct setting *s)
 }
 
 /* The values that each setting takes; what the command line fixes has one. */
-struct choices {
-    struct setting drafts[64]; /* method and K; the first is plain decoding */
+struct verify_choices {
+    struct verify_setting drafts[64]; /* method and K; the first is plain decoding */
     int threads[4], chunks[4];
     const char *isa[8];
     int num_drafts, num_threads, num_chunks, num_isa;
@@ -150,9 +150,9 @@ struct choices {
 /* oneDNN reads a prompt in chunks of 512, and has other bits with others. */
 static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
-static void add_drafts(struct choices *k, const char *draft, int K, int topk, int nodes)
+static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
 {
-    struct setting *s = &k->drafts[k->num_drafts];
+    struct verify_setting *s = &k->drafts[k->num_drafts];
     if (K == 0)
         return;
     *s = k->drafts[0];
@@ -164,32 +164,32 @@ static void add_drafts(struct choices *k, const char *draft, int K, int topk, in
 }
 
 /* What the command line asks for, or two of them: few nodes of a wide tree, many of a deep one. */
-static void add_trees(struct choices *k, const struct cli *c, const char *draft)
+static void add_trees(struct verify_choices *k, const struct cli *c, const char *draft)
 {
     static const int levels[] = {2, 7}, topk[] = {5, 4}, nodes[] = {6, 30};
     int K = (int)c->draft_tokens;
-    if (c->session.draft_topk > 1)
-        add_drafts(k, draft, K == -1 ? 3 : K, c->session.draft_topk, c->session.draft_nodes);
-    for (int i = 0; i < 2 && c->session.draft_topk == 0 && K != CLI_AUTO; i++) {
+    if (c->session.drafting.tree.topk > 1)
+        add_drafts(k, draft, K == -1 ? 3 : K, c->session.drafting.tree.topk, c->session.drafting.tree.nodes);
+    for (int i = 0; i < 2 && c->session.drafting.tree.topk == 0 && K != CLI_AUTO; i++) {
         int deep = K == -1 ? levels[i] : K;
         add_drafts(k, draft, deep, topk[i], deep > nodes[i] ? deep : nodes[i]);
     }
 }
 
-static void fill_choices(struct choices *k, const struct cli *c, const struct setting *plain)
+static void fill_choices(struct verify_choices *k, const struct cli *c, const struct verify_setting *plain)
 {
     static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
-    *k = (struct choices){.num_drafts = 1};
+    *k = (struct verify_choices){.num_drafts = 1};
     k->drafts[0] = *plain;
     for (const struct drafter_type *const *t = drafter_types; *t; t++) {
-        if ((c->draft_given && strcmp(c->session.draft, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
+        if ((c->draft_given && strcmp(c->session.drafting.method, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
             continue;
-        for (int i = 0; i < 6 && c->session.draft_topk <= 1; i++) {
+        for (int i = 0; i < 6 && c->session.drafting.tree.topk <= 1; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
             if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
                 continue; /* what is said would depend on the time that it takes */
             if (i == 0 || c->draft_tokens == -1)
-                add_drafts(k, (*t)->name, K, 0, c->session.draft_nodes);
+                add_drafts(k, (*t)->name, K, 0, c->session.drafting.tree.nodes);
         }
         if ((*t)->propose_tree && !drafts_lead(c) && !c->session.padded)
             add_trees(k, c, (*t)->name);
@@ -208,9 +208,9 @@ static void fill_choices(struct choices *k, const struct cli *c, const struct se
             k->isa[k->num_isa++] = (*t)->name;
 }
 
-static struct setting combine(const struct choices *k, int draft, int threads, int chunk, int isa)
+static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa)
 {
-    struct setting s = k->drafts[draft];
+    struct verify_setting s = k->drafts[draft];
     s.threads = k->threads[threads];
     s.chunk = k->chunks[chunk];
     s.isa = k->isa[isa];
@@ -220,7 +220,7 @@ static struct setting combine(const struct choices *k, int draft, int threads, i
 static int most(int a, int b) { return a > b ? a : b; }
 
 /* Method after method: first as they come, then every other value once. */
-static int list_by_draft(struct setting *list, const struct choices *k)
+static int list_by_draft(struct verify_setting *list, const struct verify_choices *k)
 {
     int n = 0;
     for (int d = 0; d < k->num_drafts; d++)
@@ -231,7 +231,7 @@ static int list_by_draft(struct setting *list, const struct choices *k)
 
 /* The settings to run, plain decoding first. With all, the full product; else each value alone, then 8 combinations,
  * the same every time. */
-static int list_settings(struct setting *list, const struct choices *k, int all, int by_draft)
+static int list_settings(struct verify_setting *list, const struct verify_choices *k, int all, int by_draft)
 {
     int n = 0;
     uint64_t random = 1;
@@ -263,9 +263,9 @@ static int list_settings(struct setting *list, const struct choices *k, int all,
 
 #define MOST_SETTINGS (64 * 4 * 4 * 8)
 
-static int run_choices(struct verify *v, const struct choices *k, int all)
+static int run_choices(struct verify *v, const struct verify_choices *k, int all)
 {
-    struct setting *list = malloc(MOST_SETTINGS * sizeof *list);
+    struct verify_setting *list = malloc(MOST_SETTINGS * sizeof *list);
     int code = EXIT_DONE;
     if (!list)
         return cli_fail(v->c, EXIT_OTHER, "no memory for the list of settings");
@@ -307,9 +307,9 @@ static int run(struct cli *c)
     if (code == EXIT_DONE && session_kernels(&best, c->session.isa, &err))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
-        struct setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
+        struct verify_setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
                                 c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
-        struct choices choices;
+        struct verify_choices choices;
         fill_choices(&choices, c, &plain);
         v.prompt = prompt;
         v.rows = json_array();

@@ -1,12 +1,13 @@
 /* engine/draft/drafter.c -- the list of drafters, and what they need. */
-#include "engine/draft/eagle_net.h"
+#include "engine/draft/drafter.h"
 #include "engine/choose/sampler.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-const struct drafter_type *const drafter_types[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_eagle_reroll, &draft_eagle_keep, &draft_ngram,
-                                                     &draft_model, &draft_eagle, &draft_eagle3, &draft_callback, NULL};
+#define ADDRESS(type) &type,
+const struct drafter_type *const drafter_types[] = {DRAFT_METHODS(ADDRESS) NULL};
 
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err)
 {
@@ -23,36 +24,102 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
     return *out ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are %s", name, known);
 }
 
-int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err)
+int vb_draft_methods(size_t number, vb_draft_method *out)
 {
-    if (type->needs == NEEDS_MTP && !m->num_mtp)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
-    if (type->needs == NEEDS_DRAFT_MODEL && !o->draft_model)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
-    if (type->needs == NEEDS_HEAD && !o->draft_head)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
-    int version = 0, code = type->needs == NEEDS_HEAD ? eagle_head_version(&version, o->draft_head, m->allocator, err) : VB_OK;
-    if (code)
-        return code;
-    if (version && version != drafter_head_version(type)) /* one that cannot be read is told of when it is opened */
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->draft_head, version, type->name);
-    if (type->needs == NEEDS_CALLBACK && !o->draft_callback)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
+    for (const struct drafter_type *const *t = drafter_types; *t; t++)
+        if (number-- == 0) {
+            *out = (vb_draft_method){.name = (*t)->name, .about = (*t)->about, .settings = (*t)->settings ? (*t)->settings : "",
+                                     .needs_modules = (*t)->needs_modules, .needs_model = (*t)->needs_model, .needs_head = (*t)->needs_head,
+                                     .needs_callback = (*t)->needs_callback, .trees = (*t)->propose_tree != NULL};
+            return 1;
+        }
+    return 0;
+}
+
+/* ---- settings: KEY=VALUE,KEY=VALUE ---- */
+
+/* The value of `key`, and its length; NULL: there is none. The last one counts. */
+static const char *find_setting(const char *settings, const char *key, size_t key_size, size_t *size)
+{
+    const char *found = NULL;
+    for (const char *at = settings; at && *at; at += strcspn(at, ","), at += *at == ',')
+        if (!strncmp(at, key, key_size) && at[key_size] == '=') {
+            found = at + key_size + 1;
+            *size = strcspn(found, ",");
+        }
+    return found;
+}
+
+int drafter_setting(const char *settings, const char *key, int least, int most, int otherwise, int *out, vb_error *err)
+{
+    size_t size;
+    const char *value = find_setting(settings, key, strlen(key), &size);
+    char text[16], *end = text;
+    *out = otherwise;
+    if (!value)
+        return VB_OK;
+    snprintf(text, sizeof text, "%.*s", (int)(size < 15 ? size : 15), value);
+    long number = strtol(text, &end, 10);
+    if (end == text || *end || size > 15 || number < least || number > most)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.*s, wanted a number from %d to %d", key, (int)(size < 40 ? size : 40), value, least, most);
+    *out = (int)number;
     return VB_OK;
 }
 
-int drafter_head_version(const struct drafter_type *type) { return type == &draft_eagle ? 1 : type == &draft_eagle3 ? 3 : 0; }
+/* Every key is one that some method reads. */
+static int check_settings(const char *settings, vb_error *err)
+{
+    for (const char *at = settings; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t key = strcspn(at, ",="), size;
+        char known[256] = "";
+        int found = 0;
+        for (const struct drafter_type *const *t = drafter_types; *t && !found; t++) {
+            size_t used = strlen(known);
+            found = key && at[key] == '=' && (*t)->settings && find_setting((*t)->settings, at, key, &size);
+            if ((*t)->settings)
+                snprintf(known + used, sizeof known - used, "%s%s", used ? "," : "", (*t)->settings);
+        }
+        if (!found)
+            return vb_fail(err, VB_BAD_ARGUMENT, "unknown setting %.*s of draft methods; known are %s", (int)strcspn(at, ","), at, known);
+    }
+    return VB_OK;
+}
+
+int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err)
+{
+    if (type->needs_modules && !m->num_mtp)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
+    if (type->needs_model && !o->drafting.model)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
+    if (type->needs_head && !o->drafting.head)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
+    if (type->needs_callback && !o->drafting.callback)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
+    int code = check_settings(o->drafting.settings, err);
+    return !code && type->check ? type->check(m, o, err) : code;
+}
+
+int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *err)
+{
+    char can[256] = "";
+    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
+        size_t used = strlen(can);
+        if ((*t)->propose_tree)
+            snprintf(can + used, sizeof can - used, "%s%s", used ? ", " : "", (*t)->name);
+    }
+    return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; methods that draft trees are %s", topk, type->name, can);
+}
 
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m)
 {
-    if (type->needs != NEEDS_MTP)
+    if (!type->needs_modules)
         return 3;
     return m->num_mtp < VB_MAX_DRAFT ? m->num_mtp : VB_MAX_DRAFT;
 }
 
 int drafter_longest(const struct drafter_type *type, const struct model *m)
 {
-    return type == &draft_mtp_vanilla ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+    return type->cache_per_draft ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
 }
 
 /* The sum of exp(z - z[best]), ascending: one of V terms is 1. */
@@ -84,7 +151,7 @@ int32_t drafter_choose(const struct drafter_options *o, const float *logits, siz
         return -1;
     }
     int32_t best = argmax(logits, V);
-    double p_min = (double)o->asked->draft_p_min;
+    double p_min = (double)o->asked->drafting.p_min;
     if (p_min > 0.0 && 1.0 / sum_of_weights(o->kernels, logits, V, best) < p_min)
         return -1;
     return o->choose ? o->choose(o->choose_context, logits, number) : best;
@@ -109,7 +176,7 @@ int drafter_best(const struct drafter_options *o, const float *logits, size_t V,
     for (int i = 0; i < count; i++)
         weight[i] = logits[tokens[i]] - logits[tokens[0]];
     o->kernels->exp(weight, weight, (size_t)count);
-    double sum = sum_of_weights(o->kernels, logits, V, tokens[0]), p_min = (double)o->asked->draft_p_min;
+    double sum = sum_of_weights(o->kernels, logits, V, tokens[0]), p_min = (double)o->asked->drafting.p_min;
     while (kept < count && (double)weight[kept] / sum >= p_min) {
         p[kept] = (double)weight[kept] / sum;
         kept++;

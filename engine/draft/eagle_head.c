@@ -9,7 +9,7 @@
 
 /* ---- config.json ---- */
 
-static int read_number(const struct reader *r, const char *key, enum kind kind, double least, double most, double otherwise,
+static int read_number(const struct config_reader *r, const char *key, enum config_kind kind, double least, double most, double otherwise,
                        double *out)
 {
     const json_t *value = json_object_get(r->root, key);
@@ -21,7 +21,7 @@ static int read_number(const struct reader *r, const char *key, enum kind kind, 
 }
 
 /* Features of a layer that are not computed here. */
-static int check_switches(const struct reader *r)
+static int check_switches(const struct config_reader *r)
 {
     static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_residual", "quantization_config",
                                       "add_para_norm", "parallel_drafting"};
@@ -33,12 +33,12 @@ static int check_switches(const struct reader *r)
 
 /* Where an EAGLE-3 head names the layers that it was trained on, they must be those that are taken: counted before or after
  * the layer, as systems differ. */
-static int check_layers(const struct reader *r, int L)
+static int check_layers(const struct config_reader *r, int L)
 {
     const json_t *eagle = json_object_get(r->root, "eagle_config"), *ids = json_object_get(eagle, "eagle_aux_hidden_state_layer_ids");
     int layer[3], before = 0, after = 0;
     ids = ids ? ids : json_object_get(r->root, "eagle_aux_hidden_state_layer_ids");
-    if (!eagle_layers(L, layer))
+    if (!target_three_layers(L, layer))
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before layers 2, L/2 and L-3, which of a model of %d layers are not three",
                        r->name, L);
     if (!config_switched_on(ids))
@@ -51,7 +51,7 @@ static int check_layers(const struct reader *r, int L)
     return before == 3 || after == 3 ? VB_OK : config_unsupported(r, NULL, "eagle_aux_hidden_state_layer_ids", ids, "those before layers 2, L/2 and L-3");
 }
 
-static int read_config(struct eagle_head *h, const struct model *target, const struct reader *r)
+static int read_config(struct eagle_head *h, const struct model *target, const struct config_reader *r)
 {
     struct config *c = &h->config;
     double vocab, d, heads, groups, dim, width, positions, layers, draft_vocab, of_target, t = h->target_width;
@@ -82,9 +82,10 @@ static int read_config(struct eagle_head *h, const struct model *target, const s
     c->num_attention_heads = (int)heads;
     c->intermediate_size = (int)width;
     c->max_position_embeddings = (int)positions;
+    config_set_dims(c);
     h->groups = (size_t)groups;
     h->dim = (size_t)dim;
-    h->vocab_size = h->version == 3 ? (size_t)draft_vocab : (size_t)target->config.vocab_size;
+    h->vocab_size = h->version == 3 ? (size_t)draft_vocab : target->config.dims.V;
     const json_t *theta = json_object_get(rope, "rope_theta");
     if (theta && !json_object_get(r->root, "rope_theta"))
         rc = config_number(r, "rope_parameters", "rope_theta", theta, REAL, 1.001, 1e15, &c->rope_theta);
@@ -100,7 +101,7 @@ static int load_config(struct eagle_head *h, const char *dir, const struct model
     size_t size;
     if (!path)
         return vb_fail(err, VB_NO_MEMORY, "no memory to open %s", dir);
-    struct reader r = {.c = &h->config, .name = path, .err = err};
+    struct config_reader r = {.c = &h->config, .name = path, .err = err};
     int rc = vb_read_file(h->allocator, path, &text, &size, err);
     if (!rc)
         rc = (r.root = json_read(text, size, path, err)) ? VB_OK : err ? err->code : VB_BAD_CHECKPOINT;
@@ -116,19 +117,19 @@ static int load_config(struct eagle_head *h, const char *dir, const struct model
 
 /* ---- weights ---- */
 
-struct loading {
+struct eagle_loading {
     struct eagle_head *h;
     const char *layer; /* "midlayer." or "layers.0." */
     vb_error *err;
 };
 
-static int missing(const struct loading *l, const char *name)
+static int missing(const struct eagle_loading *l, const char *name)
 {
     return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: %s is missing", checkpoint_dir(l->h->checkpoint), name);
 }
 
 /* `cols` 0: a vector. */
-static int take(const struct loading *l, const struct tensor **out, const char *prefix, const char *part, size_t rows, size_t cols)
+static int take(const struct eagle_loading *l, const struct tensor **out, const char *prefix, const char *part, size_t rows, size_t cols)
 {
     char name[96];
     snprintf(name, sizeof name, "%s%s", prefix, part);
@@ -145,12 +146,12 @@ static int take(const struct loading *l, const struct tensor **out, const char *
 
 static int is_float(const struct tensor *t) { return t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16; }
 
-static int wrong_type(const struct loading *l, const struct tensor *t, const char *wanted)
+static int wrong_type(const struct eagle_loading *l, const struct tensor *t, const char *wanted)
 {
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s", t->file, t->name, t->dtype_name, wanted);
 }
 
-static int matrix(const struct loading *l, struct weight_view *w, const char *prefix, const char *part, size_t rows, size_t cols)
+static int matrix(const struct eagle_loading *l, struct weight_view *w, const char *prefix, const char *part, size_t rows, size_t cols)
 {
     const struct tensor *t;
     int rc = take(l, &t, prefix, part, rows, cols);
@@ -162,7 +163,7 @@ static int matrix(const struct loading *l, struct weight_view *w, const char *pr
     return VB_OK;
 }
 
-static void *keep(const struct loading *l, size_t count, size_t size)
+static void *keep(const struct eagle_loading *l, size_t count, size_t size)
 {
     void *p = vb_alloc(l->h->allocator, count, size);
     if (!p)
@@ -170,10 +171,10 @@ static void *keep(const struct loading *l, size_t count, size_t size)
     return l->h->blocks[l->h->block_count++] = p;
 }
 
-static int vector(const struct loading *l, const float **out, const char *prefix, const char *part)
+static int vector(const struct eagle_loading *l, const float **out, const char *prefix, const char *part)
 {
     const struct tensor *t;
-    size_t d = (size_t)l->h->config.hidden_size;
+    size_t d = l->h->config.dims.d;
     int rc = take(l, &t, prefix, part, d, 0);
     if (rc)
         return rc;
@@ -189,7 +190,7 @@ static int vector(const struct loading *l, const float **out, const char *prefix
 }
 
 /* d2t [vocab_size], I64: what is to be added to a drafted id. */
-static int read_d2t(const struct loading *l, size_t target_vocab)
+static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
 {
     struct eagle_head *h = l->h;
     const struct tensor *t = checkpoint_find(h->checkpoint, "d2t");
@@ -215,12 +216,12 @@ static int read_d2t(const struct loading *l, size_t target_vocab)
 }
 
 /* The target's, where the head stores none; which one that is stored must fit. */
-static int embedding(const struct loading *l, const struct model *target)
+static int embedding(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t V = (size_t)target->config.vocab_size, d = (size_t)h->config.hidden_size;
+    size_t V = target->config.dims.V, d = h->config.dims.d;
     if (checkpoint_find(h->checkpoint, "embed_tokens.weight")) {
-        if ((size_t)h->config.vocab_size != V)
+        if (h->config.dims.V != V)
             return vb_fail(l->err, VB_BAD_ARGUMENT, "%s: a head for a vocabulary of %d tokens; %s has %zu", checkpoint_dir(h->checkpoint),
                            h->config.vocab_size, checkpoint_dir(target->checkpoint), V);
         return matrix(l, &h->embed_tokens, "", "embed_tokens.weight", V, d);
@@ -231,11 +232,11 @@ static int embedding(const struct loading *l, const struct model *target)
     return VB_OK;
 }
 
-static int decoder_layer(const struct loading *l)
+static int decoder_layer(const struct eagle_loading *l)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size, i = (size_t)h->config.intermediate_size, in = h->version == 3 ? 2 * d : d;
-    size_t HD = (size_t)h->config.num_attention_heads * h->dim, GD = h->groups * h->dim;
+    size_t d = h->config.dims.d, i = h->config.dims.dense, in = h->version == 3 ? 2 * d : d;
+    size_t HD = h->config.dims.H * h->dim, GD = h->groups * h->dim;
     int rc;
     if ((rc = matrix(l, &h->q_proj, l->layer, "self_attn.q_proj.weight", HD, in)) ||
         (rc = matrix(l, &h->k_proj, l->layer, "self_attn.k_proj.weight", GD, in)) ||
@@ -248,10 +249,10 @@ static int decoder_layer(const struct loading *l)
     return vector(l, &h->post_attention_layernorm, l->layer, "post_attention_layernorm.weight");
 }
 
-static int bind_1(const struct loading *l, const struct model *target)
+static int bind_1(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size;
+    size_t d = h->config.dims.d;
     int rc = matrix(l, &h->fc, "", "fc.weight", d, 2 * d);
     if (!rc && checkpoint_find(h->checkpoint, "fc.bias"))
         rc = vector(l, &h->fc_bias, "", "fc.bias");
@@ -259,23 +260,23 @@ static int bind_1(const struct loading *l, const struct model *target)
     return rc ? rc : decoder_layer(l);
 }
 
-static int bind_3(const struct loading *l, const struct model *target)
+static int bind_3(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = (size_t)h->config.hidden_size;
+    size_t d = h->config.dims.d;
     int rc;
     if ((rc = matrix(l, &h->fc, "", "fc.weight", d, 3 * h->target_width)) ||
         (rc = vector(l, &h->input_layernorm, l->layer, "input_layernorm.weight")) ||
         (rc = vector(l, &h->hidden_norm, l->layer, "hidden_norm.weight")) ||
         (rc = vector(l, &h->norm, "", "norm.weight")) ||
         (rc = matrix(l, &h->lm_head, "", "lm_head.weight", h->vocab_size, d)) ||
-        (rc = read_d2t(l, (size_t)target->config.vocab_size)))
+        (rc = read_d2t(l, target->config.dims.V)))
         return rc;
     return decoder_layer(l);
 }
 
 /* What is not used must be known. */
-static int check_leftovers(const struct loading *l)
+static int check_leftovers(const struct eagle_loading *l)
 {
     struct checkpoint *c = l->h->checkpoint;
     for (size_t i = 0; i < checkpoint_count(c); i++) {
@@ -290,7 +291,7 @@ static int check_leftovers(const struct loading *l)
 
 static int load_weights(struct eagle_head *h, const char *dir, const struct model *target, vb_error *err)
 {
-    struct loading l = {.h = h, .err = err};
+    struct eagle_loading l = {.h = h, .err = err};
     size_t first;
     int rc = checkpoint_open(&h->checkpoint, dir, h->allocator, err);
     if (rc)
@@ -310,7 +311,7 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
         return vb_fail(err, VB_NO_MEMORY, "no memory for an EAGLE head");
     h->allocator = target->allocator;
     h->version = version;
-    h->target_width = (size_t)target->config.hidden_size;
+    h->target_width = target->config.dims.d;
     int rc = load_config(h, dir, target, err);
     rc = rc ? rc : load_weights(h, dir, target, err);
     if (rc)

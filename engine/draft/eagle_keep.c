@@ -7,13 +7,14 @@
 
 static int open_keep(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    return mtp_drafter_open(out, m, o, 1, err);
+    return mtp_drafter_open_modules(out, m, o, 1, err);
 }
 
 /* The rows stay whose drafts are now committed. */
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n)
 {
+    struct mtp_drafter *d = mtp_of(drafter);
     int accepted = 0;
     if (pos == d->state.count)
         while (accepted < d->count && (size_t)accepted < n && tokens[accepted] == d->drafted[accepted])
@@ -24,8 +25,9 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
     mtp_observe(&d->state, w, pos, tokens, hidden, n);
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
+    struct mtp_drafter *d = mtp_of(drafter);
     struct mtp_state *s = &d->state;
     if (d->count) /* asked twice: nothing was observed in between */
         mtp_cut(s, 0, d->N);
@@ -43,7 +45,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
 }
 
 const struct drafter_type draft_eagle_keep = {
-    .name = "eagle-keep", .needs = NEEDS_MTP, .open = open_keep, .observe = observe, .propose = propose,
+    .name = "eagle-keep", .about = "the first MTP module, whose rows stay as they were drafted", .needs_modules = 1, .open = open_keep, .observe = observe, .propose = propose,
     .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,

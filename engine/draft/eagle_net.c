@@ -10,21 +10,11 @@
 #include "ops/mlp.h"
 #include "ops/rmsnorm.h"
 
-int eagle_layers(int L, int layer[3])
-{
-    int low = 2, middle = L / 2, high = L - 3; /* in the target's order, whatever their names */
-    int found = 0;
-    for (int l = 0; l < L && found < 3; l++)
-        if (l == low || l == middle || l == high)
-            layer[found++] = l;
-    return found == 3;
-}
-
 static void *take(struct eagle *e, size_t count, size_t size)
 {
     void *p = vb_alloc(e->head->allocator, count, size);
     e->blocks[e->block_count++] = p;
-    e->bytes += count * size;
+    e->net.bytes += count * size;
     return p;
 }
 
@@ -33,18 +23,22 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t scratch_bytes(const struct eagle *e)
 {
     const struct config *c = &e->head->config;
-    size_t d = (size_t)c->hidden_size, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
+    size_t d = c->dims.d, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
     size_t bytes = larger(op_linear_scratch(S, larger(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
-    return larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size)) + 4096;
+    return larger(bytes, op_mlp_scratch(S, d, c->dims.dense)) + 4096;
 }
+
+static const struct draft_net_type eagle1_net, eagle3_net;
 
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err)
 {
     const struct config *c = &head->config;
-    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, D = head->dim, S = o->most_observed;
+    size_t d = c->dims.d, H = c->dims.H, D = head->dim, S = o->most_observed;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale, c->rope_mscale_all_dim,
                              (double)c->rope_original_max_position_embeddings};
     *e = (struct eagle){.head = head, .max_rows = S,
+                        .net = {.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = d, .vocab_size = head->vocab_size,
+                                .cache_width = 2 * head->groups * D, .other_tokens = head->d2t != NULL},
                         .gqa = {.heads = H, .groups = head->groups, .dim = D, .row = packed_length(2 * head->groups * D),
                                 .scale = (float)(1.0 / sqrt((double)D))}};
     e->cx.k = o->kernels;
@@ -172,4 +166,87 @@ void eagle_logits(struct eagle *e, const struct workspace *target, float *logits
 {
     join(e, target);
     op_linear(&e->cx, logits, g, &e->head->lm_head, S);
+}
+
+/* ---- as any network that drafts ---- */
+
+static struct eagle *of(const struct draft_net *net) { return (struct eagle *)(uintptr_t)net; }
+
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token)
+{
+    (void)net;
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
+                        .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
+}
+
+static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+{
+    (void)w;
+    return of(net)->max_rows;
+}
+
+static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next, size_t S)
+{
+    (void)depth;
+    eagle_pass(of(net), w, rows, h, g, next, S);
+}
+
+static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
+{
+    (void)depth, (void)first;
+    eagle_logits(of(net), w, out, g, S);
+}
+
+static int32_t token(const struct draft_net *net, int32_t drafted)
+{
+    const int32_t *d2t = of(net)->head->d2t;
+    return d2t && drafted >= 0 ? d2t[drafted] : drafted;
+}
+
+static void take_features(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n)
+{
+    eagle_features(of(net), w, h, of_target, n);
+}
+
+static int is_same(const struct draft_net *a, const struct draft_net *b)
+{
+    return !strcmp(checkpoint_dir(of(a)->head->checkpoint), checkpoint_dir(of(b)->head->checkpoint));
+}
+
+static uint64_t fingerprint(const struct draft_net *net) { return checkpoint_fingerprint(of(net)->head->checkpoint); }
+
+static size_t bytes_of_weights(const struct draft_net *net) { return eagle_head_bytes(of(net)->head); }
+
+static void close_net(struct draft_net *net)
+{
+    const vb_allocator *a = of(net)->head->allocator;
+    eagle_close(of(net));
+    vb_free(a, net);
+}
+
+static const struct draft_net_type eagle1_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits, .token = token,
+                                                 .is_same = is_same, .fingerprint = fingerprint, .weight_bytes = bytes_of_weights,
+                                                 .close = close_net};
+static const struct draft_net_type eagle3_net = {.row = row, .most_rows = most_rows, .pass = pass, .logits = logits, .token = token,
+                                                 .take = take_features, .is_same = is_same, .fingerprint = fingerprint,
+                                                 .weight_bytes = bytes_of_weights, .close = close_net};
+
+int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
+                   vb_error *err)
+{
+    struct eagle_head *head = NULL;
+    struct eagle *e = vb_alloc(target->allocator, 1, sizeof *e);
+    *out = NULL;
+    if (!e)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for an EAGLE head");
+    int code = eagle_head_open(&head, dir, version, target, err);
+    if (!code)
+        code = eagle_open(e, head, o, err);
+    if (!code) {
+        *out = &e->net;
+        return VB_OK;
+    }
+    eagle_close(e);
+    vb_free(target->allocator, e);
+    return code;
 }

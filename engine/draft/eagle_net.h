@@ -16,6 +16,7 @@
 
 #include "ops/gqa.h"
 #include "engine/draft/drafter.h"
+#include "engine/draft/net.h"
 
 struct eagle_head {
     struct checkpoint *checkpoint;
@@ -47,17 +48,15 @@ int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_
 /* Bytes of weights that a drafted token reads. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 
-/* Before which layers of a target of L the three rows of EAGLE-3 are taken, ascending. 0: they are not three (L too small). */
-int eagle_layers(int L, int layer[3]);
-
 /* A head at work in one session. */
 struct eagle {
+    struct draft_net net; /* the struct is handed around as this */
     struct eagle_head *head;
     struct op_ctx cx;
     struct pace pace;
     struct rope rope;
     struct gqa gqa;
-    size_t max_rows, bytes;
+    size_t max_rows;
     float *input;                      /* [rows, 2d]: what fc or attention reads */
     float *x, *normed, *delta;         /* [rows, d] */
     float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
@@ -68,15 +67,18 @@ struct eagle {
     size_t block_count;
 };
 
+/* The head in DIR as a network that drafts, in passes of up to o->most_observed rows. */
+int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
+                   vb_error *err);
+
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err);
 void eagle_close(struct eagle *e); /* and its head */
 
-static inline size_t eagle_width(const struct eagle *e) { return (size_t)e->head->config.hidden_size; }
-static inline size_t eagle_cache_width(const struct eagle *e) { return 2 * e->head->groups * e->head->dim; }
+static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
 /* EAGLE-3: h [n, d] = fc features [n, 3 target_width]. target: whose threads may help. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
-/* rows [S], S <= max_rows, of one timeline, appended to a cache of one layer: h [S, d] -> next [S, d], which is y, and g [S, d],
+/* rows [S], S <= max_rows, appended to their caches of one layer: h [S, d] -> next [S, d], which is y, and g [S, d],
  * which the head reads. next may be h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* logits [S, vocab_size] = lm_head(g) */

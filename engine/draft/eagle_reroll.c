@@ -13,13 +13,13 @@
 
 static int open_reroll(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    return mtp_drafter_open(out, m, o, 1, err);
+    return mtp_drafter_open_modules(out, m, o, 1, err);
 }
 
 static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    struct mtp_state *s = &drafter->state;
-    size_t d = (size_t)s->model->config.hidden_size, before = mtp_row_count(s, 0);
+    struct mtp_state *s = &mtp_of(drafter)->state;
+    size_t d = s->net->width, before = mtp_row_count(s, 0);
     int drafts = mtp_round(s, w, draft, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1, rows = N - first, pad = mtp_padding(s, rows);
     while (drafts && drafts < max) {
@@ -39,13 +39,15 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
 static void after_prompt(struct drafter *d, struct workspace *w)
 {
     size_t failed;
-    mtp_after_prompt(&d->state, w);
-    if (!d->state.missing) /* else they are there already */
-        mtp_round(&d->state, w, NULL, 0, &failed);
+    struct mtp_state *s = &mtp_of(d)->state;
+    mtp_after_prompt(s, w);
+    if (!s->missing) /* else they are there already */
+        mtp_round(s, w, NULL, 0, &failed);
+    mtp_round_ends(s);
 }
 
 const struct drafter_type draft_eagle_reroll = {
-    .name = "eagle-reroll", .needs = NEEDS_MTP, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
+    .name = "eagle-reroll", .about = "the first MTP module, each step with the round's rows again, as MindIE does", .needs_modules = 1, .open = open_reroll, .observe = mtp_drafter_observe, .propose = propose,
     .after_prompt = after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .by_history = 1, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,

@@ -15,7 +15,7 @@
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more missing rows than a round leaves: a prompt */
 
-struct drafter {
+struct model_drafter { /* handed around as a struct drafter */
     const struct model *model; /* that drafts */
     const vb_allocator *allocator;
     struct drafter_options options;
@@ -29,8 +29,11 @@ struct drafter {
     struct row *rows;  /* of a pass [work.max_rows] */
 };
 
-static void close_model(struct drafter *d)
+static struct model_drafter *of(const struct drafter *d) { return (struct model_drafter *)(uintptr_t)d; }
+
+static void close_model(struct drafter *drafter)
 {
+    struct model_drafter *d = of(drafter);
     workspace_close(&d->work);
     kvcache_close(&d->cache, d->allocator);
     vb_free(d->allocator, d->in_cache);
@@ -39,15 +42,15 @@ static void close_model(struct drafter *d)
     vb_free(d->allocator, d);
 }
 
-static int open_parts(struct drafter *d, vb_error *err)
+static int open_parts(struct model_drafter *d, vb_error *err)
 {
     const struct drafter_options *o = &d->options;
     const struct config *c = &d->model->config;
     size_t chunk = o->most_observed > ROWS_WORTH_A_PASS ? o->most_observed : ROWS_WORTH_A_PASS;
     int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, err);
     if (!code)
-        code = kvcache_open(&d->cache, (size_t)c->num_hidden_layers, d->context,
-                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), d->allocator, err);
+        code = kvcache_open(&d->cache, c->dims.layers, d->context,
+                            c->dims.row, d->allocator, err);
     if (code)
         return code;
     d->cache.poison = o->poison;
@@ -60,28 +63,28 @@ static int open_parts(struct drafter *d, vb_error *err)
 
 static int open_model(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    const struct config *large = &m->config, *small = &o->asked->draft_model->config;
-    size_t most = (size_t)small->max_position_embeddings;
-    struct drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
+    const struct config *large = &m->config, *small = &o->asked->drafting.model->config;
+    size_t most = small->dims.positions;
+    struct model_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;
     if (!d)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    *d = (struct drafter){.model = o->asked->draft_model, .allocator = m->allocator, .options = *o,
+    *d = (struct model_drafter){.model = o->asked->drafting.model, .allocator = m->allocator, .options = *o,
                           .context = o->context < most ? o->context : most,
-                          .vocab_size = (size_t)(small->vocab_size < large->vocab_size ? small->vocab_size : large->vocab_size)};
-    if (d->vocab_size < (size_t)large->vocab_size)
+                          .vocab_size = small->dims.V < large->dims.V ? small->dims.V : large->dims.V};
+    if (d->vocab_size < large->dims.V)
         d->options.choose = NULL; /* which takes a row of the target's vocabulary */
     int code = open_parts(d, err);
     if (code)
-        close_model(d);
+        close_model((struct drafter *)d);
     else
-        *out = d;
+        *out = (struct drafter *)d;
     return code;
 }
 
 /* The rows that are missing before index `end` of the timeline, drafts behind it. Returns which row of the last pass is the
  * last. */
-static size_t read_up_to(struct drafter *d, size_t end, const int32_t *draft)
+static size_t read_up_to(struct model_drafter *d, size_t end, const int32_t *draft)
 {
     size_t S = 0;
     while (d->cache.length < end) {
@@ -98,14 +101,15 @@ static size_t read_up_to(struct drafter *d, size_t end, const int32_t *draft)
     return S - 1;
 }
 
-static void use_threads_of(struct drafter *d, const struct workspace *target)
+static void use_threads_of(struct model_drafter *d, const struct workspace *target)
 {
     d->work.cx.placement = target->cx.placement;
     d->work.cx.crew = target->cx.crew;
 }
 
-static void observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
+static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
+    struct model_drafter *d = of(drafter);
     size_t same = pos;
     (void)hidden;
     use_threads_of(d, w);
@@ -118,8 +122,9 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
         read_up_to(d, d->count - 1, NULL); /* and the last token's row with the next proposal */
 }
 
-static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
+static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
+    struct model_drafter *d = of(drafter);
     const struct model *m = d->model;
     int drafts = 0;
     if (d->count >= d->context)
@@ -130,7 +135,7 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
         size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
-        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * (size_t)m->config.hidden_size, 1);
+        forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * m->config.dims.d, 1);
         int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)
             break;
@@ -139,12 +144,13 @@ static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int m
     return drafts;
 }
 
-static size_t bytes(const struct drafter *d)
+static size_t bytes(const struct drafter *drafter)
 {
+    const struct model_drafter *d = of(drafter);
     return kvcache_bytes(&d->cache) + d->work.bytes + (d->context + d->options.context) * sizeof *d->tokens;
 }
 
 const struct drafter_type draft_model = {
-    .name = "draft-model", .needs = NEEDS_DRAFT_MODEL, .open = open_model, .observe = observe, .propose = propose,
+    .name = "draft-model", .about = "a smaller model with the same tokens", .needs_model = 1, .open = open_model, .observe = observe, .propose = propose,
     .rewind = drafter_no_rewind, .tokens_alone = 1, .bytes = bytes, .close = close_model,
 };

@@ -6,45 +6,37 @@
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
-size_t mtp_width(const struct mtp_state *s)
-{
-    return s->eagle.head ? eagle_width(&s->eagle) : (size_t)s->model->config.hidden_size;
-}
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
-static size_t has_phantom(const struct model *m) { return m->config.conventions.value[FIRST_ROW] ? 1 : 0; }
-size_t mtp_phantom(const struct mtp_state *s) { return s->eagle.head ? 0 : has_phantom(s->model); }
-
-int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
+int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
 {
     const vb_allocator *a = m->allocator;
-    struct eagle eagle = s->eagle;
-    *s = (struct mtp_state){.model = m, .eagle = eagle, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
-    size_t d = mtp_width(s), V = mtp_vocab_size(s), more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
-    size_t width = eagle.head ? eagle_cache_width(&eagle) : (size_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim);
-    if (eagle.head && eagle.head->d2t)
+    *s = (struct mtp_state){.model = m, .net = net, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
+    size_t d = net->width, more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
+    if (net->other_tokens)
         s->options.choose = NULL; /* which takes a row of the target's vocabulary */
     s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
     s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
     s->h = vb_alloc(a, s->room * d, sizeof *s->h);
     s->g = vb_alloc(a, s->room * d, sizeof *s->g);
     s->next = vb_alloc(a, s->room * d, sizeof *s->next);
-    s->logits = vb_alloc(a, V, sizeof *s->logits);
+    s->logits = vb_alloc(a, net->vocab_size, sizeof *s->logits);
+    s->taken = net->type->take ? vb_alloc(a, o->most_observed * d, sizeof *s->taken) : NULL;
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
-    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths, code = VB_OK;
+    int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
+                  (net->type->take && !s->taken), code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
-        depth->module = eagle.head ? NULL : &m->mtp[k % m->num_mtp];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
-        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, width, a, err); /* one of them for put_aside */
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache_width, a, err); /* one of them for put_aside */
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;
         depth->cache.depth = k;
-        depth->cache.first_row = -(int)mtp_phantom(s);
+        depth->cache.first_row = -(int)net->rows_before;
     }
     if (missing)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for %d MTP caches of %zu tokens", num_depths, o->context);
@@ -62,21 +54,22 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].hidden_of_next);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
+    void *blocks[] = {s->tokens, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);
-    eagle_close(&s->eagle);
+    if (s->net)
+        s->net->type->close(s->net);
     *s = (struct mtp_state){.model = s->model}; /* a second time does nothing */
 }
 
 size_t mtp_row_count(const struct mtp_state *s, int k)
 {
     size_t length = s->depths[k].cache.length;
-    return length ? length - mtp_phantom(s) : 0;
+    return length ? length - s->net->rows_before : 0;
 }
 
-void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + mtp_phantom(s) : 0); }
+void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + s->net->rows_before : 0); }
 
 /* A hidden row that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
  * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
@@ -109,7 +102,7 @@ static void forget(struct mtp_state *s, size_t pos)
 
 static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
-    size_t d = mtp_width(s), used = at_most(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
+    size_t d = s->net->width, used = at_most(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
     memmove(s->pending, s->pending + used * d, (s->pending_count - used) * d * sizeof *s->pending);
     s->first_pending += used;
     s->pending_count -= used;
@@ -137,22 +130,25 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
         mtp_round(s, w, NULL, 0, &failed);
 }
 
-void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
+int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
 {
-    size_t d = mtp_width(s), end = other->first_pending + other->pending_count;
-    assert(s->count == 0 && n < other->count && end >= n && s->num_depths <= other->num_depths);
+    size_t d = s->net->width, end = other->first_pending + other->pending_count;
+    if (s->num_depths > other->num_depths || (s->net->type->is_same && !s->net->type->is_same(s->net, other->net)))
+        return 0;
+    assert(s->count == 0 && n < other->count && end >= n);
     memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
     s->count = n + 1;
     for (int k = 0; k < s->num_depths; k++) {
         size_t rows = at_most(mtp_row_count(other, k), n);
         if (rows)
-            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + mtp_phantom(s));
+            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + s->net->rows_before);
         memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
     }
     s->first_pending = at_most(other->first_pending, n);
     s->pending_count = n - s->first_pending;
     assert(s->pending_count <= s->room);
     memcpy(s->pending, other->pending, s->pending_count * d * sizeof *s->pending);
+    return 1;
 }
 
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
@@ -168,56 +164,17 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
     }
 }
 
-struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token)
-{
-    size_t position = m->config.conventions.value[DRAFT_POSITION] ? i + (size_t)k + 1 : i;
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + has_phantom(m)),
-                        .position = (int32_t)position,
-                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = k - 1};
-}
-
-void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token)
-{
-    const struct config *c = &w->model->config;
-    if (!has_phantom(w->model) || cache->length)
-        return;
-    struct row row = {.cache = cache, .token = token, .position = c->conventions.value[DRAFT_POSITION] ? k : -1,
-                      .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = k - 1};
-    memset(w->delta, 0, (size_t)c->hidden_size * sizeof *w->delta);
-    forward_mtp(w, module, k, &row, w->delta, w->delta, w->delta, 1);
-    trace_pass(cache->tracer, k, &row, 1);
-}
-
-size_t mtp_vocab_size(const struct mtp_state *s)
-{
-    return s->eagle.head ? s->eagle.head->vocab_size : (size_t)s->model->config.vocab_size;
-}
-
-int32_t mtp_token(const struct mtp_state *s, int32_t drafted)
-{
-    const struct eagle_head *head = s->eagle.head;
-    return head && head->d2t && drafted >= 0 ? head->d2t[drafted] : drafted;
-}
-
-static struct row eagle_row(struct kvcache *cache, size_t i, int32_t token)
-{
-    return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
-                        .hidden_of = (int32_t)i, .hidden_depth = -1};
-}
+int32_t mtp_token(const struct mtp_state *s, int32_t drafted) { return s->net->type->token ? s->net->type->token(s->net, drafted) : drafted; }
 
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
 {
-    struct kvcache *cache = &s->depths[k].cache;
-    return s->eagle.head ? eagle_row(cache, i, token) : mtp_row(s->model, cache, k, i, token);
+    return s->net->type->row(s->net, &s->depths[k].cache, k, i, token);
 }
 
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S)
 {
-    size_t at = first * mtp_width(s);
-    if (s->eagle.head)
-        eagle_pass(&s->eagle, w, s->rows + first, s->h + at, s->g + at, s->next + at, S);
-    else
-        forward_mtp(w, s->depths[k].module, k, s->rows + first, s->h + at, s->g + at, s->next + at, S);
+    size_t at = first * s->net->width;
+    s->net->type->pass(s->net, w, k, s->rows + first, s->h + at, s->g + at, s->next + at, S);
     trace_pass(s->options.tracer, k, s->rows + first, S);
 }
 
@@ -229,10 +186,9 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
 void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft)
 {
-    struct mtp_depth *depth = &s->depths[k];
     size_t first = mtp_row_count(s, k), newest = s->count - 2;
-    if (n && first == 0 && mtp_phantom(s))
-        mtp_first_row(w, depth->module, k, &depth->cache, token_at(s, (size_t)k, draft));
+    if (n && first == 0 && s->net->type->first_row)
+        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, (size_t)k, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + (size_t)k + 1;
         int32_t taken = j < n ? token_at(s, token, draft) : 0;
@@ -245,7 +201,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
         s->rows[j] = row;
     }
     for (size_t done = 0; done < n + pad;) {
-        size_t S = at_most(n + pad - done, s->eagle.head ? s->eagle.max_rows : w->max_rows);
+        size_t S = at_most(n + pad - done, s->net->type->most_rows(s->net, w));
         mtp_pass(s, w, k, done, S);
         s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
         done += S;
@@ -254,20 +210,10 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
         mtp_cut(s, k, first + n);
 }
 
-void mtp_logits(struct mtp_state *s, struct workspace *w, int k, float *logits, const float *g, size_t first, size_t S)
-{
-    if (s->eagle.head) {
-        eagle_logits(&s->eagle, w, logits, g, S);
-        return;
-    }
-    forward_head(w, &s->depths[k].module->head, logits, g, S);
-    forward_tap_logits(w, logits, first, S);
-}
-
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
 {
-    mtp_logits(s, w, k, s->logits, g, s->head_row, 1);
-    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, mtp_vocab_size(s), number, failed));
+    s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
+    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed));
     trace_choose(s->options.tracer, k, s->head_row, token, number);
     return token;
 }
@@ -283,7 +229,7 @@ size_t mtp_padding(const struct mtp_state *s, size_t n)
  * round. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
-    size_t d = mtp_width(s), kept = 0;
+    size_t d = s->net->width, kept = 0;
     memset(s->h + n * d, 0, pad * d * sizeof *s->h);
     if (k == 0) {
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
@@ -302,7 +248,7 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
 
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    size_t d = mtp_width(s), N = s->count ? s->count - 1 : 0, first_before = 0, rows_before = 0;
+    size_t d = s->net->width, N = s->count ? s->count - 1 : 0, first_before = 0, rows_before = 0;
     int drafts = 0;
     if (N == 0)
         return 0; /* no hidden row yet: nothing can be proposed */
@@ -335,7 +281,7 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
 
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
 {
-    size_t d = mtp_width(s);
+    size_t d = s->net->width;
     while (drafts && drafts < max) {
         size_t pad = mtp_padding(s, 1);
         memcpy(s->h, s->next + last * d, d * sizeof *s->h);
@@ -357,47 +303,72 @@ void mtp_round_ends(struct mtp_state *s)
     put_back(s);
 }
 
-int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+                     vb_error *err)
 {
-    *out = vb_alloc(m->allocator, 1, sizeof **out);
-    if (!*out)
+    struct mtp_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
+    *out = NULL;
+    if (!d) {
+        net->type->close(net);
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
-    int code = mtp_state_open(&(*out)->state, m, o, num_depths, err);
-    if (code) {
-        vb_free(m->allocator, *out);
-        *out = NULL;
     }
+    int code = mtp_state_open(&d->state, net, m, o, num_depths, err);
+    if (code)
+        vb_free(m->allocator, d);
+    else
+        *out = (struct drafter *)d;
     return code;
+}
+
+int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+{
+    struct draft_net *net;
+    int code = mtp_net_open(&net, m, err);
+    return code ? code : mtp_drafter_open(out, net, m, o, num_depths, err);
 }
 
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n)
 {
-    mtp_observe(&d->state, w, pos, tokens, hidden, n);
+    struct mtp_state *s = &mtp_of(d)->state;
+    size_t none = pos == 0, width; /* there is no row of index -1 */
+    if (s->taken && n > none) {
+        assert(n <= s->options.most_observed);
+        workspace_rows(w, s->options.takes, 0, &width);
+        s->net->type->take(s->net, w, s->taken + none * s->net->width, hidden + none * width, n - none);
+    }
+    mtp_observe(s, w, pos, tokens, s->taken ? s->taken : hidden, n);
 }
 
-void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { mtp_begin_as(&d->state, &other->state, n); }
+int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { return mtp_begin_as(&mtp_of(d)->state, &mtp_of(other)->state, n); }
 
-void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&d->state, w); }
+void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w) { mtp_after_prompt(&mtp_of(d)->state, w); }
 
 size_t mtp_drafter_bytes(const struct drafter *d)
 {
+    const struct mtp_state *s = &mtp_of(d)->state;
     size_t all = 0;
-    for (int k = 0; k < d->state.num_depths; k++)
-        all += kvcache_bytes(&d->state.depths[k].cache);
-    return all + d->state.eagle.bytes + mtp_tree_bytes(&d->state);
+    for (int k = 0; k < s->num_depths; k++)
+        all += kvcache_bytes(&s->depths[k].cache);
+    return all + s->net->bytes + mtp_tree_bytes(s);
+}
+
+size_t mtp_drafter_weight_bytes(const struct drafter *d)
+{
+    const struct draft_net *net = mtp_of(d)->state.net;
+    return net->type->weight_bytes ? net->type->weight_bytes(net) : 0;
 }
 
 void mtp_drafter_close(struct drafter *d)
 {
-    const vb_allocator *a = d->state.model->allocator;
-    mtp_state_close(&d->state);
+    const vb_allocator *a = mtp_of(d)->state.model->allocator;
+    mtp_state_close(&mtp_of(d)->state);
     vb_free(a, d);
 }
 
 int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    struct mtp_state *s = &d->state;
+    struct mtp_state *s = &mtp_of(d)->state;
     size_t before = mtp_row_count(s, 0);
     int drafts = mtp_round(s, w, draft, 1, failed);
     size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */

@@ -8,10 +8,10 @@
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
-#include "engine/draft/eagle_net.h"
+#include "engine/draft/drafter.h"
+#include "engine/draft/net.h"
 
 struct mtp_depth {
-    const struct mtp_module *module;
     struct kvcache cache;  /* one layer; its rows are all final between rounds (but for eagle-reroll and eagle-keep) */
     float *hidden_of_next; /* h^k of the row that comes next, which the depth before computed as its last final row [d] */
 };
@@ -19,17 +19,18 @@ struct mtp_depth {
 /* What drafting trees takes (engine/draft/mtp_tree.c). */
 struct mtp_tree {
     struct tree_builder builder;
-    float *logits;   /* [topk, V] of module 0's head */
+    float *logits;   /* [topk, V] of depth 0 */
     int32_t *slots;  /* [topk, width]: of the tokens that each row of a level sees */
     size_t width;
 };
 
 struct mtp_state {
     const struct model *model;
-    struct eagle eagle;   /* its head is not NULL where one takes the place of module 0 */
+    struct draft_net *net; /* the modules, or a head that takes the place of module 0 */
     struct drafter_options options;
     int32_t *tokens;      /* committed, by index [context + 1] */
     size_t count;         /* N + 1 of them */
+    float *taken;         /* [most_observed, width] where net->type->take makes them of the target's; else NULL */
     float *pending;       /* the target's hidden rows first_pending.. [room, d] */
     size_t first_pending, pending_count, room;
     float *h, *g, *next;  /* [room, d]: what a pass takes, gives to the head, and hands to the next depth */
@@ -44,8 +45,8 @@ struct mtp_state {
     struct mtp_tree tree; /* where options.topk is more than 1 */
 };
 
-/* num_depths caches; depth k has module k mod D, or all is the head's of s->eagle, which is open then. */
-int mtp_state_open(struct mtp_state *s, const struct model *m, const struct drafter_options *o, int num_depths,
+/* num_depths caches for depths of the network, which is the state's from now on, also on an error. */
+int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
@@ -54,8 +55,8 @@ void mtp_state_close(struct mtp_state *s);
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
-/* drafter_type.begin_as. The rows of the modules' caches are copied: one layer's. */
-void mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
+/* drafter_type.begin_as. The rows of the caches are copied: one layer's. */
+int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
 /* drafter_type.after_prompt: what PREFILL_DRAFT and MISSING_HIDDEN ask for. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
@@ -82,10 +83,6 @@ int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int draf
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
 /* Row i of a state's depth k. */
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
-/* logits [S, mtp_vocab_size] = depth k's head(g [S, d]), told to taps as the last pass's rows from `first` on. */
-void mtp_logits(struct mtp_state *s, struct workspace *w, int k, float *logits, const float *g, size_t first, size_t S);
-size_t mtp_vocab_size(const struct mtp_state *s);
-size_t mtp_width(const struct mtp_state *s); /* d of its hidden rows */
 /* The target's token for one that the head names. */
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 
@@ -100,7 +97,6 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 
 /* Rows of a depth's cache, without the phantom; and a cut to n of them. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
-size_t mtp_phantom(const struct mtp_state *s); /* 1 where there is one, else 0 */
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
 /* After a round's drafts: what was made without the target's newest hidden row is made again in the next. */
@@ -109,19 +105,26 @@ void mtp_round_ends(struct mtp_state *s);
 /* How many rows of padding a pass of n rows of a round gets. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
-/* What the drafters with MTP modules have in common: drafter_type's functions, but for open (num_depths) and propose. */
-struct drafter {
+/* What the drafters with MTP modules or a head have in common: drafter_type's functions, but for open (num_depths) and propose. */
+struct mtp_drafter { /* handed around as a struct drafter */
     struct mtp_state state;
     int32_t drafted[VB_MAX_DRAFT]; /* eagle-keep: what the newest round drafted; */
     int count;
     size_t N;                      /* its rows N, N+1, .. took drafted[0], drafted[1], .. */
 };
-int mtp_drafter_open(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
+static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
+
+/* The network is the drafter's from now on, also on an error. */
+int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+                     vb_error *err);
+/* With the model's modules. */
+int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
-void mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
+int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);
+size_t mtp_drafter_weight_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);
 /* mtp_save.c */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
@@ -129,10 +132,5 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
 /* All drafts by module 0, or a head in its place: the first as a row of mtp_round, the others by mtp_chain, whose rows go again. Of a
  * row i that holds tok[i+1] all before a cut are final: drafter_no_rewind. */
 int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
-
-/* Row i of depth k, taking `token`, appended to the cache, under the model's conventions. */
-struct row mtp_row(const struct model *m, struct kvcache *cache, int k, size_t i, int32_t token);
-/* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[k]). */
-void mtp_first_row(struct workspace *w, const struct mtp_module *module, int k, struct kvcache *cache, int32_t token);
 
 #endif

@@ -4,11 +4,11 @@
 
 static int open_eagle(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
 {
-    return mtp_drafter_open(out, m, o, 1, err);
+    return mtp_drafter_open_modules(out, m, o, 1, err);
 }
 
 const struct drafter_type draft_mtp_eagle = {
-    .name = "mtp-eagle", .needs = NEEDS_MTP, .open = open_eagle, .observe = mtp_drafter_observe,
+    .name = "mtp-eagle", .about = "the first MTP module again and again", .needs_modules = 1, .open = open_eagle, .observe = mtp_drafter_observe,
     .propose = mtp_drafter_propose_chain, .propose_tree = mtp_propose_tree,
     .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
     .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,

@@ -21,13 +21,13 @@ enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBER
 static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
 {
     head[DEPTHS] = (uint64_t)s->num_depths;
-    head[WIDTH] = mtp_width(s);
+    head[WIDTH] = s->net->width;
     head[ROW] = s->depths[0].cache.pool->row;
-    head[HEAD] = s->eagle.head ? checkpoint_fingerprint(s->eagle.head->checkpoint) : 0;
+    head[HEAD] = s->net->type->fingerprint ? s->net->type->fingerprint(s->net) : 0;
 }
 
 /* Back to a state between rounds: without proposals that nobody has verified, or rows that were cut from the timeline. */
-static void settle(struct drafter *d, struct workspace *w, size_t pos)
+static void settle(struct mtp_drafter *d, struct workspace *w, size_t pos)
 {
     if (d->count) /* eagle-keep's, which the next proposal would drop */
         mtp_cut(&d->state, 0, d->N);
@@ -38,9 +38,9 @@ static void settle(struct drafter *d, struct workspace *w, size_t pos)
 
 void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, int hidden, struct session_writer *out)
 {
-    struct mtp_state *s = &drafter->state;
-    size_t d = mtp_width(s), N = pos - 1, failed, needed;
-    settle(drafter, w, pos);
+    struct mtp_state *s = &mtp_of(drafter)->state;
+    size_t d = s->net->width, N = pos - 1, failed, needed;
+    settle(mtp_of(drafter), w, pos);
     needed = at_most(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */
     if (!hidden) {
@@ -79,7 +79,7 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
 {
     struct mtp_depth *depth = &s->depths[k];
     uint64_t length = session_read_u64(in);
-    if (length > most || session_read(in, depth->hidden_of_next, mtp_width(s) * sizeof(float)))
+    if (length > most || session_read(in, depth->hidden_of_next, s->net->width * sizeof(float)))
         return DRAFTER_WRONG;
     for (uint64_t i = 0; i < length; i++)
         kvcache_append(&depth->cache);
@@ -90,7 +90,7 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
 static int skip_depth(const struct mtp_state *s, size_t most, struct session_reader *in)
 {
     uint64_t length = session_read_u64(in);
-    size_t numbers = length > most ? 0 : mtp_width(s) + (size_t)length * s->depths[0].cache.pool->row;
+    size_t numbers = length > most ? 0 : s->net->width + (size_t)length * s->depths[0].cache.pool->row;
     int failed = length > most;
     for (float number; numbers && !failed; numbers--)
         failed = session_read(in, &number, sizeof number);
@@ -109,7 +109,7 @@ static int read_depths(struct mtp_state *s, const uint64_t head[NUMBERS], size_t
 
 int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in)
 {
-    struct mtp_state *s = &drafter->state;
+    struct mtp_state *s = &mtp_of(drafter)->state;
     size_t N = pos - 1;
     uint64_t head[NUMBERS], ours[NUMBERS];
     (void)w;
@@ -121,7 +121,7 @@ int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, c
     if (head[HIDDEN] > 1 || head[MISSING] > head[HIDDEN] || head[FIRST_PENDING] >= N ||
         head[PENDING] != (head[HIDDEN] ? N - head[FIRST_PENDING] : 0) || head[PENDING] > s->room)
         return DRAFTER_WRONG;
-    if (read_depths(s, head, N, in) || session_read(in, s->pending, (size_t)head[PENDING] * mtp_width(s) * sizeof *s->pending) || in->left)
+    if (read_depths(s, head, N, in) || session_read(in, s->pending, (size_t)head[PENDING] * s->net->width * sizeof *s->pending) || in->left)
         return DRAFTER_WRONG;
     memcpy(s->tokens, tokens, pos * sizeof *tokens);
     s->count = pos;

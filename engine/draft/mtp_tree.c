@@ -10,7 +10,7 @@ int mtp_tree_open(struct mtp_state *s, vb_error *err)
     const struct drafter_options *o = &s->options;
     struct mtp_tree *t = &s->tree;
     t->width = s->depths[0].cache.capacity;
-    t->logits = vb_alloc(a, (size_t)o->topk * mtp_vocab_size(s), sizeof *t->logits);
+    t->logits = vb_alloc(a, (size_t)o->topk * s->net->vocab_size, sizeof *t->logits);
     t->slots = vb_alloc(a, (size_t)o->topk * t->width, sizeof *t->slots);
     if (!t->logits || !t->slots)
         return vb_fail(err, VB_NO_MEMORY, "no memory for levels of %d drafts", o->topk);
@@ -28,7 +28,7 @@ void mtp_tree_close(struct mtp_state *s)
 size_t mtp_tree_bytes(const struct mtp_state *s)
 {
     const struct mtp_tree *t = &s->tree;
-    size_t topk = (size_t)t->builder.topk, V = mtp_vocab_size(s);
+    size_t topk = (size_t)t->builder.topk, V = s->net->vocab_size;
     return topk * (V * sizeof *t->logits + t->width * sizeof *t->slots) + (size_t)t->builder.room * sizeof *t->builder.node;
 }
 
@@ -38,7 +38,7 @@ static void grow(struct mtp_state *s, int node, const float *logits, size_t *fai
     struct tree_builder *b = &s->tree.builder;
     int32_t tokens[VB_MAX_TOPK];
     double p[VB_MAX_TOPK];
-    int n = drafter_best(&s->options, logits, mtp_vocab_size(s), b->topk, tokens, p, failed);
+    int n = drafter_best(&s->options, logits, s->net->vocab_size, b->topk, tokens, p, failed);
     for (int i = 0; i < n; i++)
         tokens[i] = mtp_token(s, tokens[i]);
     tree_grow(b, node, tokens, p, n);
@@ -48,8 +48,8 @@ static void grow(struct mtp_state *s, int node, const float *logits, size_t *fai
 static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_t N, size_t last)
 {
     const struct tree_node *all = s->tree.builder.node;
-    size_t d = mtp_width(s), i = N + (size_t)node->depth - 1;
-    size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N + mtp_phantom(s);
+    size_t d = s->net->width, i = N + (size_t)node->depth - 1;
+    size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N + s->net->rows_before;
     int32_t *slots = s->tree.slots + j * s->tree.width;
     struct row row = mtp_state_row(s, 0, i, node->token);
     node->slot = row.slot;
@@ -69,7 +69,7 @@ static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_
 static void expand(struct mtp_state *s, struct workspace *w, size_t N, size_t last, size_t *failed)
 {
     struct tree_builder *b = &s->tree.builder;
-    size_t n = (size_t)b->frontier_count, V = mtp_vocab_size(s);
+    size_t n = (size_t)b->frontier_count, V = s->net->vocab_size;
     int32_t rows[VB_MAX_TOPK];
     for (size_t j = 0; j < n; j++) {
         prepare(s, j, &b->node[b->frontier[j]], N, last);
@@ -77,14 +77,14 @@ static void expand(struct mtp_state *s, struct workspace *w, size_t N, size_t la
     }
     mtp_pass(s, w, 0, 0, n);
     s->head_row = n - 1;
-    mtp_logits(s, w, 0, s->tree.logits, s->g, 0, n);
+    s->net->type->logits(s->net, w, 0, s->tree.logits, s->g, 0, n);
     for (size_t j = 0; j < n; j++)
         grow(s, rows[j], s->tree.logits + j * V, failed);
 }
 
 void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed)
 {
-    struct mtp_state *s = &d->state;
+    struct mtp_state *s = &mtp_of(d)->state;
     struct tree_builder *b = &s->tree.builder;
     size_t before = mtp_row_count(s, 0);
     int32_t best;

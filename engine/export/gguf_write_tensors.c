@@ -69,7 +69,7 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
 static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
                       int rows, int cols)
 {
-    size_t shape[3] = {(size_t)p->c->num_attention_heads, (size_t)rows, (size_t)cols};
+    size_t shape[3] = {p->c->dims.H, (size_t)rows, (size_t)cols};
     struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, w, 3, shape);
     t->layout = layout;
     t->head_stride = stride;
@@ -109,7 +109,7 @@ static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)
 static void add_experts(struct planner *p, const struct moe *m)
 {
     static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
-    size_t E = (size_t)p->c->n_routed_experts;
+    size_t E = p->c->dims.E;
     for (int i = 0; i < 3; i++) {
         struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
         for (size_t e = 1; e < E; e++)
@@ -177,7 +177,7 @@ int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o
 {
     const struct model *m = plan->model;
     struct planner p = {.p = plan, .c = &m->config, .o = o};
-    size_t layers = (size_t)(m->config.num_hidden_layers + m->num_mtp);
+    size_t layers = m->config.dims.layers + (size_t)m->num_mtp;
     if (!(plan->tensors = vb_alloc(&plan->allocator, 32 * layers + 3, sizeof *plan->tensors)))
         return gguf_no_memory(m, err);
     add_matrix(&p, "token_embd.weight", GGUF_EMBEDDING, o->embedding, &m->embed_tokens);

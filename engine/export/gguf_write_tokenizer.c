@@ -43,7 +43,7 @@ static int read_json(const struct putting *s, const char *name, json_t **out)
 
 static int put_tokens(const struct putting *s, struct gguf_bytes *b)
 {
-    size_t V = (size_t)s->p->model->config.vocab_size, i;
+    size_t V = s->p->model->config.dims.V, i;
     const char **words = vb_alloc(b->a, V, sizeof *words), *word;
     unsigned char *kinds = vb_alloc(b->a, V, 1);
     char unused[32];

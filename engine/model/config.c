@@ -16,7 +16,7 @@ static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noau
  * those classes lack has the default of the official code: scoring_func and topk_method are what each class computes. */
 static const struct key {
     const char *name;
-    enum kind kind;
+    enum config_kind kind;
     size_t offset;
     double least, most, null;
     double preset[3];
@@ -94,21 +94,21 @@ static const struct {
     {"vision_config", "a vision tower"},
 };
 
-int config_bad(const struct reader *r, const char *inside, const char *key, const json_t *value, const char *wanted)
+int config_bad(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *wanted)
 {
     char shown[JSON_SHOWN];
     return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s%s%s is %s, wanted %s", r->name, inside ? inside : "", inside ? "." : "",
                    key, json_show(value, shown), wanted);
 }
 
-int config_unsupported(const struct reader *r, const char *inside, const char *key, const json_t *value, const char *known)
+int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known)
 {
     char shown[JSON_SHOWN];
     return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s%s%s %s is not supported, only %s", r->name, inside ? inside : "",
                    inside ? "." : "", key, json_show(value, shown), known);
 }
 
-int config_number(const struct reader *r, const char *inside, const char *key, const json_t *value, enum kind kind,
+int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
                   double least, double most, double *out)
 {
     char wanted[96];
@@ -125,7 +125,7 @@ int config_number(const struct reader *r, const char *inside, const char *key, c
     return config_bad(r, inside, key, value, wanted);
 }
 
-int config_must_be(const struct reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
+int config_must_be(const struct config_reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
                    int needed)
 {
     const json_t *value = json_object_get(object, key);
@@ -134,7 +134,7 @@ int config_must_be(const struct reader *r, const char *inside, const json_t *obj
     return config_unsupported(r, inside, key, value, wanted);
 }
 
-static int read_choice(const struct reader *r, const char *key, const json_t *value, const char *const *names, double *out)
+static int read_choice(const struct config_reader *r, const char *key, const json_t *value, const char *const *names, double *out)
 {
     char known[64] = "";
     if (!json_is_string(value))
@@ -167,7 +167,7 @@ int config_switched_on(const json_t *v)
            !(json_is_object(v) && !json_object_size(v)) && !(json_is_array(v) && !json_array_size(v));
 }
 
-static int read_key(const struct reader *r, size_t i, int family)
+static int read_key(const struct config_reader *r, size_t i, int family)
 {
     const struct key *k = &keys[i];
     const json_t *value = json_object_get(r->root, k->name);
@@ -211,7 +211,7 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
 
 /* The family of the first of `architectures`, else of model_type, as Hugging Face's AutoConfig does. When both are
  * there they must agree: a V3.2 that calls itself V3 in one place is still a V3.2. */
-static int read_family(const struct reader *r, int *family)
+static int read_family(const struct config_reader *r, int *family)
 {
     json_t *list = json_object_get(r->root, "architectures"), *type = json_object_get(r->root, "model_type");
     json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
@@ -245,7 +245,7 @@ static int read_family(const struct reader *r, int *family)
     return VB_OK;
 }
 
-static int refuse_features(const struct reader *r)
+static int refuse_features(const struct config_reader *r)
 {
     char shown[JSON_SHOWN];
     for (size_t i = 0; i < sizeof refused_keys / sizeof *refused_keys; i++) {
@@ -261,7 +261,7 @@ static int refuse_features(const struct reader *r)
 }
 
 /* A number, a list of numbers, or null: none. */
-static int read_eos(const struct reader *r, const json_t *value)
+static int read_eos(const struct config_reader *r, const json_t *value)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : json_is_null(value) ? 0 : 1;
     double id = 0;
@@ -279,9 +279,9 @@ static int read_eos(const struct reader *r, const json_t *value)
 }
 
 /* generation_config.json comes first: the published files put the end of a turn there, and only there. */
-static int read_generation(const struct reader *r, const char *text, size_t size)
+static int read_generation(const struct config_reader *r, const char *text, size_t size)
 {
-    struct reader g = {r->c, NULL, "generation_config.json", r->err};
+    struct config_reader g = {r->c, NULL, "generation_config.json", r->err};
     int rc = VB_OK;
     if (!(g.root = json_read(text, size, g.name, g.err)))
         return r->err ? r->err->code : VB_BAD_CHECKPOINT;
@@ -295,7 +295,7 @@ static int read_generation(const struct reader *r, const char *text, size_t size
 }
 
 /* GLM lists the kind of every layer: dense ones first, then sparse ones, which first_k_dense_replace says as well. */
-static int read_layer_types(const struct reader *r)
+static int read_layer_types(const struct config_reader *r)
 {
     static const char key[] = "mlp_layer_types";
     const json_t *types = json_object_get(r->root, key);
@@ -319,7 +319,7 @@ static int read_layer_types(const struct reader *r)
 }
 
 /* Groups: the router divides E by n_group, sums two choices of a group, and draws all its experts from topk_group. */
-static int check_routing(const struct reader *r)
+static int check_routing(const struct config_reader *r)
 {
     struct config *c = r->c;
     if (c->topk_method == TOPK_GREEDY) {
@@ -347,7 +347,7 @@ static int check_routing(const struct reader *r)
     return VB_OK;
 }
 
-static int check_sizes(const struct reader *r)
+static int check_sizes(const struct config_reader *r)
 {
     struct config *c = r->c;
     int64_t H = c->num_attention_heads, n = c->qk_nope_head_dim, rope = c->qk_rope_head_dim, v = c->v_head_dim;
@@ -374,11 +374,22 @@ static int check_sizes(const struct reader *r)
     return VB_OK;
 }
 
+void config_set_dims(struct config *c)
+{
+    c->dims = (struct dims){
+        .V = (size_t)c->vocab_size, .d = (size_t)c->hidden_size, .H = (size_t)c->num_attention_heads, .q = (size_t)c->q_lora_rank,
+        .c = (size_t)c->kv_lora_rank, .n = (size_t)c->qk_nope_head_dim, .r = (size_t)c->qk_rope_head_dim, .v = (size_t)c->v_head_dim,
+        .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), .layers = (size_t)c->num_hidden_layers,
+        .positions = (size_t)c->max_position_embeddings, .dense = (size_t)c->intermediate_size, .expert = (size_t)c->moe_intermediate_size,
+        .E = (size_t)c->n_routed_experts, .shared = (size_t)c->n_shared_experts, .chosen = (size_t)c->num_experts_per_tok,
+        .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group};
+}
+
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err)
 {
     struct config c = {.latent_eps = 1e-6};
-    struct reader r = {&c, root, name, err};
+    struct config_reader r = {&c, root, name, err};
     int family = 0, rc;
 
     if (!json_is_object(root))
@@ -396,6 +407,7 @@ int config_from_json(struct config *out, json_t *root, const char *generation, s
     c.num_eos = 1;
     if ((eos && (rc = read_eos(&r, eos))) || (generation && (rc = read_generation(&r, generation, generation_size))))
         return rc;
+    config_set_dims(&c);
     *out = c;
     return VB_OK;
 }

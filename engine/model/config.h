@@ -13,6 +13,17 @@ enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
 #define CONFIG_MAX_EOS 16
 
+/* The extents of a model's tensors, as sizes: what config says as numbers of a file. */
+struct dims {
+    size_t V, d, H;             /* vocabulary, hidden size, attention heads */
+    size_t q, c, n, r, v;       /* of latent attention: q_lora_rank, kv_lora_rank, and of a head qk_nope, qk_rope, v */
+    size_t row;                 /* c + r: numbers in a row of the cache */
+    size_t layers, positions;   /* main layers; max_position_embeddings */
+    size_t dense, expert;       /* intermediate sizes, of dense layers and of one expert */
+    size_t E, shared, chosen;   /* routed experts; how many experts wide the shared one is; chosen per token */
+    size_t groups, chosen_groups;
+};
+
 struct config {
     char architecture[64]; /* DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM */
     char model_type[32];
@@ -60,6 +71,7 @@ struct config {
     int gguf;      /* all this is from a GGUF file's metadata (gguf.h), not from a config.json */
     int no_groups; /* a GGUF file without expert_group_count: experts are chosen among all, whatever the original did */
 
+    struct dims dims;               /* of the numbers above: config_set_dims */
     struct conventions conventions; /* not of the file: the defaults, unless somebody asked for others */
     enum precision precision;       /* likewise */
     uint64_t from_default;                /* bit i: row i of config_row's table was not in the file */
@@ -90,6 +102,9 @@ const char *config_origin(const struct config *c);
 int config_layer_is_moe(const struct config *c, int layer);
 /* Whether any layer, MTP modules included, is of the kind: what the others alone use may be of any size. */
 int config_has_layers(const struct config *c, int moe);
+
+/* Fills c->dims. Every function that reads a config does. */
+void config_set_dims(struct config *c);
 
 /* Takes the conventions over, and what follows from them for the values above (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);

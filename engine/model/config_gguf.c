@@ -14,9 +14,9 @@
 /* What a key that is missing means: an error, nothing (the class's default), null, 0, 1 or false. */
 enum absent { NEEDED, SILENT, IS_NULL, IS_0, IS_1, IS_FALSE };
 
-static const struct key {
+static const struct gguf_key {
     const char *gguf, *json; /* json NULL: known, and read elsewhere or of no consequence */
-    enum kind kind;
+    enum config_kind kind;
     enum absent absent;
 } keys[] = {
     {"context_length", "max_position_embeddings", INTEGER, NEEDED},
@@ -83,7 +83,7 @@ static int bad(const struct metadata *m, const char *key, const struct gguf_valu
 }
 
 /* A new reference to the value as JSON; missing and not `needed`: NULL, which is no error. */
-static int read_value(const struct metadata *m, const char *key, enum kind kind, int shift, int needed, json_t **out)
+static int read_value(const struct metadata *m, const char *key, enum config_kind kind, int shift, int needed, json_t **out)
 {
     const struct gguf_value *v = find(m, key);
     int64_t integer;
@@ -122,7 +122,7 @@ static int read_integer(const struct metadata *m, const char *key, int64_t other
 
 /* ---- what follows from one key ---- */
 
-static int say_key(const struct metadata *m, const struct key *k)
+static int say_key(const struct metadata *m, const struct gguf_key *k)
 {
     json_t *value;
     int rc = read_value(m, k->gguf, k->kind, 0, k->absent == NEEDED, &value);
@@ -231,7 +231,7 @@ static int say_router(const struct metadata *m)
     return gating ? say(m, m->root, "scoring_func", json_string(sigmoid ? "sigmoid" : "softmax")) : VB_OK;
 }
 
-static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum kind kind, int shift, const char *json)
+static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum config_kind kind, int shift, const char *json)
 {
     json_t *value;
     int rc = read_value(m, key, kind, shift, 0, &value);

@@ -13,7 +13,7 @@ static double yarn_m(double factor, double mscale)
 }
 
 /* A number inside rope_scaling; absent or null is the preset, which may be NONE. */
-static int yarn_number(const struct reader *r, const json_t *rope, const char *inside, const char *key, enum kind kind,
+static int yarn_number(const struct config_reader *r, const json_t *rope, const char *inside, const char *key, enum config_kind kind,
                        double least, double most, double preset, double *out)
 {
     const json_t *value = json_object_get(rope, key);
@@ -24,7 +24,7 @@ static int yarn_number(const struct reader *r, const json_t *rope, const char *i
     return config_number(r, inside, key, value, kind, least, most, out);
 }
 
-static int read_yarn(const struct reader *r, const json_t *rope, const char *inside)
+static int read_yarn(const struct config_reader *r, const json_t *rope, const char *inside)
 {
     struct config *c = r->c;
     const json_t *outer = json_object_get(r->root, "original_max_position_embeddings");
@@ -56,7 +56,7 @@ static int read_yarn(const struct reader *r, const json_t *rope, const char *ins
 }
 
 /* An unknown key may be one that changes the angles: it is refused, not skipped. */
-static int check_rope_keys(const struct reader *r, json_t *rope, const char *inside)
+static int check_rope_keys(const struct config_reader *r, json_t *rope, const char *inside)
 {
     static const char *const rope_keys[] = {
         "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "beta_fast", "beta_slow", "mscale",
@@ -80,7 +80,7 @@ static int check_rope_keys(const struct reader *r, json_t *rope, const char *ins
     return VB_OK;
 }
 
-static int check_rotary_factor(const struct reader *r, const json_t *object, const char *inside)
+static int check_rotary_factor(const struct config_reader *r, const json_t *object, const char *inside)
 {
     const json_t *value = json_object_get(object, "partial_rotary_factor");
     if (value && !json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 1.0))
@@ -88,14 +88,14 @@ static int check_rotary_factor(const struct reader *r, const json_t *object, con
     return VB_OK;
 }
 
-json_t *config_rope_object(const struct reader *r)
+json_t *config_rope_object(const struct config_reader *r)
 {
     json_t *old = json_object_get(r->root, "rope_scaling");
     return config_switched_on(old) ? old : json_object_get(r->root, "rope_parameters");
 }
 
 /* Absent, null, {} and type default are plain RoPE. */
-int config_read_rope(const struct reader *r)
+int config_read_rope(const struct config_reader *r)
 {
     struct config *c = r->c;
     json_t *old = json_object_get(r->root, "rope_scaling"), *new = json_object_get(r->root, "rope_parameters");
@@ -135,7 +135,7 @@ int config_read_rope(const struct reader *r)
 }
 
 /* Only DeepSeek's own form: e4m3 with one scale for each block. Absent keys have FineGrainedFP8Config's defaults. */
-int config_read_quantization(const struct reader *r)
+int config_read_quantization(const struct config_reader *r)
 {
     static const char inside[] = "quantization_config";
     const json_t *q = json_object_get(r->root, inside);

@@ -151,9 +151,9 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
 static int bind_kv_b(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
-    size_t n = (size_t)c->qk_nope_head_dim, v = (size_t)c->v_head_dim, rows = (size_t)c->num_attention_heads * (n + v);
+    size_t n = c->dims.n, v = c->dims.v, rows = c->dims.H * (n + v);
     const struct tensor *t;
-    int rc = bind_matrix(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, (size_t)c->kv_lora_rank);
+    int rc = bind_matrix(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, c->dims.c);
     a->w_uv = a->w_uk;
     a->w_uv.rows = rows - n;
     a->uk_stride = a->uv_stride = n + v;
@@ -163,7 +163,7 @@ static int bind_kv_b(struct binder *b, struct mla *a)
 /* W_uk by itself: as kv_b_proj has it, or transposed when it is quantised along n. No kernel wants it otherwise. */
 static int bind_keys(struct binder *b, struct mla *a)
 {
-    size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
+    size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     const struct tensor *t = NULL;
     a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
     a->uk_stride = a->uk_transposed ? latent : n;
@@ -180,20 +180,20 @@ static int bind_keys(struct binder *b, struct mla *a)
 /* Of a GGUF file where one of the two is quantised they are two tensors (checkpoint_gguf.c). */
 static int bind_heads(struct binder *b, struct mla *a)
 {
-    size_t v = (size_t)b->c->v_head_dim;
+    size_t v = b->c->dims.v;
     if (!is_stored(b, "self_attn.v_b_proj.weight"))
         return bind_kv_b(b, a);
     a->uv_stride = v;
     int rc = bind_keys(b, a);
-    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", (size_t)b->c->num_attention_heads * v,
-                                 (size_t)b->c->kv_lora_rank);
+    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v,
+                                 b->c->dims.c);
 }
 
 static int bind_mla(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
-    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, q = (size_t)c->q_lora_rank;
-    size_t latent = (size_t)c->kv_lora_rank, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
+    size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
+    size_t latent = c->dims.c, n = c->dims.n, r = c->dims.r;
     int rc;
     if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
         return rc;
@@ -205,13 +205,13 @@ static int bind_mla(struct binder *b, struct mla *a)
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
         (rc = bind_heads(b, a)))
         return rc;
-    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * (size_t)c->v_head_dim);
+    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * c->dims.v);
 }
 
 /* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
 static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t width)
 {
-    size_t d = (size_t)b->c->hidden_size;
+    size_t d = b->c->dims.d;
     char gate[64], up[64], down[64];
     int rc;
     snprintf(gate, sizeof gate, "%s.gate_proj", part);
@@ -245,10 +245,10 @@ static int copy_gate(struct binder *b, struct weight_view *w, const struct tenso
 static int bind_moe(struct binder *b, struct moe *m)
 {
     const struct config *c = b->c;
-    size_t E = (size_t)c->n_routed_experts, width = (size_t)c->moe_intermediate_size;
+    size_t E = c->dims.E, width = c->dims.expert;
     char part[40];
     const struct tensor *t;
-    int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, (size_t)c->hidden_size);
+    int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, c->dims.d);
     if (!rc)
         rc = copy_gate(b, &m->gate, t);
     if (!rc && c->topk_method == TOPK_NOAUX_TC)
@@ -260,7 +260,7 @@ static int bind_moe(struct binder *b, struct moe *m)
         rc = bind_mlp(b, &m->experts[e], part, width);
     }
     if (!rc && c->n_shared_experts)
-        rc = bind_mlp(b, &m->shared_experts, "mlp.shared_experts", width * (size_t)c->n_shared_experts);
+        rc = bind_mlp(b, &m->shared_experts, "mlp.shared_experts", width * c->dims.shared);
     return rc;
 }
 
@@ -271,7 +271,7 @@ static void set_layer(struct binder *b, int index)
 
 static int bind_layer(struct binder *b, struct layer *l, int index)
 {
-    size_t d = (size_t)b->c->hidden_size;
+    size_t d = b->c->dims.d;
     int rc;
     set_layer(b, index);
     l->is_moe = config_layer_is_moe(b->c, index);
@@ -279,12 +279,12 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
         (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
         (rc = bind_mla(b, &l->self_attn)))
         return rc;
-    return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", (size_t)b->c->intermediate_size);
+    return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", b->c->dims.dense);
 }
 
 static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
 {
-    size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    size_t d = b->c->dims.d, V = b->c->dims.V;
     const struct tensor *t;
     int rc;
     if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
@@ -311,7 +311,7 @@ static void share_outside(struct model *m)
 static int bind_outside(struct binder *b)
 {
     struct model *m = b->m;
-    size_t d = (size_t)b->c->hidden_size, V = (size_t)b->c->vocab_size;
+    size_t d = b->c->dims.d, V = b->c->dims.V;
     const struct tensor *t;
     int rc;
     b->prefix[0] = 0;

@@ -97,7 +97,7 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
 /* W_uk of every head: decoded when it is quantised along c; else, where n allows, quantised along n. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
-    size_t H = (size_t)b->c->num_attention_heads, n = (size_t)b->c->qk_nope_head_dim, latent = (size_t)b->c->kv_lora_rank;
+    size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
     enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == a->w_uk.type)
@@ -112,7 +112,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 
 static int plan_values(struct binder *b, struct mla *a, const struct weight_view *kv_b, const struct tensor *t)
 {
-    size_t H = (size_t)b->c->num_attention_heads, v = (size_t)b->c->v_head_dim;
+    size_t H = b->c->dims.H, v = b->c->dims.v;
     enum weight_type type = wanted_type(b, kv_b->type, kv_b->cols);
     struct model_copy copy = {.result = result_of(b, type, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
                               .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
@@ -134,7 +134,7 @@ int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
 {
     struct weight_view kv_b = a->w_uk;
-    size_t n = (size_t)b->c->qk_nope_head_dim, before = b->m->num_copies;
+    size_t n = b->c->dims.n, before = b->m->num_copies;
     if (!kv_b.data)
         return VB_OK;
     if (!weight_is_quantised(kv_b.type) && !quantises(b))
@@ -314,7 +314,7 @@ static void release(const struct binder *b, const struct model_copy *c, size_t r
 }
 
 /* All copies, to be made by threads that stand by: a matrix may be a tenth of a millisecond's work. */
-struct work {
+struct model_copy_work {
     struct binder *b;
     struct making m;
     unsigned char *all;
@@ -330,7 +330,7 @@ static size_t rows_at_once(const struct model_copy *c)
     return AT_ONCE / ((before > after ? before : after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
 }
 
-static int make_copy(struct work *w)
+static int make_copy(struct model_copy_work *w)
 {
     struct making *m = &w->m;
     const struct binder *b = w->b;
@@ -373,7 +373,7 @@ static void use(struct model_copy *c, const unsigned char *data)
         *c->also = weight_rows(&c->result, c->also_row, c->result.rows - c->also_row);
 }
 
-static void make_all(struct work *w)
+static void make_all(struct model_copy_work *w)
 {
     struct model *m = w->b->m;
     size_t at = 0;
@@ -398,7 +398,7 @@ static double seconds(void)
 int model_make_copies(struct binder *b)
 {
     struct model *m = b->m;
-    struct work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
+    struct model_copy_work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
     double start = seconds();
     for (size_t i = 0; i < m->num_copies; i++) {
         size_t room = scratch_bytes(&m->copies[i].result), bytes = weight_bytes(&m->copies[i].result);

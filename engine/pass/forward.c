@@ -17,9 +17,9 @@
 static struct attention attention_of(const struct workspace *w, const struct mla *a)
 {
     const struct config *c = &w->model->config;
-    return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
-                              .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .w_uk = a->w_uk, .w_uv = a->w_uv,
+    return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
+                              .rope = c->dims.r, .value = c->dims.v,
+                              .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
                               .scale = w->scale};
 }
@@ -27,8 +27,8 @@ static struct attention attention_of(const struct workspace *w, const struct mla
 static struct router router_of(const struct config *c, const struct moe *moe)
 {
     const unsigned char *convention = c->conventions.value;
-    return (struct router){.experts = (size_t)c->n_routed_experts, .chosen = (size_t)c->num_experts_per_tok,
-                           .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
+    return (struct router){.experts = c->dims.E, .chosen = c->dims.chosen,
+                           .groups = c->dims.groups, .chosen_groups = c->dims.chosen_groups,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
                            .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
                            .grouped = c->topk_method != TOPK_GREEDY,
@@ -42,8 +42,8 @@ static struct router router_of(const struct config *c, const struct moe *moe)
 static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
-    size_t H = (size_t)c->num_attention_heads, r = (size_t)c->qk_rope_head_dim, latent = (size_t)c->kv_lora_rank;
-    size_t n = (size_t)c->qk_nope_head_dim;
+    size_t H = c->dims.H, r = c->dims.r, latent = c->dims.c;
+    size_t n = c->dims.n;
     tapper_tell_matrix(w->tapper, "self_attn.q_rope", 0, S, w->q + n, H, r, H * (n + r), n + r);
     for (size_t s = 0; s < S; s++) {
         const float *row = w->kv_a + s * (latent + r);
@@ -56,8 +56,8 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
 static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
-    size_t H = (size_t)c->num_attention_heads, n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
-    size_t latent = (size_t)c->kv_lora_rank;
+    size_t H = c->dims.H, n = c->dims.n, r = c->dims.r;
+    size_t latent = c->dims.c;
     op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
     for (size_t s = 0; s < S; s++) {
         const struct kvcache *cache = rows[s].cache;
@@ -77,7 +77,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     const struct config *c = &w->model->config;
     struct attention attention = attention_of(w, a);
     size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
-    size_t rank = (size_t)c->q_lora_rank;
+    size_t rank = c->dims.q;
     struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
 
     op_linears(&w->cx, both, 2, x, S);
@@ -98,7 +98,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
     tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
-    tap(w, "self_attn.o_proj.output", out, (size_t)c->hidden_size);
+    tap(w, "self_attn.o_proj.output", out, c->dims.d);
 }
 
 static struct mlp_weights mlp_weights_of(const struct mlp *m)
@@ -121,10 +121,10 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     }
     struct router router = router_of(c, &l->moe);
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
-    struct moe_weights weights = {router.experts, router.chosen, (size_t)c->moe_intermediate_size, expert_weights,
+    struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
     if (router.bf16) {
-        op_round_bf16(out, x, S * (size_t)c->hidden_size); /* out is free until the experts are done */
+        op_round_bf16(out, x, S * c->dims.d); /* out is free until the experts are done */
         op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
         op_round_bf16(w->scores, w->scores, S * router.experts);
     } else {
@@ -146,7 +146,7 @@ static void add_to_residual(const struct workspace *w, size_t n)
  * that overflows, is not finite; adding |x| * 0 tells them apart from large numbers. */
 static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
 {
-    size_t d = (size_t)w->model->config.hidden_size;
+    size_t d = w->model->config.dims.d;
     for (size_t s = 0; s < S; s++) {
         const float *x = w->x + s * d;
         float zero[16] = {0}, all = 0.0f; /* side by side: one sum would wait for itself */
@@ -166,7 +166,7 @@ static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
 /* One decoder layer: x += attention(norm(x)); x += feed_forward(norm(x)). */
 static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows, size_t S)
 {
-    size_t d = (size_t)w->model->config.hidden_size;
+    size_t d = w->model->config.dims.d;
     float eps = (float)w->model->config.rms_norm_eps;
     tap(w, "input_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
@@ -195,7 +195,7 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S, in
 
 static void keep_features(struct workspace *w, int layer, size_t S)
 {
-    size_t d = (size_t)w->model->config.hidden_size;
+    size_t d = w->model->config.dims.d;
     for (size_t i = 0; w->three && i < 3; i++)
         for (size_t s = 0; w->three_before[i] == layer && s < S; s++)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
@@ -204,14 +204,14 @@ static void keep_features(struct workspace *w, int layer, size_t S)
 int forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct model *m = w->model;
-    size_t d = (size_t)m->config.hidden_size;
+    size_t d = m->config.dims.d;
     struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
     begin_pass(w, rows, S, -1);
     for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
         w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
-    for (size_t l = 0; l < (size_t)m->config.num_hidden_layers; l++) {
+    for (size_t l = 0; l < m->config.dims.layers; l++) {
         if (w->stop && w->stop(w->stop_context))
             return -1; /* and nobody is told how long this pass took */
         tap_layer(w, (int32_t)l);
@@ -233,7 +233,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
                  float *g, float *next, size_t S)
 {
     const unsigned char *convention = w->model->config.conventions.value;
-    size_t d = (size_t)w->model->config.hidden_size;
+    size_t d = w->model->config.dims.d;
     int hidden_first = convention[CONCAT];
     float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
     float eps = (float)w->model->config.rms_norm_eps;
@@ -270,7 +270,7 @@ void forward_head(struct workspace *w, const struct weight_view *head, float *lo
 
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count)
 {
-    size_t V = (size_t)w->model->config.vocab_size;
+    size_t V = w->model->config.dims.V;
     if (w->tapper)
         tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count, logits, 0,
                     V, V);

@@ -55,8 +55,15 @@ struct workspace {
 /* context: of the session; timelines may be a round longer, by drafts and padding. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
-/* From now on passes write w->three. */
-int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err);
+
+/* Which rows of the target a drafter takes: workspace.features, .hidden or .three. */
+enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE };
+/* These rows of the newest pass, from row `first` on; *width: numbers in one. */
+float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width);
+/* From now on passes write them; of ROWS_THREE, where the target has too few layers, nothing is done. */
+int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err);
+/* Before which layers of a target of L the rows of ROWS_THREE are taken, ascending. 0: they are not three (L too small). */
+int target_three_layers(int L, int layer[3]);
 /* From now on threads stand by for its passes; exact: all of them, even where fewer are faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);

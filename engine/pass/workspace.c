@@ -16,18 +16,18 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t scratch_bytes(const struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
-    size_t d = (size_t)c->hidden_size, H = (size_t)c->num_attention_heads, q = (size_t)c->q_lora_rank;
-    size_t heads = H * (size_t)c->v_head_dim;
+    size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
+    size_t heads = H * c->dims.v;
     size_t widest = larger(larger(2 * d, heads), q);
-    struct attention attention = {.heads = H, .nope = (size_t)c->qk_nope_head_dim, .rope = (size_t)c->qk_rope_head_dim,
-                                  .value = (size_t)c->v_head_dim, .latent = (size_t)c->kv_lora_rank};
+    struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
+                                  .value = c->dims.v, .latent = c->dims.c};
     size_t bytes = larger(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (config_has_layers(c, 0))
-        bytes = larger(bytes, op_mlp_scratch(S, d, (size_t)c->intermediate_size));
+        bytes = larger(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {
-        size_t i = (size_t)c->moe_intermediate_size, shared = i * (size_t)c->n_shared_experts;
-        struct router router = {.experts = (size_t)c->n_routed_experts, .groups = (size_t)c->n_group};
-        bytes = larger(bytes, op_moe_scratch(S, d, i, shared, router.experts, (size_t)c->num_experts_per_tok));
+        size_t i = c->dims.expert, shared = i * c->dims.shared;
+        struct router router = {.experts = c->dims.E, .groups = c->dims.groups};
+        bytes = larger(bytes, op_moe_scratch(S, d, i, shared, router.experts, c->dims.chosen));
         bytes = larger(bytes, op_router_scratch(&router));
     }
     return bytes;
@@ -47,9 +47,9 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
                    size_t max_logit_rows, size_t context, vb_error *err)
 {
     const struct config *c = &m->config;
-    size_t d = (size_t)c->hidden_size, S = max_rows, H = (size_t)c->num_attention_heads;
-    size_t n = (size_t)c->qk_nope_head_dim, r = (size_t)c->qk_rope_head_dim;
-    size_t experts = config_has_layers(c, 1) ? (size_t)c->n_routed_experts : 0, chosen = experts ? (size_t)c->num_experts_per_tok : 0;
+    size_t d = c->dims.d, S = max_rows, H = c->dims.H;
+    size_t n = c->dims.n, r = c->dims.r;
+    size_t experts = config_has_layers(c, 1) ? c->dims.E : 0, chosen = experts ? c->dims.chosen : 0;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
                              c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
 
@@ -70,10 +70,10 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->x = take(w, S * d, sizeof(float));
     w->normed = take(w, S * d, sizeof(float));
     w->delta = take(w, S * d, sizeof(float));
-    w->q_a = take(w, S * (size_t)c->q_lora_rank, sizeof(float));
+    w->q_a = take(w, S * c->dims.q, sizeof(float));
     w->q = take(w, S * H * (n + r), sizeof(float));
-    w->kv_a = take(w, S * ((size_t)c->kv_lora_rank + r), sizeof(float));
-    w->heads = take(w, S * H * (size_t)c->v_head_dim, sizeof(float));
+    w->kv_a = take(w, S * (c->dims.c + r), sizeof(float));
+    w->heads = take(w, S * H * c->dims.v, sizeof(float));
     w->cos_sin = take(w, S * r, sizeof(float));
     w->concat = take(w, S * 2 * d, sizeof(float));
     w->scores = take(w, S * experts, sizeof(float));
@@ -83,7 +83,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->seen = take(w, S, sizeof(struct timeline));
     w->hidden = take(w, S * d, sizeof(float));
     w->features = convention[MAIN_HIDDEN] ? take(w, S * d, sizeof(float)) : w->hidden;
-    w->logits = take(w, max_logit_rows * (size_t)c->vocab_size, sizeof(float));
+    w->logits = take(w, max_logit_rows * c->dims.V, sizeof(float));
     w->first_bad_layer = take(w, S, sizeof(int32_t));
     w->cx.scratch = take(w, w->cx.scratch_size, 1);
     w->cx.kernel_scratch = take(w, (size_t)threads, KERNEL_SCRATCH);
@@ -95,11 +95,29 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     return VB_OK;
 }
 
-int workspace_keep_three(struct workspace *w, const int before[3], vb_error *err)
+int target_three_layers(int L, int layer[3])
 {
-    w->three = take(w, w->max_rows * 3 * (size_t)w->model->config.hidden_size, sizeof(float));
-    memcpy(w->three_before, before, sizeof w->three_before);
+    int low = 2, middle = L / 2, high = L - 3; /* in the target's order, whatever their names */
+    int found = 0;
+    for (int l = 0; l < L && found < 3; l++)
+        if (l == low || l == middle || l == high)
+            layer[found++] = l;
+    return found == 3;
+}
+
+int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err)
+{
+    if (which != ROWS_THREE || w->three || !target_three_layers(w->model->config.num_hidden_layers, w->three_before))
+        return VB_OK;
+    w->three = take(w, w->max_rows * 3 * w->model->config.dims.d, sizeof(float));
     return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
+}
+
+float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width)
+{
+    size_t d = w->model->config.dims.d;
+    *width = which == ROWS_THREE ? 3 * d : d;
+    return (which == ROWS_THREE ? w->three : which == ROWS_HIDDEN ? w->hidden : w->features) + first * *width;
 }
 
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err)

@@ -34,7 +34,7 @@ int run_open(struct run *run, vb_error *err)
     return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
 }
 
-void run_close(struct run *run) { stop_close(run->stop, run->session->model->allocator); }
+void run_close(struct run *run, const vb_allocator *a) { stop_close(run->stop, a); }
 
 /* Whether the run ends with this token, and how. Returns the event's text_bytes. */
 static size_t look_for_end(struct run *run, const vb_event *event)
@@ -62,7 +62,7 @@ static int emit(struct run *run, const struct verdict *v, size_t i, size_t row, 
     const vb_generate_options *o = run->options;
     struct vb_session *s = run->session;
     vb_result *r = run->result;
-    size_t index = s->count + i, V = (size_t)s->model->config.vocab_size;
+    size_t index = s->count + i, V = s->model->config.dims.V;
     int32_t token = v->token;
     int depth = v->stands ? (int)i + 1 : 0;
     vb_event event = {.token = token, .index = index, .draft_depth = depth, .logits = logits,
@@ -117,7 +117,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
 {
     struct plan *p = &run->plan;
     struct vb_session *s = run->session;
-    size_t V = (size_t)s->model->config.vocab_size;
+    size_t V = s->model->config.dims.V;
     int at = -1; /* the draft that stood last */
     for (*n = 0; *n <= (size_t)p->drafts;) {
         int draft;

@@ -19,9 +19,9 @@ struct run {
     size_t text;       /* bytes of the run's text */
 };
 
-/* Opens and closes what a run needs of its own. */
+/* Opens and closes what a run needs of its own; when it is closed the session may be gone. */
 int run_open(struct run *run, vb_error *err);
-void run_close(struct run *run);
+void run_close(struct run *run, const vb_allocator *a);
 
 /* Verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it counts only
  * if drafts 1..i are the tokens chosen before it. Chooses from row to row, as engine/choose/acceptance.h says, until a draft does not

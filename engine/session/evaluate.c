@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
-#include "engine/draft/mtp.h"
+#include "engine/draft/net.h"
 #include "engine/model/numa.h"
 #include "engine/session/session.h"
 
@@ -11,6 +11,7 @@ struct evaluation {
     vb_row_callback row;
     void *context;
     int depths;
+    struct draft_net *net;               /* the modules; NULL without depths */
     struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
     struct row *rows;                    /* of a module's pass [chunk] */
     float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
@@ -20,21 +21,21 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
 {
     const struct vb_session *s = e->session;
     const struct config *c = &s->model->config;
-    size_t width = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim);
     if (e->depths < 0 || e->depths > VB_MAX_DRAFT || (e->depths && !s->model->num_mtp))
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths, s->model->num_mtp ? VB_MAX_DRAFT : 0);
     if (e->depths && s->cached)
         return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
-    for (int k = 0; k < e->depths; k++) {
-        int code = kvcache_open(&e->caches[k], 1, s->context, width, s->model->allocator, err);
+    int code = e->depths ? mtp_net_open(&e->net, s->model, err) : VB_OK;
+    for (int k = 0; k < e->depths && !code; k++) {
+        code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache_width, s->model->allocator, err);
         e->caches[k].sequence = s->options.sequence;
-        e->caches[k].first_row = s->model->config.conventions.value[FIRST_ROW] ? -1 : 0;
-        if (code)
-            return code;
+        e->caches[k].first_row = -(int)e->net->rows_before;
     }
+    if (code)
+        return code;
     e->rows = vb_alloc(s->model->allocator, s->work->max_rows, sizeof *e->rows);
-    e->h = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->h);
-    e->g = vb_alloc(s->model->allocator, s->work->max_rows * (size_t)c->hidden_size, sizeof *e->g);
+    e->h = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->h);
+    e->g = vb_alloc(s->model->allocator, s->work->max_rows * c->dims.d, sizeof *e->g);
     return e->rows && e->h && e->g ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory to evaluate %zu rows", s->work->max_rows);
 }
 
@@ -43,21 +44,26 @@ static void evaluation_close(struct evaluation *e)
     const vb_allocator *a = e->session->model->allocator;
     for (int k = 0; k < VB_MAX_DRAFT; k++)
         kvcache_close(&e->caches[k], a);
+    if (e->net)
+        e->net->type->close(e->net);
     vb_free(a, e->rows);
     vb_free(a, e->h);
     vb_free(a, e->g);
 }
 
 /* Logits of rows index.. of the last pass, as many at a time as there is room for. */
-static int tell(struct evaluation *e, int depth, const struct weight_view *head, size_t index, const float *hidden, size_t S,
-                vb_error *err)
+static int tell(struct evaluation *e, int depth, size_t index, const float *hidden, size_t S, vb_error *err)
 {
     struct workspace *w = e->session->work;
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size;
+    size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
     for (size_t i = 0; i < S; i += w->max_logit_rows) {
         size_t rows = S - i < w->max_logit_rows ? S - i : w->max_logit_rows;
-        forward_head(w, head, w->logits, hidden + i * d, rows);
-        forward_tap_logits(w, w->logits, i, rows);
+        if (depth >= 0) {
+            e->net->type->logits(e->net, w, depth, w->logits, hidden + i * d, i, rows);
+        } else {
+            forward_head(w, &w->model->lm_head, w->logits, hidden + i * d, rows);
+            forward_tap_logits(w, w->logits, i, rows);
+        }
         for (size_t j = 0; j < rows; j++)
             if (e->row(e->context, depth, index + i + j, w->logits + j * V, hidden + (i + j) * d))
                 return vb_fail(err, VB_STOPPED, "stopped by the caller");
@@ -70,18 +76,18 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
     int code = VB_OK;
-    memcpy(e->h, s->work->features, S * (size_t)s->model->config.hidden_size * sizeof *e->h);
+    memcpy(e->h, s->work->features, S * s->model->config.dims.d * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
-        const struct mtp_module *module = &s->model->mtp[k % s->model->num_mtp];
+        const struct draft_net_type *net = e->net->type;
         while (S && index + S - 1 + (size_t)k + 1 >= s->count)
             S--;
         if (S && index == 0)
-            mtp_first_row(s->work, module, k, &e->caches[k], s->tokens[k]);
+            net->first_row(e->net, s->work, &e->caches[k], k, s->tokens[k]);
         for (size_t j = 0; j < S; j++)
-            e->rows[j] = mtp_row(s->model, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
+            e->rows[j] = net->row(e->net, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
         if (S) {
-            forward_mtp(s->work, module, k, e->rows, e->h, e->g, e->h, S);
-            code = tell(e, k, &module->head, index, e->g, S, err);
+            net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, S);
+            code = tell(e, k, index, e->g, S, err);
         }
     }
     return code;
@@ -108,11 +114,10 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
             break;
         }
         trace_pass(s->tracer, -1, s->rows, S);
-        code = tell(&e, -1, &s->model->lm_head, index, s->work->hidden, S, err);
+        code = tell(&e, -1, index, s->work->hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_commit(s, &p, NULL, 0, session_features(s, s->work, 0));
-        trace_round_ends(s->tracer);
+        session_finish(s, s->work, &p, NULL, 0, 0.0);
         last = p.chooses;
     }
     evaluation_close(&e);

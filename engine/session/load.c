@@ -7,7 +7,7 @@
 #include "engine/session/identity.h"
 #include "engine/session/session.h"
 
-struct loading {
+struct session_loading {
     struct session_reader in;
     char *about, *model; /* the sections of lines */
     const vb_file_options *options;
@@ -17,9 +17,9 @@ struct loading {
 static const vb_file_options defaults;
 
 /* Header and lines; what is behind them is to be read next. */
-static int open_file(struct loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
+static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
 {
-    *l = (struct loading){.options = o ? o : &defaults, .err = err};
+    *l = (struct session_loading){.options = o ? o : &defaults, .err = err};
     int code = session_reader_open(&l->in, path, a, err);
     if (code)
         return code;
@@ -27,23 +27,23 @@ static int open_file(struct loading *l, const char *path, const vb_file_options 
     return code ? code : session_read_lines(&l->in, SECTION_MODEL, &l->model, err);
 }
 
-static void close_file(struct loading *l)
+static void close_file(struct session_loading *l)
 {
     session_reader_close(&l->in);
     vb_free(l->in.allocator, l->about);
     vb_free(l->in.allocator, l->model);
 }
 
-static int line_is(const struct loading *l, const char *key, const char *wanted)
+static int line_is(const struct session_loading *l, const char *key, const char *wanted)
 {
     size_t size;
     const char *value = session_line(l->about, key, &size);
     return value && size == strlen(wanted) && !memcmp(value, wanted, size);
 }
 
-static int wrong(const struct loading *l, const char *what) { return session_bad(&l->in, l->err, what); }
+static int wrong(const struct session_loading *l, const char *what) { return session_bad(&l->in, l->err, what); }
 
-static int stopped(const struct loading *l)
+static int stopped(const struct session_loading *l)
 {
     const vb_file_options *o = l->options;
     return o->progress && o->progress(o->progress_context, l->in.done, l->in.head.bytes)
@@ -52,9 +52,9 @@ static int stopped(const struct loading *l)
 
 /* ---- does it fit? ---- */
 
-static int check_model(const struct loading *l, const struct model *m, const vb_session_options *o)
+static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)
 {
-    size_t context = o && o->context > 0 ? (size_t)o->context : (size_t)m->config.max_position_embeddings;
+    size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
     char *ours = session_identity(m, context);
     if (!ours)
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for reading it", l->in.path);
@@ -70,7 +70,7 @@ static int check_model(const struct loading *l, const struct model *m, const vb_
 }
 
 /* Rows of the prompt that are due belong to who began it, oneDNN or the contract's kernels. When none is, it does not matter. */
-static int check_prefill(const struct loading *l, const struct vb_session *s)
+static int check_prefill(const struct session_loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
     int onednn = line_is(l, "prefill", "onednn");
@@ -83,7 +83,7 @@ static int check_prefill(const struct loading *l, const struct vb_session *s)
 
 /* ---- sections ---- */
 
-static int read_tokens(struct loading *l, struct vb_session *s)
+static int read_tokens(struct session_loading *l, struct vb_session *s)
 {
     size_t count = (size_t)l->in.head.tokens;
     int code = VB_OK;
@@ -97,7 +97,7 @@ static int read_tokens(struct loading *l, struct vb_session *s)
     return session_section_end(&l->in, code, l->err);
 }
 
-static int read_output(struct loading *l, struct vb_session *s)
+static int read_output(struct session_loading *l, struct vb_session *s)
 {
     uint64_t pairs = l->in.head.section[SECTION_OUTPUT].size / 8, left = l->in.head.tokens;
     int32_t before = -1;
@@ -116,7 +116,7 @@ static int read_output(struct loading *l, struct vb_session *s)
     return session_section_end(&l->in, code, l->err);
 }
 
-static int read_cache(struct loading *l, struct vb_session *s)
+static int read_cache(struct session_loading *l, struct vb_session *s)
 {
     size_t rows = (size_t)l->in.head.rows;
     int code = VB_OK;
@@ -136,8 +136,8 @@ static int read_cache(struct loading *l, struct vb_session *s)
 /* A drafter that finds nothing of its own observes the tokens, with zeros for the hidden rows that nobody kept. */
 static void observe_with_zeros(struct vb_session *s)
 {
-    size_t rows = s->chunk, d = (size_t)s->model->config.hidden_size * (s->type->takes == TAKES_THREE ? 3 : 1);
-    float *zeros = (float *)(uintptr_t)session_features(s, s->work, 0); /* of the workspace, which is nobody's between two passes */
+    size_t rows = s->chunk, d;
+    float *zeros = session_features(s, s->work, 0, &d); /* of the workspace, which is nobody's between two passes */
     memset(zeros, 0, rows * d * sizeof *zeros);
     s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     for (size_t pos = 1, n; pos <= s->cached; pos += n) {
@@ -146,7 +146,7 @@ static void observe_with_zeros(struct vb_session *s)
     }
 }
 
-static int read_drafter(struct loading *l, struct vb_session *s)
+static int read_drafter(struct session_loading *l, struct vb_session *s)
 {
     char conventions[512];
     int code = VB_OK, loaded = DRAFTER_OTHER;
@@ -164,7 +164,7 @@ static int read_drafter(struct loading *l, struct vb_session *s)
     return code ? code : stopped(l);
 }
 
-static int fill(struct loading *l, struct vb_session *s)
+static int fill(struct session_loading *l, struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
     int code = check_prefill(l, s);
@@ -187,7 +187,7 @@ static int fill(struct loading *l, struct vb_session *s)
 int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
                     const vb_file_options *file_options, vb_error *err)
 {
-    struct loading l;
+    struct session_loading l;
     vb_session *s = NULL;
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(model);
@@ -221,7 +221,7 @@ static void copy_line(char *to, size_t room, const char *text, const char *key)
     to[size] = '\0';
 }
 
-static int check_rest(struct loading *l)
+static int check_rest(struct session_loading *l)
 {
     int code = VB_OK;
     for (int section = SECTION_TOKENS; section < SECTIONS && !code; section++) {
@@ -239,7 +239,7 @@ static int check_rest(struct loading *l)
 
 int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err)
 {
-    struct loading l;
+    struct session_loading l;
     int code = open_file(&l, path, options, NULL, err);
     if (!code && check)
         code = check_rest(&l);

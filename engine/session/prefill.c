@@ -54,7 +54,7 @@ static int check_weights(const struct vb_session *s, vb_error *err)
 {
     const struct model *m = s->model;
     struct check k = {type_of(m), 0, checkpoint_dir(m->checkpoint), err};
-    int code = VB_OK, modules = s->type && s->type->needs == NEEDS_MTP ? m->num_mtp : 0;
+    int code = VB_OK, modules = s->type && s->type->needs_modules ? m->num_mtp : 0;
     for (; k.layer < m->config.num_hidden_layers && !code; k.layer++)
         code = check_layer(&k, &m->layers[k.layer], &m->config);
     for (int i = 0; i < modules && !code; i++, k.layer++) {

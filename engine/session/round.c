@@ -3,21 +3,13 @@
 #include "engine/session/round.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "engine/session/prefill.h"
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
 static void logits_of(struct workspace *w, struct run **runs, size_t count)
 {
-    size_t d = (size_t)w->model->config.hidden_size, V = (size_t)w->model->config.vocab_size, n = 0;
+    size_t d = w->model->config.dims.d, V = w->model->config.dims.V, n = 0;
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;
@@ -60,15 +52,15 @@ static int passes_of_round(struct round *r)
         struct op_ctx *own = &run->session->work->cx; /* modules draft in their session's memory, with the round's threads */
         struct crew *crew = own->crew;
         own->crew = r->w->cx.crew;
-        double start = seconds();
+        double start = session_clock();
         session_plan(run->session, &run->plan, run->chunk, most, &run->result->draft_failures);
-        run->drafting = seconds() - start;
+        run->drafting = session_clock() - start;
         run->result->draft_seconds += run->drafting;
         own->crew = crew;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
-    double start = seconds();
+    double start = session_clock();
     if (r->by_onednn)
         prefill_begin(r->w);
     int stopped = forward_target(r->w, r->rows, S);
@@ -77,7 +69,7 @@ static int passes_of_round(struct round *r)
     if (stopped)
         return -1;
     logits_of(r->w, r->runs, r->count);
-    r->seconds = seconds() - start;
+    r->seconds = session_clock() - start;
     r->S = S;
     return 0;
 }
@@ -85,7 +77,7 @@ static int passes_of_round(struct round *r)
 int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
-    double start = seconds();
+    double start = session_clock();
     int stopped = passes_of_round(r), code = VB_OK;
     for (size_t i = 0; stopped && i < r->count; i++)
         code = session_give_up(r->runs[i]->session, err);
@@ -102,16 +94,12 @@ int round_run(struct round *r, vb_error *err)
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (run->plan.chooses && !code && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
-        double observing = seconds(), share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        session_gather(run->session, w, p, n);
-        session_commit(run->session, p, chosen, n, session_features(run->session, w, p->first_row));
-        run->drafting += seconds() - observing;
-        run->result->draft_seconds += is_prompt ? 0.0 : seconds() - observing;
-        session_took(run->session, p, chosen, n, run->drafting + share * r->seconds);
+        double share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
+        double observing = session_finish(run->session, w, p, chosen, n, run->drafting + share * r->seconds);
+        run->result->draft_seconds += is_prompt ? 0.0 : observing;
         if (!code) /* the drafter's own passes over a prompt */
             code = prefill_failed(run->session->work, err);
-        trace_round_ends(run->session->tracer);
-        count_pass(run, seconds() - start, is_prompt);
+        count_pass(run, session_clock() - start, is_prompt);
         if (is_prompt && run->session->options.progress)
             run->session->options.progress(run->session->options.progress_context,
                                            run->session->cached, run->session->count - n);

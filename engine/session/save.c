@@ -59,10 +59,9 @@ int vb_prefill(vb_session *s, vb_error *err)
         }
         code = prefill_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
-        session_commit(s, &f.p, NULL, 0, session_features(s, s->work, 0));
+        session_finish(s, s->work, &f.p, NULL, 0, 0.0);
         if (!code)
             code = prefill_failed(s->work, err);
-        trace_round_ends(s->tracer);
         if (s->options.progress)
             s->options.progress(s->options.progress_context, s->cached, s->count - 1);
     }

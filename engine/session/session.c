@@ -4,10 +4,10 @@
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "ops/crew.h"
 #include "simd/fpenv.h"
-#include "engine/draft/eagle_net.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/pass/tap.h"
@@ -24,27 +24,26 @@ int session_drafts_lead(const struct vb_session *s)
 static int choose_tree(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
-    int most = s->max_draft * o->draft_topk;
-    if (o->draft_topk < 0 || o->draft_topk > VB_MAX_TOPK)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->draft_topk, VB_MAX_TOPK);
-    if (o->draft_topk <= 1)
-        return o->draft_nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
-                                        "want a draft topk of 2 or more", o->draft_nodes) : VB_OK;
-    if (o->draft_topk > s->model->config.vocab_size)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->draft_topk, s->model->config.vocab_size);
-    if (o->draft_nodes && (o->draft_nodes < s->max_draft || o->draft_nodes > VB_MAX_NODES))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->draft_nodes,
+    int most = s->max_draft * o->drafting.tree.topk;
+    if (o->drafting.tree.topk < 0 || o->drafting.tree.topk > VB_MAX_TOPK)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, wanted 1 to %d", o->drafting.tree.topk, VB_MAX_TOPK);
+    if (o->drafting.tree.topk <= 1)
+        return o->drafting.tree.nodes ? vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, but drafts are a chain: that is of trees, which "
+                                        "want a draft topk of 2 or more", o->drafting.tree.nodes) : VB_OK;
+    if (o->drafting.tree.topk > s->model->config.vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, more than the %d tokens there are", o->drafting.tree.topk, s->model->config.vocab_size);
+    if (o->drafting.tree.nodes && (o->drafting.tree.nodes < s->max_draft || o->drafting.tree.nodes > VB_MAX_NODES))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, wanted %d (draft tokens: the levels of the tree) to %d", o->drafting.tree.nodes,
                        s->max_draft, VB_MAX_NODES);
     if (!s->type->propose_tree)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; trees are of mtp-eagle, eagle and eagle3",
-                       o->draft_topk, s->type->name);
-    if (o->draft_auto)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->draft_topk);
+        return drafter_without_trees(s->type, o->drafting.tree.topk, err);
+    if (o->drafting.automatic)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and draft tokens auto is of chains", o->drafting.tree.topk);
     if (o->padded)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->draft_topk);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->drafting.tree.topk);
     if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->draft_topk, o->sampling.acceptance);
-    s->max_drafts = o->draft_nodes ? o->draft_nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->drafting.tree.topk, o->sampling.acceptance);
+    s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
     s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
     s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
     return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
@@ -54,30 +53,30 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
 {
     const vb_session_options *o = &s->options;
     const struct drafter_type *type;
-    int code = drafter_find(&type, o->draft, err);
-    if (!(o->draft_p_min >= 0.0f && o->draft_p_min <= 1.0f))
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->draft_p_min);
-    if (o->draft_tokens > VB_MAX_DRAFT)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->draft_tokens, VB_MAX_DRAFT);
+    int code = drafter_find(&type, o->drafting.method, err);
+    if (!(o->drafting.p_min >= 0.0f && o->drafting.p_min <= 1.0f))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft p-min is %g, wanted a number from 0 to 1", (double)o->drafting.p_min);
+    if (o->drafting.tokens > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft tokens is %d, at most %d", o->drafting.tokens, VB_MAX_DRAFT);
     if (code || !type)
         return code;
     code = drafter_check(type, s->model, o, err);
     if (code)
         return code;
-    s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_default_tokens(type, s->model);
+    s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_default_tokens(type, s->model);
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
     s->max_drafts = s->max_draft;
-    if (s->type && (o->draft_topk || o->draft_nodes))
+    if (s->type && (o->drafting.tree.topk || o->drafting.tree.nodes))
         code = choose_tree(s, err);
     if (code)
         return code;
-    if (s->type && o->draft_auto && session_drafts_lead(s))
+    if (s->type && o->drafting.automatic && session_drafts_lead(s))
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
-    if (s->type && o->draft_auto) {
+    if (s->type && o->drafting.automatic) {
         int first = drafter_default_tokens(type, s->model);
-        s->max_draft = o->draft_tokens ? o->draft_tokens : drafter_longest(type, s->model);
+        s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
         s->max_drafts = s->max_draft;
         draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
     }
@@ -147,8 +146,8 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     if (!code)
         code = prefill_open(s, err);
     if (!code)
-        code = kvcache_open(&s->cache, (size_t)c->num_hidden_layers, s->context + round_rows(s),
-                            (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), a, err);
+        code = kvcache_open(&s->cache, c->dims.layers, s->context + round_rows(s),
+                            c->dims.row, a, err);
     if (!code && s->options.tap) {
         s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
         s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;
@@ -163,27 +162,24 @@ static int open_drafter(struct vb_session *s, vb_error *err)
 {
     struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
                                 .most_observed = most_rows(s) + 1, .max_draft = s->max_draft,
-                                .topk = s->tree ? s->options.draft_topk : 1, .nodes = s->max_drafts,
+                                .takes = s->type ? s->type->takes : ROWS_FEATURES,
+                                .topk = s->tree ? s->options.drafting.tree.topk : 1, .nodes = s->max_drafts,
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                 .sequence = s->options.sequence, .tracer = s->tracer,
                                 .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
     return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
 }
 
-/* What a pass must keep for the drafter, and room for its trees. */
-static int keep_features(struct vb_session *s, vb_error *err)
+int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 {
-    int before[3], layers = s->model->config.num_hidden_layers;
-    if (1 + (size_t)s->max_drafts > s->work->max_rows || 1 + (size_t)s->max_drafts > s->work->max_logit_rows)
+    if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
-    if (!s->type || s->type->takes != TAKES_THREE || s->work->three || !eagle_layers(layers, before)) /* which opening the drafter refuses */
-        return VB_OK;
-    return workspace_keep_three(s->work, before, err);
+    return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the drafter */
 }
 
 static int open_parts(struct vb_session *s, const struct shared *shared, vb_error *err)
 {
-    size_t V = (size_t)s->model->config.vocab_size;
+    size_t V = s->model->config.dims.V;
     const vb_allocator *a = s->model->allocator;
     int code = shared ? kvcache_open_in(&s->cache, shared->pool, s->context + round_rows(s), a, err) : open_own_parts(s, err);
     s->cache.poison = s->options.poison_cut_rows;
@@ -199,7 +195,7 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     if (!code)
         code = acceptance_open(&s->acceptance, &s->options.sampling, s->sampler, V, s->max_draft, a, err);
     if (!code)
-        code = keep_features(s, err);
+        code = session_fits(s, s->work, err);
     if (!code)
         code = open_drafter(s, err);
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
@@ -341,7 +337,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = most < room ? most : room;
     most = most ? most - 1 : 0;
-    size_t longest = s->options.draft_auto ? (size_t)s->length.K : (size_t)s->max_draft;
+    size_t longest = s->options.drafting.automatic ? (size_t)s->length.K : (size_t)s->max_draft;
     p->asked = most >= longest;
     if (most > longest)
         most = longest;
@@ -404,7 +400,23 @@ int session_give_up(struct vb_session *s, vb_error *err)
     return vb_fail(err, VB_STOPPED, "stopped by the caller");
 }
 
-void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
+float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width)
+{
+    return workspace_rows(w, s->type ? s->type->takes : ROWS_FEATURES, first, width);
+}
+
+/* Of a tree, when n tokens have been chosen: moves the rows that s's drafter takes, of the accepted drafts, side by side behind those of
+ * the committed tokens, where a chain has them. */
+static void gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
+{
+    size_t d;
+    float *rows = session_features(s, w, p->first_row + p->committed, &d);
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        if ((size_t)p->path[i] != i)
+            memcpy(rows + i * d, rows + (size_t)p->path[i] * d, d * sizeof *rows);
+}
+
+static void commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden)
 {
     size_t first = s->cached;
     if (p->tree && n)
@@ -431,31 +443,33 @@ void session_commit(struct vb_session *s, const struct plan *p, const int32_t *c
         s->type->after_prompt(s->drafter, s->work);
 }
 
-void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n)
-{
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size * (takes == TAKES_THREE ? 3 : 1), first = p->first_row + p->committed;
-    float *rows = takes == TAKES_THREE ? w->three : takes == TAKES_HIDDEN ? w->hidden : w->features;
-    for (size_t i = 0; p->tree && i + 1 < n; i++)
-        if ((size_t)p->path[i] != i)
-            memcpy(rows + (first + i) * d, rows + (first + (size_t)p->path[i]) * d, d * sizeof *rows);
-}
-
-const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first)
-{
-    enum drafter_features takes = s->type ? s->type->takes : TAKES_FEATURES;
-    size_t d = (size_t)w->model->config.hidden_size;
-    return takes == TAKES_THREE ? w->three + first * 3 * d : (takes == TAKES_HIDDEN ? w->hidden : w->features) + first * d;
-}
-
-void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+static void measure(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
 {
     int stood = 0;
-    if (!s->type || !s->options.draft_auto || p->is_prompt || !p->asked || !n)
+    if (!s->type || !s->options.drafting.automatic || p->is_prompt || !p->asked || !n)
         return;
     while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
         stood++;
     draft_length_saw(&s->length, stood, seconds);
+}
+
+double session_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+{
+    double start = session_clock();
+    size_t width;
+    gather(s, w, p, n);
+    commit(s, p, chosen, n, session_features(s, w, p->first_row, &width));
+    double observing = session_clock() - start;
+    measure(s, p, chosen, n, seconds + observing);
+    trace_round_ends(s->tracer);
+    return observing;
 }
 
 void vb_session_threads(const vb_session *s, vb_thread_use *use)
@@ -486,12 +500,8 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 {
     const struct drafter_type *type = s->type;
     size_t step = most_rows(s);
-    const char *head = s->options.draft_head, *of_other = other->options.draft_head;
-    int same_head = type->needs != NEEDS_HEAD || !strcmp(head, of_other);
-    if (type->begin_as && other->type == type && same_head && other->max_draft >= s->max_draft) { /* mtp-vanilla has a cache for each draft */
-        type->begin_as(s->drafter, other->drafter, rows);
+    if (type->begin_as && other->type == type && type->begin_as(s->drafter, other->drafter, rows))
         return 1;
-    }
     for (size_t i = 0; type->tokens_alone && i <= rows; i += step)
         type->observe(s->drafter, s->work, i, s->tokens + i, NULL, rows + 1 - i < step ? rows + 1 - i : step);
     return type->tokens_alone;

@@ -27,7 +27,7 @@ struct vb_session {
     int max_drafts;       /* rows of drafts in a round: K, or the nodes of a tree */
     struct draft_tree *tree; /* of this round; NULL: drafts are chains */
     int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: of the tokens that each node sees */
-    struct draft_length length; /* or with draft_auto the longest, and what of it is asked for */
+    struct draft_length length; /* or with automatic lengths the longest, and what of it is asked for */
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL: nobody listens */
@@ -50,6 +50,9 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
+/* Whether passes in w have room for the session's drafts; from now on they keep what its drafter takes. */
+int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
+
 /* Lets go of every row of the cache and of the drafter; the timeline, the sampler's counts and the draft's length stay. The rounds
  * after session_return choose what they would have chosen. */
 void session_leave(struct vb_session *s);
@@ -65,7 +68,7 @@ struct plan {
     int drafts;           /* rows of drafts after them */
     const struct draft_tree *tree; /* draft[i] is its node i; NULL: each draft follows the one before */
     int32_t path[VB_MAX_DRAFT]; /* the drafts that stood, of those that were chosen */
-    int asked;            /* with draft_auto: as many drafts were asked for as it wanted */
+    int asked;            /* with automatic lengths: as many drafts were asked for as it wanted */
     int padding;          /* rows of nothing after those */
     int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
     int is_prompt;        /* the first of them was given, not chosen */
@@ -89,21 +92,18 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 /* After a pass that was given up: its rows leave the cache. VB_STOPPED. */
 int session_give_up(struct vb_session *s, vb_error *err);
 
-/* After the pass: cuts the caches to what stands, takes over the `chosen` tokens (0 for a part of a prompt) and lets
- * the drafter observe. hidden: the rows of this plan. */
-void session_commit(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, const float *hidden);
+/* Ends a round after its pass in w: cuts the caches to what was accepted, takes over the `chosen` tokens (0 of them for a part of a
+ * prompt), and hands the drafter their rows. `seconds`: what the round took so far, as far as it was this session's. Returns how many
+ * more the drafter took. */
+double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
+
+/* Seconds since some moment. */
+double session_clock(void);
 
 /* At most `most` levels of drafts, as a chain or in s->tree; how many drafts. */
 int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
 
-/* Of a tree, when n tokens have been chosen: the rows that s's drafter takes, of those drafts that stood, come to stand side by side
- * behind those of the committed tokens, as a chain's do. */
-void session_gather(const struct vb_session *s, struct workspace *w, const struct plan *p, size_t n);
-
-/* The rows of a pass in w, from row `first` on, which s's drafter takes. */
-const float *session_features(const struct vb_session *s, const struct workspace *w, size_t first);
-
-/* How long the round took, as far as it was this session's. */
-void session_took(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
+/* The rows of a pass in w, from row `first` on, which s's drafter takes; *width: numbers in one. */
+float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif

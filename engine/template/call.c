@@ -65,7 +65,7 @@ static int integer(struct rendering *r, const char *of, const struct value *v, i
 
 /* ---- what filters and methods share -------------------------------------------------------------------------------- */
 
-static int in_set(struct text character, struct text set)
+static int in_set(struct template_text character, struct template_text set)
 {
     for (size_t i = 0, size; i < set.n; i += size) {
         text_character(set.s + i, &size);
@@ -76,12 +76,12 @@ static int in_set(struct text character, struct text set)
 }
 
 /* Each character may have to be compared with the whole set. */
-static int strip_set(struct rendering *r, struct text t, int left, int right, struct text set, struct value *out)
+static int strip_set(struct rendering *r, struct template_text t, int left, int right, struct template_text set, struct value *out)
 {
     int rc = VB_OK;
     while (left && t.n && !(rc = run_steps(r, set.n)) && in_set(text_first(t), set)) {
         size_t size = text_first(t).n;
-        t = (struct text){t.s + size, t.n - size};
+        t = (struct template_text){t.s + size, t.n - size};
     }
     while (!rc && right && t.n && !(rc = run_steps(r, set.n)) && in_set(text_last(t), set))
         t.n -= text_last(t).n;
@@ -103,7 +103,7 @@ static int strip(struct rendering *r, const char *name, struct value on, const s
 
 static int replace(struct rendering *r, struct value on, const struct value *const *arg, struct value *out)
 {
-    struct text rest = on.s;
+    struct template_text rest = on.s;
     size_t from = r->out.n;
     int64_t most;
     int rc = integer(r, "replace", arg[2], -1, &most);
@@ -120,7 +120,7 @@ static int replace(struct rendering *r, struct value on, const struct value *con
     return rc ? rc : run_take(r, from, out);
 }
 
-static int join(struct rendering *r, struct value list, struct text between, struct value *out)
+static int join(struct rendering *r, struct value list, struct template_text between, struct value *out)
 {
     size_t from = r->out.n;
     int rc = value_to_list(r, list, &list);
@@ -283,7 +283,7 @@ static const struct callable filters[] = {
 /* ---- methods ------------------------------------------------------------------------------------------------------- */
 
 /* Python's split() without a separator. */
-static int split_words(struct rendering *r, struct text t, int64_t most, struct value *out)
+static int split_words(struct rendering *r, struct template_text t, int64_t most, struct value *out)
 {
     int rc = VB_OK;
     while (!rc && (t = text_strip(t, 1, 0)).n) {
@@ -291,15 +291,15 @@ static int split_words(struct rendering *r, struct text t, int64_t most, struct 
         while (n < t.n && (!most || !text_space(text_character(t.s + n, &size))))
             n += most ? size : t.n;
         most -= most > 0;
-        rc = list_append(r, out->list, value_string((struct text){t.s, n}));
-        t = (struct text){t.s + n, t.n - n};
+        rc = list_append(r, out->list, value_string((struct template_text){t.s, n}));
+        t = (struct template_text){t.s + n, t.n - n};
     }
     return rc;
 }
 
 CALL(method_split)
 {
-    struct text rest = on.s;
+    struct template_text rest = on.s;
     int64_t most;
     int rc = integer(r, "split", arg[1], -1, &most);
     if (rc || (rc = value_list(r, 0, out)) || (rc = run_steps(r, on.s.n)))
@@ -310,8 +310,8 @@ CALL(method_split)
         return run_fail(r, "split takes a string that is not empty");
     for (const char *at; !rc && most-- && (at = text_find(rest, arg[0]->s));) {
         size_t n = (size_t)(at - rest.s);
-        rc = list_append(r, out->list, value_string((struct text){rest.s, n}));
-        rest = (struct text){at + arg[0]->s.n, rest.n - n - arg[0]->s.n};
+        rc = list_append(r, out->list, value_string((struct template_text){rest.s, n}));
+        rest = (struct template_text){at + arg[0]->s.n, rest.n - n - arg[0]->s.n};
     }
     return rc ? rc : list_append(r, out->list, value_string(rest));
 }
@@ -320,7 +320,7 @@ CALL(method_strip) { return strip(r, "strip", on, arg[0], 1, 1, out); }
 CALL(method_lstrip) { return strip(r, "lstrip", on, arg[0], 1, 0, out); }
 CALL(method_rstrip) { return strip(r, "rstrip", on, arg[0], 0, 1, out); }
 
-static int begins_or_ends(struct rendering *r, const char *name, struct text t, struct value with, int end, struct value *out)
+static int begins_or_ends(struct rendering *r, const char *name, struct template_text t, struct value with, int end, struct value *out)
 {
     if (with.type != V_STRING)
         return wrong_argument(r, name, with, "a string");
@@ -361,7 +361,7 @@ CALL(method_append)
 
 CALL(method_pop)
 {
-    struct list *l = on.list;
+    struct template_list *l = on.list;
     int64_t at;
     int rc = integer(r, "pop", arg[0], -1, &at);
     at += at < 0 ? (int64_t)l->n : 0;
@@ -457,12 +457,12 @@ int test_call(struct rendering *r, int test, struct value on, int *yes)
             return (int)i;                                             \
     return -1
 
-int filter_find(struct text name) { FIND(filters, name); }
-int test_find(struct text name) { FIND(tests, name); }
-int method_find(struct text name) { FIND(methods, name); }
-int function_find(struct text name) { FIND(functions, name); }
+int filter_find(struct template_text name) { FIND(filters, name); }
+int test_find(struct template_text name) { FIND(tests, name); }
+int method_find(struct template_text name) { FIND(methods, name); }
+int function_find(struct template_text name) { FIND(functions, name); }
 
-int method_of_dict(struct text name)
+int method_of_dict(struct template_text name)
 {
     static const struct {
         const char *name;

@@ -32,7 +32,7 @@ static int parse_name(struct parser *p, struct node **out)
         struct value value;
     } constants[] = {{"true", {V_BOOL, {.i = 1}}}, {"True", {V_BOOL, {.i = 1}}}, {"false", {V_BOOL, {.i = 0}}},
                      {"False", {V_BOOL, {.i = 0}}}, {"none", {.type = V_NONE}}, {"None", {.type = V_NONE}}};
-    struct text name = p->token.text;
+    struct template_text name = p->token.text;
     int rc;
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (text_is(name, constants[i].name))
@@ -46,7 +46,7 @@ static int parse_name(struct parser *p, struct node **out)
 /* 'a' 'b' is 'ab' */
 static int parse_strings(struct parser *p, struct node **out)
 {
-    struct text all = p->token.text;
+    struct template_text all = p->token.text;
     int rc = parse_advance(p);
     while (!rc && parse_at(p, T_STRING, NULL)) {
         char *both = arena_get(p->lexer.arena, all.n + p->token.text.n + 1, 1);
@@ -54,7 +54,7 @@ static int parse_strings(struct parser *p, struct node **out)
             return template_fail(p->lexer.err, VB_NO_MEMORY, p->lexer.name, p->token.line, "no memory for the template");
         for (size_t i = 0; i < all.n + p->token.text.n; i++)
             both[i] = i < all.n ? all.s[i] : p->token.text.s[i - all.n];
-        all = (struct text){both, all.n + p->token.text.n};
+        all = (struct template_text){both, all.n + p->token.text.n};
         rc = parse_advance(p);
     }
     return rc ? rc : make_constant(p, value_string(all), out);
@@ -141,7 +141,7 @@ static int parse_arguments(struct parser *p, struct node **out)
 {
     int rc = parse_expect(p, T_OPERATOR, "("), named = 0;
     for (int k = 0; !rc && !parse_at(p, T_OPERATOR, ")"); k++) {
-        struct text keyword = {0};
+        struct template_text keyword = {0};
         if (k && ((rc = parse_expect(p, T_OPERATOR, ",")) || parse_at(p, T_OPERATOR, ")")))
             break;
         if (k == MAX_ARGUMENTS)

@@ -11,14 +11,14 @@
 
 /* ---- from JSON ----------------------------------------------------------------------------------------------------- */
 
-static int copy_text(struct rendering *r, const char *s, size_t n, struct text *out)
+static int copy_text(struct rendering *r, const char *s, size_t n, struct template_text *out)
 {
     char *to = arena_get(&r->arena, n + 1, 1);
     int rc = run_steps(r, n);
     if (!to || rc)
         return rc ? rc : run_no_memory(r);
     memcpy(to, s, n);
-    *out = (struct text){to, n};
+    *out = (struct template_text){to, n};
     return VB_OK;
 }
 
@@ -40,7 +40,7 @@ static int from_object(struct rendering *r, const json_t *json, struct value *ou
     int rc = value_dict(r, V_DICT, out);
     for (void *at = json_object_iter(object); at && !rc; at = json_object_iter_next(object, at)) {
         const char *key = json_object_iter_key(at);
-        struct text name;
+        struct template_text name;
         struct value v;
         if (!(rc = copy_text(r, key, strlen(key), &name)) && !(rc = value_from_json(r, json_object_iter_value(at), &v)))
             rc = dict_set(r, out->dict, name, v);
@@ -102,7 +102,7 @@ static int put_escaped(struct rendering *r, uint32_t c)
     return run_put(r, out, (size_t)n);
 }
 
-static int put_json_string(struct rendering *r, struct text t, int ascii)
+static int put_json_string(struct rendering *r, struct template_text t, int ascii)
 {
     static const char plain[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
     int rc = run_put(r, "\"", 1);

@@ -13,7 +13,7 @@
 #include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
 
-int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
+int template_fail(vb_error *err, int code, struct template_text name, int line, const char *format, ...)
 {
     char what[320];
     va_list args;
@@ -64,16 +64,16 @@ static void step_over(struct lexer *x, size_t n)
 
 static void step_over_space(struct lexer *x)
 {
-    struct text rest = {x->at, (size_t)(x->end - x->at)};
+    struct template_text rest = {x->at, (size_t)(x->end - x->at)};
     step_over(x, rest.n - text_strip(rest, 1, 0).n);
 }
 
 /* ---- text, and where tags begin and end ---------------------------------------------------------------------------- */
 
 /* What is left of the text before a tag that begins at `tag`, with this sign behind its brace. */
-static struct text trimmed(const struct lexer *x, const char *tag, char sign)
+static struct template_text trimmed(const struct lexer *x, const char *tag, char sign)
 {
-    struct text t = {x->at, (size_t)(tag - x->at)};
+    struct template_text t = {x->at, (size_t)(tag - x->at)};
     size_t line = t.n;
     if (sign == '-')
         return text_strip(t, 0, 1);
@@ -81,7 +81,7 @@ static struct text trimmed(const struct lexer *x, const char *tag, char sign)
         return t;
     while (line && t.s[line - 1] != '\n')
         line--;
-    if ((line || x->after_newline) && !text_strip((struct text){t.s + line, t.n - line}, 1, 0).n)
+    if ((line || x->after_newline) && !text_strip((struct template_text){t.s + line, t.n - line}, 1, 0).n)
         t.n = line;
     return t;
 }
@@ -123,7 +123,7 @@ static int lex_text(struct lexer *x, struct token *out)
     char sign = x->end - tag > 2 ? tag[2] : '\0';
     if (tag > x->at) {
         out->kind = T_TEXT;
-        out->text = tag == x->end ? (struct text){x->at, (size_t)(tag - x->at)} : trimmed(x, tag, sign);
+        out->text = tag == x->end ? (struct template_text){x->at, (size_t)(tag - x->at)} : trimmed(x, tag, sign);
         step_over(x, (size_t)(tag - x->at));
         x->after_newline = 0;
         return VB_OK;
@@ -185,7 +185,7 @@ static int lex_number(struct lexer *x, struct token *out)
     number[n] = '\0';
     errno = 0;
     out->kind = n > whole ? T_FLOAT : T_INT;
-    out->text = (struct text){x->at, n};
+    out->text = (struct template_text){x->at, n};
     if (n > whole)
         out->f = decimal_parse(number, NULL);
     else
@@ -254,7 +254,7 @@ static int lex_string(struct lexer *x, struct token *out)
             *to++ = *s++;
         }
     out->kind = T_STRING;
-    out->text = (struct text){bytes, (size_t)(to - bytes)};
+    out->text = (struct template_text){bytes, (size_t)(to - bytes)};
     step_over(x, (size_t)(end - x->at) + 1);
     return rc;
 }
@@ -268,7 +268,7 @@ static int lex_operator(struct lexer *x, struct token *out)
         if ((size_t)(x->end - x->at) < n || memcmp(x->at, known[i], n))
             continue;
         out->kind = T_OPERATOR;
-        out->text = (struct text){x->at, n};
+        out->text = (struct template_text){x->at, n};
         x->brackets += strchr("([{", *x->at) != NULL;
         x->brackets -= strchr(")]}", *x->at) != NULL;
         if (x->brackets < 0)
@@ -293,7 +293,7 @@ static int lex_word(struct lexer *x, struct token *out)
         while (word_character(peek(x, n), 0))
             n++;
         out->kind = T_NAME;
-        out->text = (struct text){x->at, n};
+        out->text = (struct template_text){x->at, n};
         step_over(x, n);
         return VB_OK;
     }

@@ -21,12 +21,12 @@ int parse_advance(struct parser *p)
     return lex_next(&p->lexer, &p->after);
 }
 
-int parse_at(const struct parser *p, enum token_kind kind, const char *word)
+int parse_at(const struct parser *p, enum template_token_kind kind, const char *word)
 {
     return p->token.kind == kind && (!word || text_is(p->token.text, word));
 }
 
-int parse_skip(struct parser *p, enum token_kind kind, const char *word, int *rc)
+int parse_skip(struct parser *p, enum template_token_kind kind, const char *word, int *rc)
 {
     if (!parse_at(p, kind, word))
         return 0;
@@ -43,7 +43,7 @@ int parse_wanted(struct parser *p, const char *what)
                          t->kind == T_STRING ? "a string" : t->kind <= T_TAG_END ? kinds[t->kind] : shown.s);
 }
 
-int parse_expect(struct parser *p, enum token_kind kind, const char *word)
+int parse_expect(struct parser *p, enum template_token_kind kind, const char *word)
 {
     int rc = VB_OK;
     if (parse_skip(p, kind, word, &rc))
@@ -51,7 +51,7 @@ int parse_expect(struct parser *p, enum token_kind kind, const char *word)
     return parse_wanted(p, word ? word : kind == T_NAME ? "a name" : kind == T_TAG_END ? "%}" : kind == T_PRINT_END ? "}}" : "=");
 }
 
-int parse_refuse(struct parser *p, const char *what, struct text name)
+int parse_refuse(struct parser *p, const char *what, struct template_text name)
 {
     return template_fail(p->lexer.err, VB_UNSUPPORTED, p->lexer.name, p->token.line, "%s %s is not implemented", what,
                          text_show(name).s);
@@ -191,7 +191,7 @@ static int parse_generation(struct parser *p, struct node *n)
 
 static int parse_jump(struct parser *p, struct node *n)
 {
-    struct text name = p->token.text;
+    struct template_text name = p->token.text;
     int rc = parse_advance(p);
     (void)n;
     if (!rc && !p->loops)
@@ -244,7 +244,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
     struct node **tail = out;
     int rc = parse_deeper(p);
     while (!rc) {
-        enum token_kind kind = p->token.kind;
+        enum template_token_kind kind = p->token.kind;
         if (kind == T_END && !ends)
             break;
         if (kind == T_TEXT && p->token.text.n) {

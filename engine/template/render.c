@@ -74,13 +74,13 @@ int run_take(struct rendering *r, size_t from, struct value *out)
     if (n)
         memcpy(s, r->out.s + from, n);
     r->out.n = from;
-    *out = value_string((struct text){s, n});
+    *out = value_string((struct template_text){s, n});
     return VB_OK;
 }
 
 /* ---- names --------------------------------------------------------------------------------------------------------- */
 
-static struct variable *variable_in(struct rendering *r, const struct scope *scope, struct text name)
+static struct variable *variable_in(struct rendering *r, const struct template_scope *scope, struct template_text name)
 {
     for (struct variable *v = scope->first; v; v = v->next, r->steps++)
         if (v->name.n == name.n) {
@@ -91,9 +91,9 @@ static struct variable *variable_in(struct rendering *r, const struct scope *sco
     return NULL;
 }
 
-static const struct value *find_name(struct rendering *r, struct text name)
+static const struct value *find_name(struct rendering *r, struct template_text name)
 {
-    for (const struct scope *s = r->scope; s; s = s->outer) {
+    for (const struct template_scope *s = r->scope; s; s = s->outer) {
         const struct variable *v = variable_in(r, s, name);
         if (v)
             return &v->value;
@@ -101,7 +101,7 @@ static const struct value *find_name(struct rendering *r, struct text name)
     return NULL;
 }
 
-static int set_name(struct rendering *r, struct text name, struct value value)
+static int set_name(struct rendering *r, struct template_text name, struct value value)
 {
     struct variable *v = variable_in(r, r->scope, name);
     if (!v) {
@@ -114,9 +114,9 @@ static int set_name(struct rendering *r, struct text name, struct value value)
     return VB_OK;
 }
 
-static int enter_scope(struct rendering *r, struct scope *outer)
+static int enter_scope(struct rendering *r, struct template_scope *outer)
 {
-    struct scope *s = arena_get(&r->arena, 1, sizeof *s);
+    struct template_scope *s = arena_get(&r->arena, 1, sizeof *s);
     if (!s)
         return run_no_memory(r);
     s->outer = outer;
@@ -126,7 +126,7 @@ static int enter_scope(struct rendering *r, struct scope *outer)
 
 /* ---- attributes, items, slices ------------------------------------------------------------------------------------- */
 
-static int loop_attribute(struct rendering *r, const struct loop *l, struct text name, struct value *out)
+static int loop_attribute(struct rendering *r, const struct loop *l, struct template_text name, struct value *out)
 {
     int64_t at = (int64_t)l->at, n = (int64_t)l->over->n;
     const struct {
@@ -147,7 +147,7 @@ static int loop_attribute(struct rendering *r, const struct loop *l, struct text
     return VB_OK;
 }
 
-int value_attribute(struct rendering *r, struct value on, struct text name, struct value *out)
+int value_attribute(struct rendering *r, struct value on, struct template_text name, struct value *out)
 {
     const struct value *v = NULL;
     if (on.type == V_UNDEFINED)
@@ -244,7 +244,7 @@ static int arguments(struct rendering *r, const struct node *list, struct argume
     return rc;
 }
 
-static const struct value *argument_for(const struct arguments *args, struct text name, size_t position, size_t *used)
+static const struct value *argument_for(const struct arguments *args, struct template_text name, size_t position, size_t *used)
 {
     for (size_t i = 0; i < args->n; i++) {
         const struct argument *a = &args->all[i];
@@ -272,7 +272,7 @@ static int bind_parameters(struct rendering *r, const struct node *macro, const 
 
 static int call_macro(struct rendering *r, const struct macro *m, const struct arguments *args, struct value *out)
 {
-    struct scope *saved = r->scope;
+    struct template_scope *saved = r->scope;
     size_t from = r->out.n;
     int rc = enter_scope(r, m->scope);
     if (!rc && !(rc = bind_parameters(r, m->node, args)) && !(rc = run_body(r, m->node->c)))
@@ -429,7 +429,7 @@ static int bind_targets(struct rendering *r, const struct node *targets, struct 
 /* Those for which the loop's condition holds. */
 static int filtered(struct rendering *r, const struct node *n, struct value *list)
 {
-    struct scope *saved = r->scope;
+    struct template_scope *saved = r->scope;
     struct value all = *list, v;
     int rc = value_list(r, 0, list);
     for (size_t i = 0; i < all.list->n && !rc; i++)
@@ -442,7 +442,7 @@ static int filtered(struct rendering *r, const struct node *n, struct value *lis
 
 static int run_for(struct rendering *r, const struct node *n)
 {
-    struct scope *saved = r->scope;
+    struct template_scope *saved = r->scope;
     struct value list;
     struct loop *loop = arena_get(&r->arena, 1, sizeof *loop);
     int rc = loop ? evaluate(r, n->b, &list) : run_no_memory(r);
@@ -528,7 +528,7 @@ int template_parse(struct chat_template **out, const char *text, size_t size, co
     else if (utf8_valid(text, size) < size)
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: the template is not UTF-8 at byte %zu", name, utf8_valid(text, size));
     else
-        t->name = (struct text){memcpy(copy, name, n), n};
+        t->name = (struct template_text){memcpy(copy, name, n), n};
     if (!rc)
         rc = parse_template(t, text, size, err);
     if (rc)

@@ -18,12 +18,12 @@
 #define MAX_PARSED (64u << 20)      /* of the nodes */
 #define MAX_ARGUMENTS 16
 
-struct text {
+struct template_text {
     const char *s;
     size_t n;
 };
-#define TEXT(literal) ((struct text){literal, sizeof(literal) - 1})
-int text_is(struct text t, const char *word);
+#define TEXT(literal) ((struct template_text){literal, sizeof(literal) - 1})
+int text_is(struct template_text t, const char *word);
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
@@ -45,27 +45,27 @@ struct value {
     union {
         int64_t i;            /* V_BOOL, V_INT */
         double f;
-        struct text s;        /* UTF-8; V_UNDEFINED: what was undefined */
-        struct list *list;
+        struct template_text s;        /* UTF-8; V_UNDEFINED: what was undefined */
+        struct template_list *list;
         struct dict *dict;    /* V_DICT, V_NAMESPACE */
         struct loop *loop;
         struct macro *macro;
     };
 };
-struct list {
+struct template_list {
     struct value *items;
     size_t n, room;
 };
-struct entry {
-    struct text key;
+struct template_entry {
+    struct template_text key;
     struct value value;
 };
 struct dict {
-    struct entry *entries; /* as they were put in */
+    struct template_entry *entries; /* as they were put in */
     size_t n, room;
 };
 struct loop {
-    const struct list *over;
+    const struct template_list *over;
     size_t at;
 };
 
@@ -83,8 +83,8 @@ struct node {
     int line;
     int op;             /* E_BINARY: its operator; E_FILTER, E_TEST, E_CALL: an index into a table of call.c */
     struct value value; /* E_CONST, N_TEXT */
-    struct text name;
-    struct text keyword; /* of an argument, a parameter or a dict's entry */
+    struct template_text name;
+    struct template_text keyword; /* of an argument, a parameter or a dict's entry */
     struct node *a, *b, *c, *d;
     struct node *next;  /* in a list */
 };
@@ -95,39 +95,39 @@ enum operator { OP_ADD = 1, OP_SUBTRACT, OP_MULTIPLY, OP_DIVIDE, OP_FLOOR, OP_MO
 struct chat_template {
     struct arena arena;
     vb_allocator allocator;
-    struct text name;
+    struct template_text name;
     struct node *body;
 };
 
 /* ---- text.c ----------------------------------------------------------------------------------------------- */
 uint32_t text_character(const char *s, size_t *size); /* at s, valid UTF-8 */
-size_t text_length(struct text t);                    /* in characters */
+size_t text_length(struct template_text t);                    /* in characters */
 int text_space(uint32_t c);                           /* what Python's str.strip() takes */
-struct text text_strip(struct text t, int left, int right); /* without white space at these ends */
-struct text text_first(struct text t);                /* its first and its last character; it is not empty */
-struct text text_last(struct text t);
-const char *text_find(struct text in, struct text what); /* NULL: not there */
+struct template_text text_strip(struct template_text t, int left, int right); /* without white space at these ends */
+struct template_text text_first(struct template_text t);                /* its first and its last character; it is not empty */
+struct template_text text_last(struct template_text t);
+const char *text_find(struct template_text in, struct template_text what); /* NULL: not there */
 size_t text_put(uint32_t c, char *out);               /* UTF-8 of c, at most 4 bytes */
-struct text text_from(struct text t, size_t skip);    /* without its first `skip` characters */
+struct template_text text_from(struct template_text t, size_t skip);    /* without its first `skip` characters */
 /* Made fit for a message: one line, whole characters, not long. */
 struct text_shown {
     char s[64];
 };
-struct text_shown text_show(struct text t);
+struct text_shown text_show(struct template_text t);
 
 /* ---- lex.c ------------------------------------------------------------------------------------------------ */
 
-enum token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OPERATOR };
+enum template_token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END, T_NAME, T_STRING, T_INT, T_FLOAT, T_OPERATOR };
 struct token {
-    enum token_kind kind;
+    enum template_token_kind kind;
     int line;
-    struct text text; /* as written; of T_STRING and T_TEXT what it stands for */
+    struct template_text text; /* as written; of T_STRING and T_TEXT what it stands for */
     int64_t i;
     double f;
 };
 struct lexer {
     struct arena *arena;
-    struct text name; /* of the template */
+    struct template_text name; /* of the template */
     vb_error *err;
     const char *at, *end;
     int line;
@@ -139,7 +139,7 @@ struct lexer {
 int lex_begin(struct lexer *x, const char *source, size_t size);
 int lex_next(struct lexer *x, struct token *out);
 /* "NAME: line N: ..." */
-int template_fail(vb_error *err, int code, struct text name, int line, const char *format, ...)
+int template_fail(vb_error *err, int code, struct template_text name, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
 /* ---- parse.c ---------------------------------------------------------------------------------------------- */
@@ -155,27 +155,27 @@ int parse_condition(struct parser *p, struct node **out);  /* an expression that
 int parse_targets(struct parser *p, struct node **out);    /* a, b: E_NAME nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
 int parse_advance(struct parser *p);
-int parse_at(const struct parser *p, enum token_kind kind, const char *word);
-int parse_skip(struct parser *p, enum token_kind kind, const char *word, int *rc); /* whether it was there */
-int parse_expect(struct parser *p, enum token_kind kind, const char *word);
+int parse_at(const struct parser *p, enum template_token_kind kind, const char *word);
+int parse_skip(struct parser *p, enum template_token_kind kind, const char *word, int *rc); /* whether it was there */
+int parse_expect(struct parser *p, enum template_token_kind kind, const char *word);
 int parse_wanted(struct parser *p, const char *what);      /* "wanted WHAT, found ..." */
-int parse_refuse(struct parser *p, const char *what, struct text name);
+int parse_refuse(struct parser *p, const char *what, struct template_text name);
 int parse_deeper(struct parser *p);
 
 /* ---- a rendering --------------------------------------------------------------------------------------------------- */
 
 struct variable {
-    struct text name;
+    struct template_text name;
     struct value value;
     struct variable *next;
 };
-struct scope {
+struct template_scope {
     struct variable *first;
-    struct scope *outer;
+    struct template_scope *outer;
 };
 struct macro {
     const struct node *node;
-    struct scope *scope; /* where it was defined */
+    struct template_scope *scope; /* where it was defined */
 };
 struct output {
     char *s;
@@ -186,13 +186,13 @@ struct rendering {
     struct arena arena;
     vb_error *err;
     struct output out; /* a macro's is taken off its end again */
-    struct scope *scope;
+    struct template_scope *scope;
     int line, depth;
     size_t steps;
     int jump; /* N_BREAK or N_CONTINUE on the way to its loop; 0: none */
 };
 struct argument {
-    struct text keyword; /* n 0: by position */
+    struct template_text keyword; /* n 0: by position */
     struct value value;
 };
 struct arguments {
@@ -210,14 +210,14 @@ int run_put(struct rendering *r, const char *s, size_t n);
 int run_take(struct rendering *r, size_t from, struct value *out);
 
 /* ---- value.c ---------------------------------------------------------------------------------------------- */
-struct value value_string(struct text s);
+struct value value_string(struct template_text s);
 struct value value_bool(int yes);
 struct value value_int(int64_t i);
 int value_list(struct rendering *r, size_t room, struct value *out);
 int value_dict(struct rendering *r, enum value_type type, struct value *out);
-int list_append(struct rendering *r, struct list *l, struct value v);
-struct value *dict_find(struct rendering *r, const struct dict *d, struct text key);
-int dict_set(struct rendering *r, struct dict *d, struct text key, struct value v);
+int list_append(struct rendering *r, struct template_list *l, struct value v);
+struct value *dict_find(struct rendering *r, const struct dict *d, struct template_text key);
+int dict_set(struct rendering *r, struct dict *d, struct template_text key, struct value v);
 int value_true(struct value v);
 const char *value_kind(struct value v); /* "a string" */
 int value_equal(struct rendering *r, struct value a, struct value b, int *equal);
@@ -235,16 +235,16 @@ int value_to_json(struct rendering *r, struct value v, const struct json_style *
 int value_put_float(struct rendering *r, double f);
 
 /* ---- call.c: tables of names; find gives an index or -1 ---------------------------------------------------- */
-int filter_find(struct text name);
-int test_find(struct text name);
-int method_find(struct text name);
-int method_of_dict(struct text name); /* a name that Python's dict has: never a key */
-int function_find(struct text name);
+int filter_find(struct template_text name);
+int test_find(struct template_text name);
+int method_find(struct template_text name);
+int method_of_dict(struct template_text name); /* a name that Python's dict has: never a key */
+int function_find(struct template_text name);
 int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out);
 int test_call(struct rendering *r, int test, struct value on, int *yes);
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
 /* An attribute or item of a value; undefined where there is none. render.c */
-int value_attribute(struct rendering *r, struct value on, struct text name, struct value *out);
+int value_attribute(struct rendering *r, struct value on, struct template_text name, struct value *out);
 
 #endif

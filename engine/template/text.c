@@ -45,7 +45,7 @@ void arena_free(struct arena *a)
 
 /* ---- characters ---------------------------------------------------------------------------------------------------- */
 
-int text_is(struct text t, const char *word)
+int text_is(struct template_text t, const char *word)
 {
     return strlen(word) == t.n && !memcmp(t.s, word, t.n);
 }
@@ -73,7 +73,7 @@ size_t text_put(uint32_t c, char *out)
     return n;
 }
 
-size_t text_length(struct text t)
+size_t text_length(struct template_text t)
 {
     size_t n = 0;
     for (size_t i = 0; i < t.n; i++)
@@ -81,12 +81,12 @@ size_t text_length(struct text t)
     return n;
 }
 
-struct text text_from(struct text t, size_t skip)
+struct template_text text_from(struct template_text t, size_t skip)
 {
     size_t at = 0, size;
     for (; skip && at < t.n; skip--, at += size)
         text_character(t.s + at, &size);
-    return (struct text){t.s + at, t.n - at};
+    return (struct template_text){t.s + at, t.n - at};
 }
 
 int text_space(uint32_t c)
@@ -95,22 +95,22 @@ int text_space(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-struct text text_first(struct text t)
+struct template_text text_first(struct template_text t)
 {
     size_t size;
     text_character(t.s, &size);
-    return (struct text){t.s, size};
+    return (struct template_text){t.s, size};
 }
 
-struct text text_last(struct text t)
+struct template_text text_last(struct template_text t)
 {
     size_t size = 1;
     while (((unsigned char)t.s[t.n - size] & 0xc0) == 0x80)
         size++;
-    return (struct text){t.s + t.n - size, size};
+    return (struct template_text){t.s + t.n - size, size};
 }
 
-struct text text_strip(struct text t, int left, int right)
+struct template_text text_strip(struct template_text t, int left, int right)
 {
     size_t size;
     while (left && t.n && text_space(text_character(t.s, &size))) {
@@ -122,12 +122,12 @@ struct text text_strip(struct text t, int left, int right)
     return t;
 }
 
-const char *text_find(struct text in, struct text what)
+const char *text_find(struct template_text in, struct template_text what)
 {
     return what.n ? memmem(in.s, in.n, what.s, what.n) : in.s;
 }
 
-struct text_shown text_show(struct text t)
+struct text_shown text_show(struct template_text t)
 {
     struct text_shown out = {""};
     size_t n = 0, size;

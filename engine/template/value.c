@@ -5,7 +5,7 @@
 
 #include "engine/template/template_internal.h"
 
-struct value value_string(struct text s) { return (struct value){V_STRING, {.s = s}}; }
+struct value value_string(struct template_text s) { return (struct value){V_STRING, {.s = s}}; }
 struct value value_bool(int yes) { return (struct value){V_BOOL, {.i = yes != 0}}; }
 struct value value_int(int64_t i) { return (struct value){V_INT, {.i = i}}; }
 
@@ -29,7 +29,7 @@ static int grow(struct rendering *r, void **items, size_t n, size_t *room, size_
 
 int value_list(struct rendering *r, size_t room, struct value *out)
 {
-    struct list *l = arena_get(&r->arena, 1, sizeof *l);
+    struct template_list *l = arena_get(&r->arena, 1, sizeof *l);
     if (!l || (room && !(l->items = arena_get(&r->arena, room, sizeof *l->items))))
         return run_no_memory(r);
     l->room = room;
@@ -46,7 +46,7 @@ int value_dict(struct rendering *r, enum value_type type, struct value *out)
     return VB_OK;
 }
 
-int list_append(struct rendering *r, struct list *l, struct value v)
+int list_append(struct rendering *r, struct template_list *l, struct value v)
 {
     void *items = l->items;
     int rc = run_steps(r, sizeof v);
@@ -57,7 +57,7 @@ int list_append(struct rendering *r, struct list *l, struct value v)
     return VB_OK;
 }
 
-struct value *dict_find(struct rendering *r, const struct dict *d, struct text key)
+struct value *dict_find(struct rendering *r, const struct dict *d, struct template_text key)
 {
     r->steps += d->n / 4; /* whoever comes next is told when they are too many */
     for (size_t i = 0; i < d->n && r->steps <= MAX_STEPS; i++)
@@ -69,7 +69,7 @@ struct value *dict_find(struct rendering *r, const struct dict *d, struct text k
     return NULL;
 }
 
-int dict_set(struct rendering *r, struct dict *d, struct text key, struct value v)
+int dict_set(struct rendering *r, struct dict *d, struct template_text key, struct value v)
 {
     struct value *old = dict_find(r, d, key);
     void *entries = d->entries;
@@ -79,7 +79,7 @@ int dict_set(struct rendering *r, struct dict *d, struct text key, struct value 
     if (rc || old || (rc = grow(r, &entries, d->n, &d->room, sizeof *d->entries)))
         return rc;
     d->entries = entries;
-    d->entries[d->n++] = (struct entry){key, v};
+    d->entries[d->n++] = (struct template_entry){key, v};
     return VB_OK;
 }
 
@@ -99,7 +99,7 @@ int value_to_list(struct rendering *r, struct value v, struct value *out)
     else
         for (size_t i = 0; i < v.s.n && !rc; i += size) {
             text_character(v.s.s + i, &size);
-            rc = list_append(r, out->list, value_string((struct text){v.s.s + i, size}));
+            rc = list_append(r, out->list, value_string((struct template_text){v.s.s + i, size}));
         }
     return rc;
 }
@@ -132,7 +132,7 @@ static int is_integer(struct value v) { return v.type == V_INT || v.type == V_BO
 static int is_number(struct value v) { return is_integer(v) || v.type == V_FLOAT; }
 static double as_float(struct value v) { return v.type == V_FLOAT ? v.f : (double)v.i; }
 
-static int lists_equal(struct rendering *r, const struct list *a, const struct list *b, int *equal)
+static int lists_equal(struct rendering *r, const struct template_list *a, const struct template_list *b, int *equal)
 {
     int rc = VB_OK;
     *equal = a->n == b->n;
@@ -222,7 +222,7 @@ static int arithmetic(struct rendering *r, int op, struct value a, struct value 
     return over ? run_fail(r, "an integer out of range") : VB_OK;
 }
 
-static int join_texts(struct rendering *r, struct text a, struct text b, struct value *out)
+static int join_texts(struct rendering *r, struct template_text a, struct template_text b, struct value *out)
 {
     int rc = run_steps(r, a.n + b.n);
     char *s = rc ? NULL : arena_get(&r->arena, a.n + b.n + 1, 1);
@@ -230,11 +230,11 @@ static int join_texts(struct rendering *r, struct text a, struct text b, struct 
         return rc ? rc : run_no_memory(r);
     memcpy(s, a.s, a.n);
     memcpy(s + a.n, b.s, b.n);
-    *out = value_string((struct text){s, a.n + b.n});
+    *out = value_string((struct template_text){s, a.n + b.n});
     return VB_OK;
 }
 
-static int join_lists(struct rendering *r, const struct list *a, const struct list *b, struct value *out)
+static int join_lists(struct rendering *r, const struct template_list *a, const struct template_list *b, struct value *out)
 {
     int rc = value_list(r, a->n + b->n, out);
     for (size_t i = 0; !rc && i < a->n + b->n; i++)
@@ -331,7 +331,7 @@ int value_binary(struct rendering *r, int op, struct value a, struct value b, st
 static int put_word(struct rendering *r, const char *s) { return run_put(r, s, strlen(s)); }
 
 /* As Python's repr(): in ' unless it has one and no ". What Python calls not printable is told by number for ASCII only. */
-static int put_quoted(struct rendering *r, struct text t)
+static int put_quoted(struct rendering *r, struct template_text t)
 {
     char quote = memchr(t.s, '\'', t.n) && !memchr(t.s, '"', t.n) ? '"' : '\'', number[8];
     int rc = run_put(r, &quote, 1);
@@ -356,7 +356,7 @@ static int put_inside(struct rendering *r, struct value v)
     return v.type == V_STRING ? put_quoted(r, v.s) : value_print(r, v);
 }
 
-static int put_list(struct rendering *r, const struct list *l)
+static int put_list(struct rendering *r, const struct template_list *l)
 {
     int rc = put_word(r, "[");
     for (size_t i = 0; i < l->n && !rc; i++)

@@ -10,7 +10,7 @@
 
 /* ---- opening ---- */
 
-static int token_load(struct loading *l, size_t index, const json_t *entry, struct added_token *token,
+static int token_load(struct tokenizer_loading *l, size_t index, const json_t *entry, struct added_token *token,
                       const char **content)
 {
     char where[48];
@@ -59,7 +59,7 @@ static int trie_add(struct added *d, size_t index, const char *content)
     return 1;
 }
 
-int added_load(struct loading *l, const json_t *list)
+int added_load(struct tokenizer_loading *l, const json_t *list)
 {
     struct tokenizer *t = l->t;
     struct added *d = &t->added;

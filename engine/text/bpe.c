@@ -25,7 +25,7 @@ static uint64_t pair_key(int32_t left, int32_t right)
 /* ---- opening ---- */
 
 /* The two parts of a merge, written "a b" or ["a", "b"]. */
-static int merge_parts(struct loading *l, size_t index, const json_t *merge, const char *part[2], size_t size[2])
+static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *merge, const char *part[2], size_t size[2])
 {
     if (json_is_string(merge)) {
         const char *s = json_string_value(merge), *space = strchr(s, ' ');
@@ -47,7 +47,7 @@ static int merge_parts(struct loading *l, size_t index, const json_t *merge, con
 }
 
 /* `scratch` has room for both parts and a 0 byte. */
-static int merge_load(struct loading *l, size_t index, const char *part[2], const size_t size[2], char *scratch)
+static int merge_load(struct tokenizer_loading *l, size_t index, const char *part[2], const size_t size[2], char *scratch)
 {
     struct tokenizer *t = l->t;
     int32_t id[3]; /* left, right, joined */
@@ -69,7 +69,7 @@ static int merge_load(struct loading *l, size_t index, const char *part[2], cons
     return VB_OK;
 }
 
-int merges_load(struct loading *l, const json_t *merges)
+int merges_load(struct tokenizer_loading *l, const json_t *merges)
 {
     struct tokenizer *t = l->t;
     if (!json_is_array(merges))

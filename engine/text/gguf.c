@@ -65,19 +65,19 @@ static const struct {
                     "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
 };
 
-struct saying {
+struct gguf_saying {
     const struct gguf *g;
     vb_error *err;
     const struct gguf_value *tokens, *kinds;
     json_t *vocab, *added, *merges;
 };
 
-static int no_memory(const struct saying *s)
+static int no_memory(const struct gguf_saying *s)
 {
     return vb_fail(s->err, VB_NO_MEMORY, "%s: no memory for its tokenizer", gguf_name(s->g));
 }
 
-static int wrong(const struct saying *s, const char *key, const struct gguf_value *v, const char *wanted)
+static int wrong(const struct gguf_saying *s, const char *key, const struct gguf_value *v, const char *wanted)
 {
     char shown[32];
     return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted %s", gguf_name(s->g), key, gguf_show_type(v, shown), wanted);
@@ -89,7 +89,7 @@ static int is(struct gguf_text text, const char *name)
 }
 
 /* A new string: valid UTF-8 without zero characters, not empty. */
-static int take_string(const struct saying *s, struct gguf_text text, const char *what, uint64_t index, json_t **out)
+static int take_string(const struct gguf_saying *s, struct gguf_text text, const char *what, uint64_t index, json_t **out)
 {
     if (!text.size || memchr(text.s, 0, text.size) || utf8_valid(text.s, text.size) < text.size)
         return vb_fail(s->err, VB_BAD_CHECKPOINT, "%s: %s %llu is empty, not UTF-8, or holds a zero character", gguf_name(s->g),
@@ -100,13 +100,13 @@ static int take_string(const struct saying *s, struct gguf_text text, const char
 
 /* ---- tables ---- */
 
-static int say_added(const struct saying *s, json_t *content, uint64_t id, int special)
+static int say_added(const struct gguf_saying *s, json_t *content, uint64_t id, int special)
 {
     json_t *entry = json_pack("{s:I,s:O,s:b,s:b}", "id", (json_int_t)id, "content", content, "normalized", 0, "special", special);
     return entry && !json_array_append_new(s->added, entry) ? VB_OK : no_memory(s);
 }
 
-static int say_word(const struct saying *s, json_t *content, uint64_t id)
+static int say_word(const struct gguf_saying *s, json_t *content, uint64_t id)
 {
     const char *word = json_string_value(content);
     const json_t *other = json_object_get(s->vocab, word);
@@ -117,7 +117,7 @@ static int say_word(const struct saying *s, json_t *content, uint64_t id)
 }
 
 /* A token of a padded vocabulary is none: no text has it. */
-static int say_token(const struct saying *s, struct gguf_text text, uint64_t id)
+static int say_token(const struct gguf_saying *s, struct gguf_text text, uint64_t id)
 {
     int64_t kind = s->kinds ? gguf_item(s->kinds, id) : KIND_NORMAL;
     json_t *content;
@@ -137,7 +137,7 @@ static int say_token(const struct saying *s, struct gguf_text text, uint64_t id)
     return rc;
 }
 
-static int say_tokens(struct saying *s)
+static int say_tokens(struct gguf_saying *s)
 {
     static const char tokens[] = "tokenizer.ggml.tokens", kinds[] = "tokenizer.ggml.token_type";
     int rc = VB_OK;
@@ -156,7 +156,7 @@ static int say_tokens(struct saying *s)
     return rc;
 }
 
-static int say_merges(const struct saying *s)
+static int say_merges(const struct gguf_saying *s)
 {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_value *v = gguf_find(s->g, key);
@@ -174,7 +174,7 @@ static int say_merges(const struct saying *s)
 
 /* ---- names ---- */
 
-static int find_pre(const struct saying *s, size_t *out)
+static int find_pre(const struct gguf_saying *s, size_t *out)
 {
     static const char key[] = "tokenizer.ggml.pre";
     const struct gguf_value *v = gguf_find(s->g, key);
@@ -195,7 +195,7 @@ static int find_pre(const struct saying *s, size_t *out)
     return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s \"%s\" is not supported, only %s", gguf_name(s->g), key, shown, list);
 }
 
-static int check_model(const struct saying *s)
+static int check_model(const struct gguf_saying *s)
 {
     static const char key[] = "tokenizer.ggml.model";
     const struct gguf_value *v = gguf_find(s->g, key);
@@ -210,7 +210,7 @@ static int check_model(const struct saying *s)
 }
 
 /* The string of a token that is given by its id; missing: none. */
-static int say_id(const struct saying *s, json_t *config, const char *key, const char *json)
+static int say_id(const struct gguf_saying *s, json_t *config, const char *key, const char *json)
 {
     const struct gguf_value *v = gguf_find(s->g, key);
     int64_t id = 0;
@@ -229,7 +229,7 @@ static int say_id(const struct saying *s, json_t *config, const char *key, const
     return json_object_set_new(config, json, content) ? no_memory(s) : VB_OK;
 }
 
-static int say_config(const struct saying *s, json_t *config)
+static int say_config(const struct gguf_saying *s, json_t *config)
 {
     static const char key[] = "tokenizer.ggml.add_bos_token";
     const struct gguf_value *v = gguf_find(s->g, key);
@@ -263,7 +263,7 @@ int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, 
 
 int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err)
 {
-    struct saying s = {.g = g, .err = err};
+    struct gguf_saying s = {.g = g, .err = err};
     size_t pre = 0;
     int rc;
     *json = *config = NULL;

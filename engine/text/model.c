@@ -38,7 +38,7 @@ static size_t token_bytes(const int *byte_of, const char *name, size_t size, cha
 
 /* ---- vocabulary ---- */
 
-static int check_ids(struct loading *l, json_t *vocab, int32_t *size, size_t *bytes)
+static int check_ids(struct tokenizer_loading *l, json_t *vocab, int32_t *size, size_t *bytes)
 {
     const char *name;
     json_t *value;
@@ -62,7 +62,7 @@ static int check_ids(struct loading *l, json_t *vocab, int32_t *size, size_t *by
 }
 
 /* The place of a new token; its bytes go to arena[at..], size bytes of them. */
-static int claim(struct loading *l, int32_t id, const char *name, size_t size)
+static int claim(struct tokenizer_loading *l, int32_t id, const char *name, size_t size)
 {
     struct piece *p = &l->t->pieces[id];
     if (p->used)
@@ -73,7 +73,7 @@ static int claim(struct loading *l, int32_t id, const char *name, size_t size)
     return VB_OK;
 }
 
-static int vocab_load(struct loading *l, json_t *vocab)
+static int vocab_load(struct tokenizer_loading *l, json_t *vocab)
 {
     struct tokenizer *t = l->t;
     size_t bytes = 1, n = json_object_size(vocab);
@@ -108,7 +108,7 @@ static int vocab_load(struct loading *l, json_t *vocab)
 
 /* Added tokens join the vocabulary after the merges are read, which speak of the vocabulary proper. One that is in
  * the vocabulary too must agree about the id; its piece is then its content, whatever its characters stand for. */
-static int added_join(struct loading *l, const json_t *list)
+static int added_join(struct tokenizer_loading *l, const json_t *list)
 {
     struct tokenizer *t = l->t;
     for (size_t i = 0; i < t->added.n_tokens; i++) {
@@ -134,7 +134,7 @@ static int added_join(struct loading *l, const json_t *list)
 /* ---- the rest of the file ---- */
 
 /* VB_UNSUPPORTED unless the member is missing, null, "" or (a number) 0. */
-static int must_be_empty(struct loading *l, const json_t *model, const char *key)
+static int must_be_empty(struct tokenizer_loading *l, const json_t *model, const char *key)
 {
     const json_t *value = get_member(model, key);
     if (!value || (json_is_string(value) && !json_string_length(value)) ||
@@ -143,7 +143,7 @@ static int must_be_empty(struct loading *l, const json_t *model, const char *key
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: model.%s is not implemented", l->file, key);
 }
 
-static int normalizer_check(struct loading *l, const json_t *normalizer)
+static int normalizer_check(struct tokenizer_loading *l, const json_t *normalizer)
 {
     if (!normalizer)
         return VB_OK;
@@ -163,7 +163,7 @@ static int normalizer_check(struct loading *l, const json_t *normalizer)
     return rc;
 }
 
-static int decoder_check(struct loading *l, const json_t *decoder)
+static int decoder_check(struct tokenizer_loading *l, const json_t *decoder)
 {
     const char *type = json_string_value(get_member(decoder, "type"));
     if (type && !strcmp(type, "ByteLevel"))
@@ -175,7 +175,7 @@ static int decoder_check(struct loading *l, const json_t *decoder)
 /* unk_token, fuse_unk and byte_fallback say what becomes of a byte without a token. Byte-level vocabularies have all
  * bytes; where one has not, encoding that byte is an error instead. The post-processor is not used: whether BOS is put
  * before a text is for the caller to say. Truncation and padding are settings of a training run. */
-int tables_load(struct loading *l)
+int tables_load(struct tokenizer_loading *l)
 {
     json_t *model = get_member(l->root, "model"), *vocab = get_member(model, "vocab");
     const json_t *added = get_member(l->root, "added_tokens");

@@ -27,7 +27,7 @@
 #define MAX_EXPANSION 4096 /* no escape grows to more */
 
 struct translation {
-    struct loading *l;
+    struct tokenizer_loading *l;
     const char *whole; /* the pattern, for messages */
     const char *in;
     char *out;
@@ -257,7 +257,7 @@ static int braces(struct translation *x)
     return VB_OK;
 }
 
-int pattern_translate(struct loading *l, const char *onig, char **pcre)
+int pattern_translate(struct tokenizer_loading *l, const char *onig, char **pcre)
 {
     size_t n = strlen(onig), escapes = 0;
     for (const char *s = onig; *s; s++)
@@ -298,7 +298,7 @@ int pattern_translate(struct loading *l, const char *onig, char **pcre)
     return rc;
 }
 
-int pattern_compile(struct loading *l, const char *pattern, uint32_t options, pcre2_code **code)
+int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t options, pcre2_code **code)
 {
     pcre2_compile_context *context = pcre2_compile_context_create(l->pcre);
     if (!context)

@@ -12,7 +12,7 @@
 
 /* ---- opening ---- */
 
-static int add_stage(struct loading *l, const char *pattern, int literal, enum behavior behavior, int invert)
+static int add_stage(struct tokenizer_loading *l, const char *pattern, int literal, enum behavior behavior, int invert)
 {
     struct tokenizer *t = l->t;
     if (t->n_stages == MAX_STAGES)
@@ -33,7 +33,7 @@ static int add_stage(struct loading *l, const char *pattern, int literal, enum b
     return rc;
 }
 
-static int load_split(struct loading *l, const json_t *object)
+static int load_split(struct tokenizer_loading *l, const json_t *object)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const json_t *pattern = get_member(object, "pattern"), *regex = get_member(pattern, "Regex");
@@ -52,13 +52,13 @@ static int load_split(struct loading *l, const json_t *object)
                    token_show(behavior).text);
 }
 
-static int load_digits(struct loading *l, const json_t *object)
+static int load_digits(struct tokenizer_loading *l, const json_t *object)
 {
     int each, rc = get_flag(l, object, "pre_tokenizer Digits", "individual_digits", 0, &each);
     return rc ? rc : add_stage(l, "\\p{N}", 0, each ? ISOLATED : CONTIGUOUS, 0);
 }
 
-static int load_byte_level(struct loading *l, const json_t *object)
+static int load_byte_level(struct tokenizer_loading *l, const json_t *object)
 {
     int space, words, rc;
     if ((rc = get_flag(l, object, "pre_tokenizer ByteLevel", "add_prefix_space", 1, &space)) ||
@@ -70,7 +70,7 @@ static int load_byte_level(struct loading *l, const json_t *object)
 }
 
 /* *bytes becomes 1 at ByteLevel, which has to be the last: behind it the text is no longer made of its characters. */
-static int load_stage(struct loading *l, const json_t *object, int *bytes)
+static int load_stage(struct tokenizer_loading *l, const json_t *object, int *bytes)
 {
     const char *type = json_string_value(get_member(object, "type"));
     if (!type)
@@ -98,7 +98,7 @@ static int load_stage(struct loading *l, const json_t *object, int *bytes)
     return vb_fail(l->err, VB_UNSUPPORTED, "%s: the pre-tokenizer %s is not implemented", l->file, token_show(type).text);
 }
 
-int split_load(struct loading *l, const json_t *pre_tokenizer)
+int split_load(struct tokenizer_loading *l, const json_t *pre_tokenizer)
 {
     int bytes = 0, rc = pre_tokenizer ? load_stage(l, pre_tokenizer, &bytes) : VB_OK;
     if (!rc && !bytes)

@@ -151,18 +151,18 @@ static int read_ranks(struct reading *r)
 /* ---- pairs ---- */
 
 /* Tokens side by side whose bytes are those of one token. */
-struct part {
+struct tiktoken_part {
     uint32_t at;
     int32_t joined; /* the rank of this part and the next as one, -1: they are none */
 };
 
-static int32_t joined_rank(const struct reading *r, const struct name_entry *token, const struct part *p)
+static int32_t joined_rank(const struct reading *r, const struct name_entry *token, const struct tiktoken_part *p)
 {
     return names_find(&r->ranks, token->s + p[0].at, p[2].at - p[0].at);
 }
 
 /* How many of the token's bytes are the left one of the last pair; 0: its bytes do not lead to it. */
-static uint32_t last_pair(const struct reading *r, const struct name_entry *token, struct part *part)
+static uint32_t last_pair(const struct reading *r, const struct name_entry *token, struct tiktoken_part *part)
 {
     uint32_t n = token->size;
     for (uint32_t i = 0; i <= n; i++)
@@ -186,7 +186,7 @@ static uint32_t last_pair(const struct reading *r, const struct name_entry *toke
 
 static int say_merges(const struct reading *r, json_t *merges)
 {
-    struct part *part = vb_alloc(r->a, LONGEST + 2, sizeof *part);
+    struct tiktoken_part *part = vb_alloc(r->a, LONGEST + 2, sizeof *part);
     int failed = !part;
     for (int32_t i = 0; !failed && i < r->n; i++) {
         const struct name_entry *token = &r->token[i];

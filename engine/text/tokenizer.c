@@ -34,7 +34,7 @@ json_t *get_member(const json_t *object, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag)
+int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag)
 {
     const json_t *value = get_member(object, key);
     if (value && !json_is_boolean(value))
@@ -50,7 +50,7 @@ struct source {
     json_t *said;
 };
 
-static int load_json(struct loading *l, struct source from)
+static int load_json(struct tokenizer_loading *l, struct source from)
 {
     struct json_trouble why;
     l->root = from.said ? json_incref(from.said) : json_load_any_number(from.data, from.size, 0, &why);
@@ -86,7 +86,7 @@ static void pcre_free(void *block, void *memory)
 /* ---- opening ---- */
 
 /* bos_token or eos_token: a string, or an object with a content. *id stays -1 when there is none. */
-static int config_token(struct loading *l, const char *key, int32_t *id)
+static int config_token(struct tokenizer_loading *l, const char *key, int32_t *id)
 {
     const json_t *value = get_member(l->root, key);
     if (!value)
@@ -101,7 +101,7 @@ static int config_token(struct loading *l, const char *key, int32_t *id)
     return VB_OK;
 }
 
-static int config_load(struct loading *l)
+static int config_load(struct tokenizer_loading *l)
 {
     struct tokenizer *t = l->t;
     int rc;
@@ -123,7 +123,7 @@ static int parse(struct tokenizer **out, struct source json, struct source confi
         t->memory.allocator = *a;
     t->bos = t->eos = -1;
     t->slices = json_is_true(json_object_get(json.said, "slices"));
-    struct loading l = {.t = t, .file = json.name, .err = err};
+    struct tokenizer_loading l = {.t = t, .file = json.name, .err = err};
     json_t *first = NULL; /* l.names points into it */
     int rc;
     if (!(l.pcre = pcre2_general_context_create(pcre_alloc_and_tell, pcre_free, &t->memory))) {

@@ -96,7 +96,7 @@ struct tokenizer {
 };
 
 /* What opening needs and the open tokenizer does not. */
-struct loading {
+struct tokenizer_loading {
     struct tokenizer *t;
     const char *file; /* for messages */
     vb_error *err;
@@ -141,23 +141,23 @@ struct shown token_show(const char *s);
 /* `object`'s member or NULL; JSON null counts as missing. */
 json_t *get_member(const json_t *object, const char *key);
 /* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
-int get_flag(struct loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
+int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
 /* ---- model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
-int tables_load(struct loading *l);
+int tables_load(struct tokenizer_loading *l);
 
 #define LAST_BYTE_CHARACTER 0x143
 /* byte_of[c]: the byte that character c stands for in a byte-level vocabulary, -1: none. */
 void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- bpe.c ---- */
-int merges_load(struct loading *l, const json_t *merges);
+int merges_load(struct tokenizer_loading *l, const json_t *merges);
 /* Whether both join the same pairs, in the same order: slots do not tell, since each table has a secret of its own. */
 int merges_same(const struct tokenizer *a, const struct tokenizer *b);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- added.c ---- */
-int added_load(struct loading *l, const json_t *list);
+int added_load(struct tokenizer_loading *l, const json_t *list);
 void added_close(struct tokenizer *t);
 
 /* Cuts text into stretches of plain text (id -1) and added tokens, in order; empty stretches are left out. */
@@ -177,7 +177,7 @@ struct added_scan {
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id);
 
 /* ---- split.c ---- */
-int split_load(struct loading *l, const json_t *pre_tokenizer);
+int split_load(struct tokenizer_loading *l, const json_t *pre_tokenizer);
 void split_close(struct tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
 
@@ -218,8 +218,8 @@ int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, i
 /* ---- pattern.c ---- */
 /* The PCRE2 pattern that matches what `onig` matches in Oniguruma, in memory of the allocator; a construct whose
  * meaning differs and is not translated is VB_UNSUPPORTED, by name. */
-int pattern_translate(struct loading *l, const char *onig, char **pcre);
-int pattern_compile(struct loading *l, const char *pattern, uint32_t options, pcre2_code **code);
+int pattern_translate(struct tokenizer_loading *l, const char *onig, char **pcre);
+int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t options, pcre2_code **code);
 /* Looks for the pattern from `start` on. 1: found, at match's ovector; 0: not there; else an error. */
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 

@@ -115,6 +115,8 @@ TEST(numbers_are_checked)
         REFUSE(USAGE, options[i][0], "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", options[i][0], options[i][1]);
     REFUSE(USAGE, "--json", "generate", V3, "--tokens", "5", "--json=1");
     REFUSE(USAGE, "ngram-min is 5", "generate", V3, "--tokens", "5", "--draft", "ngram", "--ngram-min", "5", "--ngram-max", "3");
+    REFUSE(USAGE, "ngram-max is many", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "ngram-min=2,ngram-max=many");
+    REFUSE(USAGE, "unknown setting n=1", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "n=1");
     REFUSE(USAGE, "p-min is 1.5", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-p-min", "1.5");
     REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
     REFUSE(USAGE, "is for --draft draft-model, eagle and eagle3, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
@@ -466,7 +468,7 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
-#define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-model --draft-precision"
+#define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-settings --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
 #define CHAT " --messages --system --chat-template-kwargs"

@@ -249,7 +249,7 @@ TEST(taps_change_no_bit)
     vb_model *m;
     assert_int_equal(vb_model_open(&m, TINY "v3-mtp3", NULL, NULL), VB_OK);
     for (size_t i = 0; i < COUNT(methods); i++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[i], .draft_tokens = 4};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = methods[i], .drafting.tokens = 4};
         uint64_t silent = fingerprint_of(m, o);
         for (o.tap_scores = 0; o.tap_scores < 2; o.tap_scores++) {
             size_t told[2] = {0, 0}; /* others, scores */

@@ -56,7 +56,7 @@ static int goes_the_examples_way(const vb_model *m, const int32_t *prompt)
     vb_result result;
     vb_session *s;
     vb_generate_options g = {.max_tokens = 5, .ignore_eos = 1};
-    vb_session_options o = {.context = 32, .threads = 1, .draft = "eagle-reroll", .draft_tokens = 2, .padded = 1,
+    vb_session_options o = {.context = 32, .threads = 1, .drafting.method = "eagle-reroll", .drafting.tokens = 2, .padded = 1,
                             .trace = note, .trace_context = &r};
     OK(vb_session_open(&s, m, &o, &err));
     OK(vb_append(s, prompt, 4, &err));
@@ -240,7 +240,7 @@ static struct outcome run(const vb_model *m, const char *method, int K, float te
     vb_session *s;
     size_t count;
     vb_generate_options g = {.max_tokens = 24, .ignore_eos = 1, .fingerprint = 1};
-    vb_session_options so = {.context = 40, .threads = 1, .draft = method, .draft_tokens = K, .padded = padded,
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = method, .drafting.tokens = K, .padded = padded,
                              .sampling = {.temperature = temperature, .seed = 7}, .poison_cut_rows = 1,
                              .trace = traced ? add_drafts : NULL, .trace_context = &o};
     OK(vb_session_open(&s, m, &so, &err));

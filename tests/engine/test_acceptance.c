@@ -237,7 +237,7 @@ static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "eagle-reroll"
 
 static vb_session_options drafting(const char *method, int K, const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = 80, .threads = 1, .draft = method, .draft_tokens = K, .sampling = *sampling,
+    return (vb_session_options){.context = 80, .threads = 1, .drafting.method = method, .drafting.tokens = K, .sampling = *sampling,
                                 .poison_cut_rows = 1};
 }
 
@@ -334,10 +334,10 @@ TEST(rejection_gives_the_same_bits_in_any_setting_of_one_draft_method)
                     r[i].stop_after = 0;
                     g[i] = recording(&r[i], s[i], 40);
                 }
-                OK(vb_generate_batch(s, SEQUENCES, g, results, &err));
+                OK(generate_together(s, SEQUENCES, g, results, &err));
                 for (size_t i = 0; i < SEQUENCES; i++) {
                     r[i].result = results[i];
-                    check_same(o[i].draft, &alone[i], &r[i]);
+                    check_same(o[i].drafting.method, &alone[i], &r[i]);
                     assert_int_equal(results[i].accepted, alone[i].result.accepted);
                     vb_session_close(s[i]);
                 }

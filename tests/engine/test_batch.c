@@ -20,6 +20,7 @@ struct wanted {
     int32_t tokens[MOST];
     size_t total;
     vb_result result;
+    vb_session *session; /* that it brings, with a cache of its own */
 };
 
 struct schedule {
@@ -78,8 +79,8 @@ static void run_alone(const vb_model *m, struct wanted *w)
 {
     int leads = w->sampling.acceptance != NULL;
     vb_session *s = NULL;
-    vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .draft = leads ? w->draft : "none",
-                            .draft_tokens = leads ? w->draft_tokens : 0, .draft_model = small};
+    vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
+                            .drafting.tokens = leads ? w->draft_tokens : 0, .drafting.model = small};
     vb_generate_options g = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1};
     OK(vb_session_open(&s, m, &o, &err));
     OK(vb_append(s, w->prompt, w->count, &err));
@@ -89,12 +90,9 @@ static void run_alone(const vb_model *m, struct wanted *w)
     vb_session_close(s);
 }
 
-static void check_end(void *context, const vb_request_end *e)
+static void check_tokens(const struct entry *p, const vb_request_end *e)
 {
-    struct entry *p = context;
     const struct wanted *w = &p->s->w[p->number];
-    p->s->ended++;
-    assert_int_equal(e->id, p->s->id[p->number]);
     if (e->code)
         fail_msg("%s: request %zu: %s", p->s->what, p->number, e->error->message);
     assert_int_equal(e->prompt, w->count);
@@ -112,23 +110,39 @@ static void check_end(void *context, const vb_request_end *e)
         fail_msg("%s: request %zu (%s, K %d): the tokens are right, their logits are not", p->s->what, p->number, w->draft, w->draft_tokens);
 }
 
+static void check_end(void *context, const vb_request_end *e)
+{
+    struct entry *p = context;
+    p->s->ended++;
+    assert_int_equal(e->id, p->s->id[p->number]);
+    check_tokens(p, e);
+    vb_session_close(p->s->w[p->number].session);
+}
+
 static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 {
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
     vb_batch_options o = {.session = {.context = MOST, .threads = 1, .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                      .draft_model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1},
+                                      .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1},
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
                           .cache_tokens = 200 + (int)random_below(seed, 200)};
     OK(vb_batch_open(&b, m, &o, &err));
     return b;
 }
 
-static void add(vb_batch *b, struct schedule *s, struct entry *p)
+static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry *p)
 {
     const struct wanted *w = &s->w[p->number];
-    vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling, .draft = w->draft, .draft_tokens = w->draft_tokens,
+    vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling,
+                    .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
                     .options = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1}, .done = check_end, .context = p};
+    if (p->number % 4 == 3) {
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .drafting.method = w->draft,
+                                .drafting.tokens = w->draft_tokens, .drafting.model = small, .poison_cut_rows = 1};
+        s->w[p->number].session = open_session(m, &o, w->prompt, w->count);
+        q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
+    }
     OK(vb_batch_add(b, &q, &s->id[p->number], &err));
 }
 
@@ -151,7 +165,7 @@ static void run_schedule(const vb_model *m, uint64_t *seed, const char *what, vb
     for (size_t step = 0; left || added < REQUESTS; step++) {
         for (size_t i = 0; i < REQUESTS; i++)
             if (w[i].step == step)
-                add(b, &s, &places[i]), added++;
+                add(m, b, &s, &places[i]), added++;
             else if (w[i].cancelled && w[i].step + 7 == step)
                 vb_batch_cancel(b, s.id[i]); /* unless it is done */
         OK(vb_batch_step(b, &left, &err));
@@ -222,7 +236,7 @@ static vb_batch *open_batch(const vb_model *m, const vb_batch_options *o)
 TEST(what_prompts_begin_with_is_there_once)
 {
     vb_model *m = open_tiny("v3");
-    vb_batch_options o = {.session = {.context = 200, .threads = 1, .draft = "mtp-eagle", .draft_tokens = 2}, .max_sequences = 8};
+    vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 2}, .max_sequences = 8};
     int32_t prompt[101];
     for (int apart = 0; apart < 2; apart++) {
         struct ended all = {0};
@@ -293,7 +307,7 @@ TEST(an_error_ends_its_request_and_no_other)
     masked.sampling = &none;
     vb_sampling rejection = {.temperature = 1.0f, .acceptance = "rejection"};
     reroll.sampling = &rejection;
-    reroll.draft = "eagle-reroll";
+    reroll.drafting = &(vb_drafting){.method = "eagle-reroll"};
     empty.options.max_tokens = 0;
     const vb_request *const requests[] = {&q, &bad, &masked, &reroll, &empty, &q};
     for (size_t i = 0; i < COUNT(requests); i++)

@@ -60,16 +60,16 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
         fail_msg("%s, %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->precision, g->n, (double)g->temperature, o.draft ? o.draft : "none",
-                 o.draft_tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
+                 ", golden %016" PRIx64, g->model, g->precision, g->n, (double)g->temperature, o.drafting.method ? o.drafting.method : "none",
+                 o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
 /* Of every line with every instruction set two of these, another two with the next: all of them many times over the file. */
 static const vb_session_options settings[] = {
     {.threads = 1},
-    {.exact_threads = 1, .threads = 2, .draft = "mtp-vanilla", .draft_tokens = 3},
+    {.exact_threads = 1, .threads = 2, .drafting.method = "mtp-vanilla", .drafting.tokens = 3},
     {.exact_threads = 1, .threads = 2, .prefill_chunk = 1},
-    {.threads = 1, .draft = "mtp-eagle", .draft_tokens = 5, .prefill_chunk = 7},
+    {.threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 5, .prefill_chunk = 7},
     {.exact_threads = 1, .threads = 3, .prefill_chunk = 7},
 };
 
@@ -85,7 +85,7 @@ static void check_settings(const struct golden *g, size_t line)
             vb_session_options o = settings[(2 * (line + k) + i) % count];
             o.isa = kernel_tables[k]->name;
             if (!vb_mtp_modules(model))
-                o.draft = NULL, o.draft_tokens = 0;
+                o.drafting.method = NULL, o.drafting.tokens = 0;
             check(model, g, o);
         }
     vb_model_close(model);

@@ -70,10 +70,10 @@ TEST(conventions_of_drafting_change_no_bit_of_the_output)
         for (size_t i = 0; setting(i, list, &which) && which < FIRST_TARGET_CONVENTION; i++) {
             vb_model *other = open_under("golden/tiny/v3-mtp3", list);
             for (size_t k = 0; k < COUNT(methods); k++) {
-                vb_session_options o = {.context = 90, .threads = 1, .draft = methods[k], .draft_tokens = (int32_t)(1 + (i + k) % 5),
+                vb_session_options o = {.context = 90, .threads = 1, .drafting.method = methods[k], .drafting.tokens = (int32_t)(1 + (i + k) % 5),
                                         .padded = (i + k + t) % 2, .prefill_chunk = (i + k) % 3 ? 0 : 7, .sampling = sampling,
                                         .poison_cut_rows = 1};
-                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods[k], (int)o.draft_tokens, o.padded ? ", padded" : "");
+                snprintf(what, sizeof what, "%s, %s, K %d%s", list, methods[k], (int)o.drafting.tokens, o.padded ? ", padded" : "");
                 run(other, &o, prompt, COUNT(prompt), 60, &drafted);
                 check_same(what, &plain, &drafted);
                 changed += drafted.result.accepted > 0;
@@ -218,7 +218,7 @@ TEST(drafts_under_every_convention_are_those_of_the_reference)
             int eagle = seed % 2;
             struct reference_options o = {.conventions = c};
             random_tokens(m, seed, prompt, n);
-            vb_session_options so = {.context = 60, .threads = 1, .draft = eagle ? "mtp-eagle" : "mtp-vanilla", .draft_tokens = K};
+            vb_session_options so = {.context = 60, .threads = 1, .drafting.method = eagle ? "mtp-eagle" : "mtp-vanilla", .drafting.tokens = K};
             vb_session *s = open_session(m, &so, prompt, n);
             OK(vb_draft(s, &next, drafts, &count, &err));
             assert_int_equal(count, K);
@@ -227,7 +227,7 @@ TEST(drafts_under_every_convention_are_those_of_the_reference)
             OK(reference_draft(ref, NULL, prompt, (int)n, next, method, K, usual, NULL, &err));
             for (int k = 0; k < K; k++)
                 if (drafts[k] != wanted[k])
-                    fail_msg("%s, seed %d, %s: draft %d is %d, the reference's is %d", list, (int)seed, so.draft, k + 1, (int)drafts[k],
+                    fail_msg("%s, seed %d, %s: draft %d is %d, the reference's is %d", list, (int)seed, so.drafting.method, k + 1, (int)drafts[k],
                              (int)wanted[k]);
             differ[which] += memcmp(wanted, usual, K * sizeof *wanted) != 0;
             rounds++;
@@ -340,7 +340,7 @@ TEST(yarn_by_length_looks_at_the_context)
                         open_session(other, &(vb_session_options){.context = original}, prompt, COUNT(prompt))};
     vb_generate_options g[2] = {{.max_tokens = 1}, {.max_tokens = 1}};
     vb_result r[2];
-    REFUSED(vb_generate_batch(s, 2, g, r, &err), VB_BAD_ARGUMENT, "yarn=max-len");
+    REFUSED(generate_together(s, 2, g, r, &err), VB_BAD_ARGUMENT, "yarn=max-len");
     vb_session_close(s[0]);
     vb_session_close(s[1]);
     vb_model_close(m);

@@ -1,4 +1,4 @@
-/* tests/engine/test_draft_length.c -- draft_auto: on invented costs and acceptances it settles on the length that is fastest, follows
+/* tests/engine/test_draft_length.c -- automatic lengths: on invented costs and acceptances it settles on the length that is fastest, follows
  * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
@@ -135,8 +135,8 @@ TEST(lengths_chosen_as_the_run_goes_change_no_bit)
         run_plain(m, &sampling, prompt, COUNT(prompt), 220, &plain);
         for (size_t i = 0; i < COUNT(methods); i++)
             for (int most = 0; most <= VB_MAX_DRAFT; most += 3) {
-                vb_session_options o = {.context = 240, .threads = 1, .draft = methods[i], .draft_tokens = most, .draft_auto = 1,
-                                        .draft_model = m, .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
+                vb_session_options o = {.context = 240, .threads = 1, .drafting.method = methods[i], .drafting.tokens = most, .drafting.automatic = 1,
+                                        .drafting.model = m, .sampling = sampling, .padded = most == 6, .poison_cut_rows = 1};
                 vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
                 assert_int_equal(s->max_draft, most ? most : i ? VB_MAX_DRAFT : 3);
                 generate(s, 100, &r);

@@ -38,7 +38,11 @@ static struct drafter *open_ngram(const vb_model *m, int32_t min, int32_t max)
 {
     static vb_session_options asked; /* the drafter reads it when it is opened */
     struct drafter *d = NULL;
-    asked = (vb_session_options){.ngram_min = min, .ngram_max = max};
+    static char settings[64];
+    snprintf(settings, sizeof settings, min ? "ngram-min=%d" : "", min);
+    if (max)
+        snprintf(settings + strlen(settings), sizeof settings - strlen(settings), "%sngram-max=%d", min ? "," : "", max);
+    asked = (vb_session_options){.drafting.settings = settings};
     struct drafter_options o = {.asked = &asked, .context = 512, .most_observed = 512, .max_draft = VB_MAX_DRAFT};
     OK(draft_ngram.open(&d, m, &o, &err));
     return d;
@@ -86,10 +90,10 @@ TEST(ngram_proposes_what_followed_the_longest_and_then_the_latest_match)
     vb_model_close(m);
 }
 
-static void expect_drafts(const vb_model *m, const vb_session_options *o, const int32_t *tokens, size_t count,
+static void expect_drafts(const vb_model *m, int32_t min, int32_t max, const int32_t *tokens, size_t count,
                           const int32_t *wanted, size_t n)
 {
-    struct drafter *d = open_ngram(m, o->ngram_min, o->ngram_max);
+    struct drafter *d = open_ngram(m, min, max);
     int32_t draft[VB_MAX_DRAFT];
     size_t failed = 0;
     draft_ngram.observe(d, NULL, 0, tokens, NULL, count);
@@ -104,17 +108,46 @@ TEST(ngram_by_hand)
     static const int32_t text[] = {1, 2, 3, 9, 9, 1, 2, 3, 8, 2, 3, 7, 1, 2, 3}, of_three[] = {8, 2, 3, 7, 1},
                          of_two[] = {7, 1, 2, 3, 7}, again[] = {4, 5, 4, 5}, go_on[] = {4, 5, 4, 5, 4};
     vb_model *m = open_tiny("moonlight");
-    expect_drafts(m, &(vb_session_options){0}, text, COUNT(text), of_three, 5);               /* 2 to 4: the latest 1 2 3 */
-    expect_drafts(m, &(vb_session_options){.ngram_max = 2}, text, COUNT(text), of_two, 5);    /* the latest 2 3, and on behind it */
-    expect_drafts(m, &(vb_session_options){.ngram_min = 4}, text, COUNT(text), NULL, 0);      /* no 7 1 2 3 before */
-    expect_drafts(m, &(vb_session_options){0}, again, COUNT(again), go_on, 5);                /* what overlaps goes on */
-    expect_drafts(m, &(vb_session_options){0}, text, 1, NULL, 0);
+    expect_drafts(m, 0, 0, text, COUNT(text), of_three, 5);               /* 2 to 4: the latest 1 2 3 */
+    expect_drafts(m, 0, 2, text, COUNT(text), of_two, 5);    /* the latest 2 3, and on behind it */
+    expect_drafts(m, 4, 0, text, COUNT(text), NULL, 0);      /* no 7 1 2 3 before */
+    expect_drafts(m, 0, 0, again, COUNT(again), go_on, 5);                /* what overlaps goes on */
+    expect_drafts(m, 0, 0, text, 1, NULL, 0);
     vb_session *s;
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "ngram", .ngram_min = 5, .ngram_max = 3}, &err),
-            VB_BAD_ARGUMENT, "ngram-min is 5 and ngram-max 3");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "ngram", .ngram_max = 65}, &err), VB_BAD_ARGUMENT, "64");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "ngram", .ngram_min = -1}, &err), VB_BAD_ARGUMENT,
-            "ngram-min is -1");
+    static const struct { const char *settings, *says; } wrong[] = {
+        {"ngram-min=5,ngram-max=3", "ngram-min is 5, more than ngram-max, which is 3"}, {"ngram-max=65", "ngram-max is 65, wanted a number from 1 to 64"},
+        {"ngram-min=-1", "ngram-min is -1, wanted"}, {"ngram-min=", "ngram-min is , wanted"}, {"ngram-min=2x", "ngram-min is 2x, wanted"},
+        {"ngram-min=18446744073709551617", "ngram-min is 18446744073709551617, wanted"},
+        {"ngram-mi=1", "unknown setting ngram-mi=1 of draft methods; known are ngram-min=2,ngram-max=4"}, {"ngram-min", "unknown setting ngram-min of"},
+        {"ngram-max=3,x=1", "unknown setting x=1"}, {",", "unknown setting "}, {"=1", "unknown setting =1"}};
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting = {.method = "ngram", .settings = wrong[i].settings}}, &err),
+                VB_BAD_ARGUMENT, wrong[i].says);
+    OK(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting = {.method = "ngram", .settings = "ngram-min=3,ngram-min=1,"}}, &err));
+    vb_session_close(s);
+    vb_model_close(m);
+}
+
+/* Each method says in one line what it is; its settings are accepted as they are listed. */
+TEST(methods_are_listed)
+{
+    vb_draft_method method;
+    vb_model *m = open_tiny("v3-mtp3");
+    size_t n = 0;
+    for (; vb_draft_methods(n, &method); n++) {
+        vb_session *s;
+        vb_session_options o = {.context = 20, .threads = 1, .drafting = {.method = method.name, .tokens = 2, .settings = method.settings,
+                                                                         .tree.topk = method.trees ? 2 : 0}};
+        const char *needed = method.needs_model ? "wants a draft model" : method.needs_head ? "wants the directory" : "wants a function";
+        assert_true(strlen(method.about) > 10 && strlen(method.about) < 90 && !strchr(method.about, '\n'));
+        if (method.needs_model || method.needs_head || method.needs_callback) {
+            REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, needed);
+            continue;
+        }
+        OK(vb_session_open(&s, m, &o, &err));
+        vb_session_close(s);
+    }
+    assert_int_equal(n, 9);
     vb_model_close(m);
 }
 
@@ -165,8 +198,8 @@ TEST(whatever_a_callback_says_the_output_is_the_same)
         for (int K = 1; K <= VB_MAX_DRAFT; K += 7)
             for (int manner = 0; manner < MANNERS; manner++) {
                 struct speaker k = {.right = timeline, .V = vb_vocab_size(m), .manner = manner};
-                vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = "callback", .draft_tokens = K,
-                                        .draft_callback = speak, .draft_context = &k, .poison_cut_rows = 1};
+                vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = "callback", .drafting.tokens = K,
+                                        .drafting.callback = speak, .drafting.context = &k, .poison_cut_rows = 1};
                 vb_session *s = open_session(m, &o, NULL, 0);
                 k.session = s;
                 OK(vb_append(s, timeline, PROMPT, &err));
@@ -190,12 +223,12 @@ TEST(a_callback_is_asked_by_draft_too_and_must_be_there)
     vb_model *m = open_tiny("moonlight");
     int32_t right[40], next, drafts[VB_MAX_DRAFT], n;
     vb_session *s;
-    vb_session_options o = {.context = 40, .threads = 1, .draft = "callback"};
+    vb_session_options o = {.context = 40, .threads = 1, .drafting.method = "callback"};
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "callback wants a function");
     random_tokens(m, 4, right, COUNT(right));
     struct speaker k = {.right = right, .V = vb_vocab_size(m)};
-    o.draft_callback = speak;
-    o.draft_context = &k;
+    o.drafting.callback = speak;
+    o.drafting.context = &k;
     s = open_session(m, &o, NULL, 0);
     k.session = s;
     OK(vb_append(s, right, 10, &err));
@@ -218,8 +251,8 @@ TEST(a_draft_model_proposes_what_it_would_decode)
         vb_model *m = open_tiny(pairs[i][0]), *small = open_tiny(pairs[i][1]);
         int32_t V = vb_vocab_size(m), of_both = V < vb_vocab_size(small) ? V : vb_vocab_size(small);
         for (uint64_t seed = 0; seed < 12; seed++) {
-            vb_session_options o = {.context = 100, .threads = 1, .draft = "draft-model", .draft_model = small, .poison_cut_rows = 1,
-                                    .draft_tokens = 1 + (int)seed, .prefill_chunk = (int[]){0, 1, 7, 40}[seed % 4]};
+            vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model", .drafting.model = small, .poison_cut_rows = 1,
+                                    .drafting.tokens = 1 + (int)seed, .prefill_chunk = (int[]){0, 1, 7, 40}[seed % 4]};
             size_t count = seed ? 1 + random_below(&(uint64_t){seed}, PROMPT) : PROMPT, all;
             random_tokens(of_both == V ? m : small, seed, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count);
@@ -230,7 +263,7 @@ TEST(a_draft_model_proposes_what_it_would_decode)
             if (seed % 3)
                 OK(vb_append(s, prompt, 3 < count ? 3 : count, &err));
             OK(vb_draft(s, &next, drafts, &n, &err));
-            assert_int_equal(n, o.draft_tokens);
+            assert_int_equal(n, o.drafting.tokens);
             const int32_t *timeline = vb_tokens(s, &all);
             int32_t read[100];
             for (size_t k = 0; k < all; k++) /* tokens that only the large model has */
@@ -262,7 +295,7 @@ TEST(beyond_a_draft_models_positions_nothing_is_drafted)
     for (size_t i = 0; i < PROMPT; i++)
         prompt[i] %= vb_vocab_size(small);
     run_plain(m, NULL, prompt, PROMPT, 300, &plain);
-    vb_session_options o = {.context = 330, .threads = 1, .draft = "draft-model", .draft_model = small, .draft_tokens = 5, .poison_cut_rows = 1};
+    vb_session_options o = {.context = 330, .threads = 1, .drafting.method = "draft-model", .drafting.model = small, .drafting.tokens = 5, .poison_cut_rows = 1};
     vb_session *s = open_session(m, &o, prompt, PROMPT);
     generate(s, 300, &r);
     check_same("a small model of 256 positions", &plain, &r);
@@ -279,7 +312,7 @@ TEST(beyond_a_draft_models_positions_nothing_is_drafted)
     s = open_session(m, &o, NULL, 0);
     assert_true(vb_draft_memory(s) < bytes + bytes / 2);
     vb_session_close(s);
-    o.draft_model = NULL;
+    o.drafting.model = NULL;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "draft-model wants a draft model");
     vb_model_close(m);
     vb_model_close(small);
@@ -357,8 +390,8 @@ TEST(a_draft_ends_before_the_first_token_below_p_min)
         size_t drafted = SIZE_MAX;
         for (int tenths = 0; tenths <= 10; tenths += 2) {
             struct watcher w = {.p_min = (double)((float)tenths / 10)};
-            vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = methods[i], .draft_tokens = 5, .poison_cut_rows = 1,
-                                    .draft_p_min = (float)tenths / 10, .tap = watch_logits, .tap_context = &w,
+            vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = methods[i], .drafting.tokens = 5, .poison_cut_rows = 1,
+                                    .drafting.p_min = (float)tenths / 10, .tap = watch_logits, .tap_context = &w,
                                     .trace = watch_choice, .trace_context = &w};
             run(m, &o, prompt, PROMPT, TOKENS, &r);
             check_same(methods[i], &plain, &r);
@@ -368,8 +401,8 @@ TEST(a_draft_ends_before_the_first_token_below_p_min)
         }
     }
     vb_session *s;
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft_p_min = 1.5f}, &err), VB_BAD_ARGUMENT, "p-min is 1.5");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft_p_min = NAN}, &err), VB_BAD_ARGUMENT, "p-min");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = 1.5f}, &err), VB_BAD_ARGUMENT, "p-min is 1.5");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.p_min = NAN}, &err), VB_BAD_ARGUMENT, "p-min");
     vb_model_close(m);
 }
 
@@ -387,7 +420,7 @@ TEST(a_draft_model_ends_its_draft_where_it_is_not_sure)
     for (uint64_t seed = 0; seed < 20; seed++) {
         int32_t text[200] = {0}, next, drafts[VB_MAX_DRAFT], longer[VB_MAX_DRAFT], n, all;
         double p[200];
-        vb_session_options o = {.context = 100, .threads = 1, .draft = "draft-model", .draft_model = m, .draft_tokens = 9};
+        vb_session_options o = {.context = 100, .threads = 1, .drafting.method = "draft-model", .drafting.model = m, .drafting.tokens = 9};
         random_tokens(m, seed, text, 12);
         vb_session *s = open_session(m, &o, text, 12);
         OK(vb_draft(s, &next, longer, &all, &err));
@@ -397,14 +430,14 @@ TEST(a_draft_model_ends_its_draft_where_it_is_not_sure)
         vb_session *whole = open_session(m, &(vb_session_options){.context = 100, .threads = 1}, text, 22);
         OK(vb_evaluate(whole, 0, keep_probabilities, p, &err)); /* row 12 + i chooses draft i */
         vb_session_close(s);
-        o.draft_p_min = (float)(p[12 + seed % 9] + (seed % 2 ? 1e-4 : -1e-4));
+        o.drafting.p_min = (float)(p[12 + seed % 9] + (seed % 2 ? 1e-4 : -1e-4));
         int wanted = 0;
-        while (wanted < 9 && p[12 + wanted] >= (double)o.draft_p_min)
+        while (wanted < 9 && p[12 + wanted] >= (double)o.drafting.p_min)
             wanted++;
         s = open_session(m, &o, text, 12);
         OK(vb_draft(s, &next, drafts, &n, &err));
         if (n != wanted || memcmp(drafts, longer, (size_t)n * sizeof *drafts))
-            fail_msg("seed %d, p-min %f: %d drafts, wanted the first %d", (int)seed, (double)o.draft_p_min, (int)n, wanted);
+            fail_msg("seed %d, p-min %f: %d drafts, wanted the first %d", (int)seed, (double)o.drafting.p_min, (int)n, wanted);
         vb_session_close(s);
         vb_session_close(whole);
     }
@@ -432,9 +465,9 @@ TEST(every_method_gives_the_bits_of_plain_decoding_and_some_drafts_stand)
                 vb_sampling sampling = {.temperature = (float)temperature, .seed = 3};
                 run_plain(m, &sampling, prompt, PROMPT, TOKENS, &plain);
                 for (int K = 1; K <= VB_MAX_DRAFT; K++) {
-                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = methods[method], .draft_tokens = K,
+                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = methods[method], .drafting.tokens = K,
                                             .prefill_chunk = K % 3 * 7, .sampling = sampling, .padded = K % 4 == 0,
-                                            .ngram_min = 1 + K % 2, .draft_model = K % 2 ? rounded : other, .poison_cut_rows = 1};
+                                            .drafting.settings = K % 2 ? "ngram-min=2" : "ngram-min=1", .drafting.model = K % 2 ? rounded : other, .poison_cut_rows = 1};
                     run(m, &o, prompt, PROMPT, TOKENS, &r);
                     snprintf(what, sizeof what, "%s, %s, K %d, temperature %d", names[i], methods[method], K, temperature);
                     check_same(what, &plain, &r);
@@ -457,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ngram_proposes_what_followed_the_longest_and_then_the_latest_match),
         cmocka_unit_test(ngram_by_hand),
+        cmocka_unit_test(methods_are_listed),
         cmocka_unit_test(whatever_a_callback_says_the_output_is_the_same),
         cmocka_unit_test(a_callback_is_asked_by_draft_too_and_must_be_there),
         cmocka_unit_test(a_draft_model_proposes_what_it_would_decode),

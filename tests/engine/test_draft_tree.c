@@ -214,7 +214,7 @@ TEST(children_are_found_in_order)
 TEST(the_best_of_a_row_are_sorted_and_weigh_what_they_should)
 {
     int known;
-    vb_session_options asked = {.draft_topk = 2};
+    vb_session_options asked = {.drafting.tree.topk = 2};
     struct drafter_options o = {.asked = &asked, .kernels = kernels_select("best", &known)};
     for (uint64_t seed = 0; seed < 300; seed++) {
         uint64_t r = seed;
@@ -236,11 +236,11 @@ TEST(the_best_of_a_row_are_sorted_and_weigh_what_they_should)
             assert_int_equal(before, i);
             assert_true(fabs(p[i] * sum / exp((double)z[tokens[i]] - (double)z[tokens[0]]) - 1) < 1e-5);
         }
-        asked.draft_p_min = (float)p[n / 2];
+        asked.drafting.p_min = (float)p[n / 2];
         int kept = drafter_best(&o, z, V, want, tokens, p, &failed);
         for (int i = 0; i < n; i++)
-            assert_int_equal(i < kept, p[i] >= (double)asked.draft_p_min);
-        asked.draft_p_min = 0;
+            assert_int_equal(i < kept, p[i] >= (double)asked.drafting.p_min);
+        asked.drafting.p_min = 0;
         z[V / 2] = NAN;
         assert_int_equal(drafter_best(&o, z, V, want, tokens, p, &failed), 0);
         assert_int_equal(failed, 1);

@@ -84,7 +84,7 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
         if (p->count < 2)
             continue; /* `draft` needs a prompt and the token after it */
         int n = fresh_drafts(m, o, p->tokens, p->count, drafts);
-        if ((p->n != p->max && (p->n || strcmp(o->draft, "ngram"))) || n < p->n)
+        if ((p->n != p->max && (p->n || strcmp(o->drafting.method, "ngram"))) || n < p->n)
             fail_msg("%s, round %zu after %zu tokens: %d drafts of %d, fresh: %d", what, i, p->count, p->n, p->max, n);
         for (int k = 0; k < p->n; k++)
             if (drafts[k] != p->draft[k])
@@ -110,15 +110,15 @@ TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
         for (int K = 1; K <= VB_MAX_DRAFT; K++)
             for (size_t method = 0; method < COUNT(methods); method++)
                 for (int c = 0; c < 3; c++) {
-                    vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1, .draft_tokens = K,
-                                            .draft = methods[method], .ngram_min = 1, .draft_model = small,
+                    vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1, .drafting.tokens = K,
+                                            .drafting.method = methods[method], .drafting.settings = "ngram-min=1", .drafting.model = small,
                                             .poison_cut_rows = 1};
                     if (!all && c != (K + (int)(method + i)) % 3)
                         continue;
                     vb_session *s = open_spied(m, &o);
                     OK(vb_append(s, prompt, COUNT(prompt), &err));
                     generate(s, 26, &r);
-                    snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.draft, K, o.prefill_chunk);
+                    snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, K, o.prefill_chunk);
                     check_proposals(m, what, &o);
                     rounds += spy.rounds;
                     vb_session_close(s);
@@ -136,8 +136,8 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
     vb_model *m = open_tiny("v3-mtp3");
     random_tokens(m, 6, prompt, COUNT(prompt));
     for (size_t method = 0; method < COUNT(methods); method++) {
-        vb_session_options o = {.context = 30, .threads = 1, .draft_tokens = 7, .draft = methods[method], .ngram_min = 1,
-                                .draft_model = small,
+        vb_session_options o = {.context = 30, .threads = 1, .drafting.tokens = 7, .drafting.method = methods[method], .drafting.settings = "ngram-min=1",
+                                .drafting.model = small,
                                 .poison_cut_rows = 1};
         vb_session *s = open_spied(m, &o);
         OK(vb_append(s, prompt, COUNT(prompt), &err));
@@ -145,7 +145,7 @@ TEST(the_context_ends_a_round_early_and_its_drafts_are_still_those_of_draft)
         assert_int_equal(r.n, 10);
         assert_int_equal(s->count, 30);
         assert_true(spy.rounds > 0 && spy.seen[spy.rounds - 1].max < 7);
-        check_proposals(m, o.draft, &o);
+        check_proposals(m, o.drafting.method, &o);
         vb_session_close(s);
     }
     vb_model_close(m);
@@ -230,8 +230,8 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
         vb_model *m = open_tiny(names[i]);
         for (size_t trial = 0; trial < (all ? 60 : 12); trial++) {
             vb_session_options o = {.context = 120, .prefill_chunk = (int[]){0, 1, 7, 16}[trial % 4], .threads = 1,
-                                    .draft = methods[trial % COUNT(methods)], .ngram_min = 1, .draft_model = small,
-                                    .draft_tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
+                                    .drafting.method = methods[trial % COUNT(methods)], .drafting.settings = "ngram-min=1", .drafting.model = small,
+                                    .drafting.tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
             vb_session_options none = {.context = 120, .threads = 1, .poison_cut_rows = 1};
             int32_t prompt[12];
             h = (struct history){.random = 100 * i + trial};
@@ -240,10 +240,10 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
             random_tokens(m, trial, prompt, COUNT(prompt));
             OK(vb_append(h.drafting, prompt, COUNT(prompt), &err));
             OK(vb_append(h.plain, prompt, COUNT(prompt), &err));
-            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.draft, o.draft_tokens, o.prefill_chunk);
+            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d", names[i], o.drafting.method, o.drafting.tokens, o.prefill_chunk);
             for (int step = 0; step < 30; step++)
                 one_step(&h, what);
-            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d:%s", names[i], o.draft, o.draft_tokens, o.prefill_chunk,
+            snprintf(what, sizeof what, "%s, %s, K %d, chunk %d:%s", names[i], o.drafting.method, o.drafting.tokens, o.prefill_chunk,
                      h.told);
             check_proposals(m, what, &o);
             rounds += spy.rounds;

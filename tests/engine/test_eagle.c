@@ -3,6 +3,7 @@
  * repository's root. */
 #include "tests/support/engine_support.h"
 
+#include "engine/draft/eagle_net.h"
 #include "engine/draft/mtp.h"
 #include "tests/support/golden.h"
 
@@ -65,7 +66,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             truth_open(&t, versions[v]);
             OK(eagle_head_open(&head, heads[v], versions[v], m, &err));
             OK(eagle_open(&e, head, &o, &err));
-            OK(kvcache_open(&cache, 1, ROWS + STEPS, eagle_cache_width(&e), NULL, &err));
+            OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache_width, NULL, &err));
             if (three)
                 eagle_features(&e, &w, h, t.aligned, ROWS);
             else
@@ -107,7 +108,7 @@ TEST(features_come_from_before_three_layers_in_the_targets_order)
     } cases[] = {{61, 1, {2, 30, 58}}, {47, 1, {2, 23, 44}}, {3, 1, {0, 1, 2}}, {7, 1, {2, 3, 4}}, {5, 0, {0}}, {6, 0, {0}}, {4, 0, {0}}, {1, 0, {0}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         int layer[3];
-        assert_int_equal(eagle_layers(cases[i].L, layer), cases[i].known);
+        assert_int_equal(target_three_layers(cases[i].L, layer), cases[i].known);
         if (cases[i].known)
             assert_memory_equal(layer, cases[i].layer, sizeof layer);
     }
@@ -147,8 +148,8 @@ TEST(a_drafter_observes_the_rows_that_it_takes)
     random_tokens(m, 9, prompt, COUNT(prompt));
     for (size_t v = 0; v < 2; v++)
         for (int chunk = 0; chunk <= 7; chunk += 7) {
-            vb_session_options o = {.context = 90, .threads = 1, .prefill_chunk = chunk, .draft = methods[v], .draft_head = heads[v],
-                                    .draft_tokens = 5, .tap = see_layer_inputs};
+            vb_session_options o = {.context = 90, .threads = 1, .prefill_chunk = chunk, .drafting.method = methods[v], .drafting.head = heads[v],
+                                    .drafting.tokens = 5, .tap = see_layer_inputs};
             vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
             struct drafter_type type = *s->type;
             seeing = (struct seeing){s->type, v ? 192 : 64, 0};
@@ -169,7 +170,7 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
     static struct truth t;
     vb_model *m = open_tiny("v3");
     for (size_t v = 0; v < 2; v++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[v], .draft_head = heads[v], .draft_tokens = STEPS};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = STEPS};
         vb_session *s = open_session(m, &o, NULL, 0);
         int32_t drafts[STEPS];
         size_t failed = 0, width = v ? 192 : 64;
@@ -207,8 +208,8 @@ TEST(trees_of_a_head_are_the_official_codes)
     static struct truth t;
     vb_model *m = open_tiny("v3");
     for (size_t v = 0; v < 2; v++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = methods[v], .draft_head = heads[v], .draft_tokens = 4, .draft_topk = 4,
-                                .draft_nodes = TREE_NODES, .poison_cut_rows = 1};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = 4, .drafting.tree.topk = 4,
+                                .drafting.tree.nodes = TREE_NODES, .poison_cut_rows = 1};
         vb_session *s = open_session(m, &o, NULL, 0);
         struct draft_tree tree;
         size_t failed = 0, n, found = 0;
@@ -245,8 +246,8 @@ TEST(every_head_gives_the_bits_of_plain_decoding)
         run_plain(m, &sampling, prompt, COUNT(prompt), 120, &plain);
         for (size_t v = 0; v < 2; v++)
             for (int K = 1; K <= VB_MAX_DRAFT; K++) {
-                vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .draft = methods[v], .draft_head = heads[v], .draft_tokens = K,
-                                        .prefill_chunk = K % 3 * 7, .padded = K % 4 == 0, .draft_auto = K % 5 == 0, .sampling = sampling,
+                vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .drafting.method = methods[v], .drafting.head = heads[v], .drafting.tokens = K,
+                                        .prefill_chunk = K % 3 * 7, .padded = K % 4 == 0, .drafting.automatic = K % 5 == 0, .sampling = sampling,
                                         .poison_cut_rows = 1};
                 run(m, &o, prompt, COUNT(prompt), 120, &r);
                 snprintf(what, sizeof what, "%s, K %d, temperature %d", methods[v], K, temperature);
@@ -267,8 +268,8 @@ TEST(no_history_shows_in_the_drafts_of_a_head)
     static struct record r;
     vb_model *m = open_tiny("v3");
     for (uint64_t seed = 0; seed < 60; seed++) {
-        vb_session_options o = {.context = 200, .threads = 1, .draft = methods[seed % 2], .draft_head = heads[seed % 2],
-                                .draft_tokens = 1 + (int)(seed % 7), .prefill_chunk = (int[]){0, 1, 7}[seed % 3], .poison_cut_rows = 1};
+        vb_session_options o = {.context = 200, .threads = 1, .drafting.method = methods[seed % 2], .drafting.head = heads[seed % 2],
+                                .drafting.tokens = 1 + (int)(seed % 7), .prefill_chunk = (int[]){0, 1, 7}[seed % 3], .poison_cut_rows = 1};
         int32_t tokens[40], next[2], drafts[2][VB_MAX_DRAFT], n[2];
         uint64_t random = seed;
         size_t count;
@@ -313,17 +314,18 @@ TEST(heads_share_passes_and_evaluations_with_the_rest)
     const char *draft[] = {"eagle3", "eagle", "mtp-eagle", "eagle3"};
     random_tokens(m, 6, prompt, COUNT(prompt));
     for (size_t i = 0; i < 4; i++) {
-        vb_session_options o = {.context = 120, .threads = 1, .draft = draft[i], .draft_head = heads[i % 3 == 0], .draft_tokens = 2 + (int)i,
+        vb_session_options o = {.context = 120, .threads = 1, .drafting.method = draft[i], .drafting.head = heads[i % 3 == 0], .drafting.tokens = 2 + (int)i,
                                 .poison_cut_rows = 1};
         run_plain(m, NULL, prompt, 10 + 10 * i, 50, &plain[i]);
         s[i] = open_session(m, &o, prompt, 10 + 10 * i);
         g[i] = recording(&r[i], s[i], 50);
     }
     OK(vb_evaluate(s[3], 0, see_nothing, NULL, &err));
-    REFUSED(vb_generate_batch((vb_session *[]){s[2], s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "drafts by eagle3, which the first must do too");
-    OK(vb_generate_batch(s, 4, g, results, &err));
+    vb_session *turned[4] = {s[2], s[0], s[1], s[3]}; /* the first, whose options the batch has, takes no features of EAGLE-3 */
+    vb_generate_options of_turned[4] = {g[2], g[0], g[1], g[3]};
+    OK(generate_together(turned, 4, of_turned, results, &err));
     for (size_t i = 0; i < 4; i++) {
-        r[i].result = results[i];
+        r[i].result = results[(size_t[]){1, 2, 0, 3}[i]];
         check_same(draft[i], &plain[i], &r[i]);
         vb_session_close(s[i]);
     }
@@ -440,10 +442,10 @@ TEST(targets_that_do_not_fit_are_refused)
     vb_session *s;
     vb_model *m = open_tiny("moonlight");
     REFUSED(eagle_head_open(&head, heads[0], 1, m, &err), VB_BAD_ARGUMENT, "rows of 64 numbers; those of golden/tiny/moonlight have 80");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = "eagle3", .draft_head = "nowhere"}, &err), VB_IO, "nowhere");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle3", .drafting.head = "nowhere"}, &err), VB_IO, "nowhere");
     for (size_t v = 0; v < 2; v++)
-        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .draft = methods[v], .draft_head = heads[1 - v]}, &err), VB_BAD_ARGUMENT,
+        REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = methods[v], .drafting.head = heads[1 - v]}, &err), VB_BAD_ARGUMENT,
                 v ? "an EAGLE-1 head, draft method eagle3 wants the other kind" : "an EAGLE-3 head, draft method eagle wants the other kind");
     vb_model_close(m);
     if (have_tale()) {

@@ -67,7 +67,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     float bias = 0.5f;
     vb_model_options mo = {.allocator = *a, .precision = o->precision, .numa = "bind",
                            .conventions = "main-hidden=pre-norm,first-row=phantom,gate=bf16"};
-    vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens, .tap = see_tap,
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .tap = see_tap,
                              .trace = see_trace, .padded = 1,
                              .sampling = {.bias_tokens = &token, .bias_values = &bias, .bias_count = 1}};
     int code = vb_model_open(&m, o->dir, &mo, err);
@@ -75,7 +75,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
         assert_null(m);
         return code;
     }
-    so.draft_model = m;
+    so.drafting.model = m;
     code = vb_session_open(&s, m, &so, err);
     if (code)
         assert_null(s);
@@ -111,8 +111,8 @@ static int draft_a_tree(const struct opening *o, const vb_allocator *a, vb_error
     vb_session *s = NULL;
     vb_result result;
     vb_generate_options g = {.max_tokens = 12, .ignore_eos = 1};
-    vb_session_options so = {.context = 40, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens, .draft_topk = 3,
-                             .draft_head = !strcmp(o->draft, "eagle") ? "golden/eagle/eagle1-v3" : "golden/eagle/eagle3-v3"};
+    vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .drafting.tree.topk = 3,
+                             .drafting.head = !strcmp(o->draft, "eagle") ? "golden/eagle/eagle1-v3" : "golden/eagle/eagle3-v3"};
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
         return code;
@@ -162,7 +162,7 @@ static int run_batch(const struct opening *o, const vb_allocator *a, vb_error *e
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
         return code;
-    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .draft = o->draft, .draft_tokens = o->draft_tokens}, .cache_tokens = 100};
+    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens}, .cache_tokens = 100};
     code = vb_batch_open(&b, m, &bo, err);
     if (code)
         assert_null(b);
@@ -320,11 +320,11 @@ TEST(a_step_of_decoding_allocates_nothing)
             vb_session *s;
             int32_t prompt[40];
             vb_model_options mo = {.allocator = {counted_alloc, counted_free, &c}};
-            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .draft = methods[k % (int)COUNT(methods)],
-                                    .draft_tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
+            vb_session_options o = {.context = 100, .threads = 1, .prefill_chunk = 7, .drafting.method = methods[k % (int)COUNT(methods)],
+                                    .drafting.tokens = k < (int)COUNT(methods) ? 2 : 15, .padded = k % 3 == 0, .sampling = {.temperature = (float)(k % 2), .top_p = 0.9f}};
             OK(vb_model_open(&m, dirs[i], &mo, &err));
             random_tokens(m, 1, prompt, COUNT(prompt));
-            o.draft_model = m;
+            o.drafting.model = m;
             s = open_session(m, &o, prompt, COUNT(prompt));
             struct watched w = {.memory = &c};
             vb_generate_options g = {.max_tokens = 50, .ignore_eos = 1, .fingerprint = 1, .callback = watch, .context = &w};
@@ -333,10 +333,10 @@ TEST(a_step_of_decoding_allocates_nothing)
             OK(vb_generate(s, &g, &result, &err));
             assert_int_equal(w.tokens, 50);
             if (w.last != w.first || w.bytes_last != w.bytes_first)
-                fail_msg("%s, %s, K %d: %ld allocations between the first token and the last, %zu bytes more", dirs[i], o.draft,
-                         o.draft_tokens, w.last - w.first, w.bytes_last - w.bytes_first);
+                fail_msg("%s, %s, K %d: %ld allocations between the first token and the last, %zu bytes more", dirs[i], o.drafting.method,
+                         o.drafting.tokens, w.last - w.first, w.bytes_last - w.bytes_first);
             if (c.requests - before > 1 || c.alive != alive)
-                fail_msg("%s, %s: vb_generate made %ld allocations, %ld are left", dirs[i], o.draft, c.requests - before,
+                fail_msg("%s, %s: vb_generate made %ld allocations, %ld are left", dirs[i], o.drafting.method, c.requests - before,
                          c.alive - alive);
 
             c.fail = c.requests; /* the one that is made: refused, and the session is as it was */

@@ -21,7 +21,7 @@ static void run_both(const char *what, const vb_model *a, const vb_model *b)
     static struct record x, y;
     int32_t prompt[40];
     random_tokens(a, 7, prompt, COUNT(prompt));
-    vb_session_options o = {.threads = 1, .draft = vb_mtp_modules(a) ? "mtp-eagle" : "none", .draft_tokens = 2,
+    vb_session_options o = {.threads = 1, .drafting.method = vb_mtp_modules(a) ? "mtp-eagle" : "none", .drafting.tokens = 2,
                             .context = COUNT(prompt) + 12};
     run(a, &o, prompt, COUNT(prompt), 12, &x);
     run(b, &o, prompt, COUNT(prompt), 12, &y);

@@ -83,7 +83,7 @@ static void check_ends(const struct broken *b, const char *draft, int K, size_t 
 {
     static struct record r;
     char what[128], position[64];
-    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = draft, .draft_tokens = K < 0 ? -1 : K,
+    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft, .drafting.tokens = K < 0 ? -1 : K,
                             .poison_cut_rows = 1};
     struct right right = {.of = b};
     vb_session *s = open_session(b->model, &o, b->prompt, PROMPT);
@@ -175,14 +175,14 @@ TEST(the_message_is_right_when_a_neighbours_modules_run_first)
     broken_open(&b, "model.embed_tokens.weight", 99 * d, 1, 0);
     for (size_t i = 0; i < COUNT(tokens); i++)
         tokens[i] = (int32_t)(i * 5 % 90);
-    vb_session_options o = {.context = 64, .threads = 1, .prefill_chunk = 10, .draft = "mtp-vanilla", .draft_tokens = 3};
+    vb_session_options o = {.context = 64, .threads = 1, .prefill_chunk = 10, .drafting.method = "mtp-vanilla", .drafting.tokens = 3};
     vb_session *pair[] = {open_session(b.model, &o, tokens, 8), open_session(b.model, &o, tokens, 4)};
     OK(vb_evaluate(pair[0], 0, ignore_row, NULL, &err)); /* 8 rows wait for the modules, then 10 more come */
     OK(vb_append(pair[0], tokens + 8, 14, &err));
     OK(vb_append(pair[1], (int32_t[]){99}, 1, &err));
     vb_generate_options g[2] = {{.max_tokens = 9, .ignore_eos = 1}, {.max_tokens = 9, .ignore_eos = 1}};
     vb_result results[2];
-    REFUSED(vb_generate_batch(pair, 2, g, results, &err), VB_NOT_FINITE, "token 5 are not finite; the first such layer is 0");
+    REFUSED(generate_together(pair, 2, g, results, &err), VB_NOT_FINITE, "token 5 are not finite; the first such layer is 0");
     vb_session_close(pair[0]);
     vb_session_close(pair[1]);
     broken_end(&b);
@@ -194,7 +194,7 @@ static void check_drafts_fail(const struct broken *b, const char *draft, int K, 
 {
     static struct record r;
     char what[96];
-    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = draft, .draft_tokens = K, .poison_cut_rows = 1};
+    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = draft, .drafting.tokens = K, .poison_cut_rows = 1};
     run(b->model, &o, b->prompt, PROMPT, TOKENS, &r);
     snprintf(what, sizeof what, "%s, K %d, broken module", draft, K);
     check_same(what, &b->plain, &r);
@@ -237,7 +237,7 @@ TEST(draft_proposes_nothing_when_its_rows_are_not_finite)
     broken_begin(&b, "v3");
     broken_open(&b, "model.layers.3.enorm.weight", 0, 1, 0);
     for (size_t k = 0; k < 2; k++) {
-        vb_session_options o = {.context = 64, .threads = 1, .draft = mtp_method(k), .draft_tokens = 3};
+        vb_session_options o = {.context = 64, .threads = 1, .drafting.method = mtp_method(k), .drafting.tokens = 3};
         vb_session *s = open_session(b.model, &o, b.prompt, PROMPT);
         int32_t next, drafts[VB_MAX_DRAFT], n;
         OK(vb_draft(s, &next, drafts, &n, &err));

@@ -184,7 +184,7 @@ TEST(no_bit_depends_on_places)
             for (size_t i = 0; i < COUNT(threads); i++) {
                 struct topology t = machine(nodes[n], 2, 0);
                 cpu_set_t before, after;
-                vb_session_options o = {.context = 80, .exact_threads = 1, .threads = threads[i], .draft = m->num_mtp ? "mtp-eagle" : "none"};
+                vb_session_options o = {.context = 80, .exact_threads = 1, .threads = threads[i], .drafting.method = m->num_mtp ? "mtp-eagle" : "none"};
                 t.memory[0] = GB;
                 place(m, i % 2 ? PLACEMENT_BIND : PLACEMENT_INTERLEAVE, &t);
                 sched_getaffinity(0, sizeof before, &before);

@@ -228,8 +228,8 @@ static void expect_same_bits(const char *dir)
             assert_true(plain.result.fingerprint != f32.result.fingerprint);
             if (settings[i].K && !vb_mtp_modules(m))
                 continue;
-            o.draft = settings[i].draft;
-            o.draft_tokens = settings[i].K;
+            o.drafting.method = settings[i].draft;
+            o.drafting.tokens = settings[i].K;
             o.threads = settings[i].threads;
             o.exact_threads = 1;
             o.prefill_chunk = settings[i].chunk;
@@ -237,7 +237,7 @@ static void expect_same_bits(const char *dir)
                 if (!kernels_runs_here(*k))
                     continue;
                 snprintf(what, sizeof what, "%s, bf16, %s%s%s, %s, K %d, %d threads, chunk %d", dir, (*k)->name,
-                         (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "", o.draft, o.draft_tokens, o.threads,
+                         (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "", o.drafting.method, o.drafting.tokens, o.threads,
                          o.prefill_chunk);
                 run_with(m, *k, o, prompt, COUNT(prompt), 30, &other);
                 check_same(what, &plain, &other);
@@ -269,7 +269,7 @@ static void expect_equal_checkpoints(const char *a, size_t rounded_a, const char
     assert_int_equal(n->rounded_bytes, 2 * rounded_b);
     random_tokens(m, 3, prompt, COUNT(prompt));
     snprintf(what, sizeof what, "%s and %s in bf16", a, b);
-    vb_session_options o = {.context = 60, .threads = 1, .draft = vb_mtp_modules(m) ? "mtp-vanilla" : "none", .draft_tokens = 3};
+    vb_session_options o = {.context = 60, .threads = 1, .drafting.method = vb_mtp_modules(m) ? "mtp-vanilla" : "none", .drafting.tokens = 3};
     run(m, &o, prompt, COUNT(prompt), 40, &one);
     run(n, &o, prompt, COUNT(prompt), 40, &two);
     check_same(what, &one, &two);

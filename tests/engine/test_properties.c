@@ -201,8 +201,8 @@ static vb_session_options options_of(const struct subject *s, const struct row_o
     const int *v = r->value;
     return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
                                 .exact_threads = 1, .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
-                                .draft = methods[v[METHOD]], .ngram_min = 1, .draft_model = small,
-                                .draft_tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
+                                .drafting.method = methods[v[METHOD]], .drafting.settings = "ngram-min=1", .drafting.model = small,
+                                .drafting.tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
                                 .sampling = sampling_of(v[TEMPERATURE], prompt), .poison_cut_rows = 1};
 }
 
@@ -211,8 +211,8 @@ static void check_setting(const struct row_of_values *r, size_t turn)
 {
     static struct record record[PROMPTS];
     struct subject *s = &subjects[r->value[MODEL]];
-    vb_session *sessions[PROMPTS];
-    vb_generate_options options[PROMPTS];
+    vb_session *sessions[PROMPTS] = {NULL};
+    vb_generate_options options[PROMPTS] = {0};
     vb_result results[PROMPTS];
     char setting[200], what[256];
     size_t count = (size_t)sequence_counts[r->value[SEQUENCES]];
@@ -227,7 +227,7 @@ static void check_setting(const struct row_of_values *r, size_t turn)
         options[i] = recording(&record[i], sessions[i], n);
     }
     vb_error err = {0};
-    if (vb_generate_batch(sessions, count, options, results, &err))
+    if (generate_together(sessions, count, options, results, &err))
         fail_msg("%s: %s", setting, err.message);
     for (size_t i = 0; i < count; i++) {
         size_t p = (turn + i) % PROMPTS;
@@ -309,7 +309,7 @@ static void check_without_mtp(const char *name)
                 sessions[p] = open_session(m, &o, prompt[p], length[p]);
                 options[p] = recording(&other[p], sessions[p], n);
             }
-            OK(vb_generate_batch(sessions, count, options, results, &err));
+            OK(generate_together(sessions, count, options, results, &err));
             for (size_t p = 0; p < count; p++) {
                 snprintf(what, sizeof what, "%s, prompt %zu: %d threads, chunk %d, %zu sequences, %s", name, p, o.threads,
                          o.prefill_chunk, count, *isa);
@@ -359,7 +359,7 @@ TEST(threads_change_no_bit_and_do_run)
     for (int i = 0; i < (quick ? 4 : 12); i++) {
         int threads = 2 + i % 2;
         vb_session_options o = {.context = 160, .prefill_chunk = chunks[i / 2 % 4], .exact_threads = 1, .threads = threads,
-                                .draft = mtp_method((size_t)(i / 4)), .draft_tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT,
+                                .drafting.method = mtp_method((size_t)(i / 4)), .drafting.tokens = i < 2 ? -1 : 1 + i * 7 % VB_MAX_DRAFT,
                                 .poison_cut_rows = 1};
         struct kernels spying;
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
@@ -371,11 +371,11 @@ TEST(threads_change_no_bit_and_do_run)
         threads_seen = threads_seen_one_row = 0;
         generate(s, n, &other);
         vb_session_close(s);
-        snprintf(what, sizeof what, "wide, %s, K %d, chunk %d, %d threads", o.draft, o.draft_tokens, o.prefill_chunk, threads);
+        snprintf(what, sizeof what, "wide, %s, K %d, chunk %d, %d threads", o.drafting.method, o.drafting.tokens, o.prefill_chunk, threads);
         check_same(what, &plain, &other);
         if (__builtin_popcount(threads_seen | threads_seen_one_row) != threads)
             fail_msg("%s: threads that ran: %#x", what, threads_seen | threads_seen_one_row);
-        if (o.draft_tokens < 0 && __builtin_popcount(threads_seen_one_row) != threads)
+        if (o.drafting.tokens < 0 && __builtin_popcount(threads_seen_one_row) != threads)
             fail_msg("%s: threads that ran in passes of one row: %#x", what, threads_seen_one_row);
         drafted += other.result.drafted;
         accepted += other.result.accepted;

@@ -281,7 +281,7 @@ static size_t compare_drafts(const struct subject *s, uint64_t seed, size_t meth
     double *logits = calloc(K * V, sizeof *logits);
     assert_non_null(logits);
     random_tokens(s->m, seed, tokens, DRAFTED);
-    vb_session_options o = {.context = DRAFTED + K + 1, .threads = 1, .draft = mtp_method(method), .draft_tokens = K};
+    vb_session_options o = {.context = DRAFTED + K + 1, .threads = 1, .drafting.method = mtp_method(method), .drafting.tokens = K};
     vb_session *session = open_session(s->m, &o, tokens, DRAFTED);
     OK(vb_draft(session, &next, have, &n, &err));
     vb_session_close(session);

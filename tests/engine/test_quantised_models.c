@@ -121,10 +121,10 @@ static void check_settings(const char *what, const vb_model *a, const vb_model *
     for (const char *const *first = isas_here(), *const *isa = first; *isa && (all || isa == first); isa++)
         for (size_t i = 0; i < COUNT(settings); i++) {
             vb_session_options o = {.isa = *isa, .exact_threads = 1, .threads = settings[i].threads, .prefill_chunk = settings[i].chunk,
-                                    .draft = settings[i].draft, .draft_tokens = settings[i].K, .context = 64};
+                                    .drafting.method = settings[i].draft, .drafting.tokens = settings[i].K, .context = 64};
             if (settings[i].K && !vb_mtp_modules(b))
                 continue;
-            snprintf(setting, sizeof setting, "%s, %s, %d threads, chunk %d, %s", what, *isa, o.threads, o.prefill_chunk, o.draft);
+            snprintf(setting, sizeof setting, "%s, %s, %d threads, chunk %d, %s", what, *isa, o.threads, o.prefill_chunk, o.drafting.method);
             run(b, &o, prompt, COUNT(prompt), 16, &other);
             check_same(setting, &plain, &other);
         }
@@ -185,7 +185,7 @@ TEST(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantised_file)
             random_tokens(of[0], 3, prompt, COUNT(prompt));
             run_plain(of[0], NULL, prompt, COUNT(prompt), 12, &plain);
             for (size_t k = 1; k < COUNT(of); k++) {
-                vb_session_options o = {.exact_threads = 1, .threads = 2, .draft = vb_mtp_modules(of[k]) ? "mtp-vanilla" : "none", .context = 60};
+                vb_session_options o = {.exact_threads = 1, .threads = 2, .drafting.method = vb_mtp_modules(of[k]) ? "mtp-vanilla" : "none", .context = 60};
                 snprintf(what, sizeof what, "%s, %s, model %zu", models[i], ways[w].precision, k);
                 run(of[k], &o, prompt, COUNT(prompt), 12, &other);
                 check_same(what, &plain, &other);

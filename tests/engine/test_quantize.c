@@ -81,7 +81,7 @@ static void check_runs(const char *from, const char *precision, const char *path
     char what[128];
     vb_model *a = open_in(from, precision), *b = open_in(path, of_file);
     random_tokens(a, 7, prompt, COUNT(prompt));
-    vb_session_options o = {.threads = 1, .draft = vb_mtp_modules(a) ? "mtp-eagle" : "none", .draft_tokens = 2,
+    vb_session_options o = {.threads = 1, .drafting.method = vb_mtp_modules(a) ? "mtp-eagle" : "none", .drafting.tokens = 2,
                             .context = COUNT(prompt) + 12};
     snprintf(what, sizeof what, "%s, precision %s", from, precision);
     assert_int_equal(vb_mtp_modules(a), vb_mtp_modules(b));

@@ -74,8 +74,8 @@ static vb_sampling random_sampling(uint64_t *seed)
 
 static vb_session_options random_options(uint64_t *seed, int32_t context, const vb_sampling *sampling)
 {
-    return (vb_session_options){.context = context, .threads = 1, .draft = methods[random_below(seed, COUNT(methods))], .draft_model = small,
-                                .draft_tokens = lengths[random_below(seed, COUNT(lengths))],
+    return (vb_session_options){.context = context, .threads = 1, .drafting.method = methods[random_below(seed, COUNT(methods))], .drafting.model = small,
+                                .drafting.tokens = lengths[random_below(seed, COUNT(lengths))],
                                 .padded = (int)random_below(seed, 2), .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
                                 .sampling = *sampling, .poison_cut_rows = 1};
 }
@@ -172,8 +172,8 @@ static void operate(const char *what, uint64_t *seed, const vb_model *m, const v
         OK(vb_draft(s, &next, drafts, &count, &err));
         assert_int_equal(next, n);
         n = room - 1 < (size_t)s->max_draft ? room - 1 : (size_t)s->max_draft;
-        assert_true((size_t)count == n || (count == 0 && !strcmp(o->draft, "ngram")));
-        if (!m->config.conventions.value[MISSING_HIDDEN] && strncmp(o->draft, "eagle-", 6))
+        assert_true((size_t)count == n || (count == 0 && !strcmp(o->drafting.method, "ngram")));
+        if (!m->config.conventions.value[MISSING_HIDDEN] && strncmp(o->drafting.method, "eagle-", 6))
             check_drafts(what, m, o, s, next, drafts, count);
         break;
     case 4: /* the rows not computed yet: at least the last token's */
@@ -227,7 +227,7 @@ TEST(whatever_is_done_to_a_session_it_tells_what_a_plain_one_tells)
         OK(vb_session_open(&plain, plain_models[which], &p, &err));
         for (int step = 0; step < 24; step++) {
             snprintf(what, sizeof what, "run %zu, step %d (%s, %s, K %d, chunk %d, context %d%s; %s)", run, step, checkpoints[which],
-                     o.draft, (int)o.draft_tokens, (int)o.prefill_chunk, (int)context, o.padded ? ", padded" : "", list);
+                     o.drafting.method, (int)o.drafting.tokens, (int)o.prefill_chunk, (int)context, o.padded ? ", padded" : "", list);
             operate(what, &seed, m, &o, s, plain);
         }
         vb_session_close(s);
@@ -255,7 +255,7 @@ TEST(after_a_cut_to_nothing_drafts_are_those_of_a_new_session)
         OK(vb_truncate(s, 0, &err));
         OK(vb_append(s, prompt, 1 + random_below(&seed, COUNT(prompt)), &err));
         OK(vb_draft(s, &next, drafts, &count, &err));
-        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.draft, (int)o.draft_tokens, o.padded ? ", padded" : "", list);
+        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens, o.padded ? ", padded" : "", list);
         check_drafts(what, m, &o, s, next, drafts, count);
         vb_session_close(s);
         vb_model_close(m);
@@ -278,7 +278,7 @@ TEST(a_prompt_in_parts_has_the_drafts_of_the_whole)
         generate(s, 1, &r);
         OK(vb_append(s, prompt, 1 + random_below(&seed, COUNT(prompt)), &err));
         OK(vb_draft(s, &next, drafts, &count, &err));
-        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.draft, (int)o.draft_tokens, o.padded ? ", padded" : "", list);
+        snprintf(what, sizeof what, "run %zu (%s, K %d%s; %s)", run, o.drafting.method, (int)o.drafting.tokens, o.padded ? ", padded" : "", list);
         check_drafts(what, m, &o, s, next, drafts, count);
         vb_session_close(s);
         vb_model_close(m);
@@ -296,7 +296,7 @@ TEST(padding_that_is_not_finite_changes_nothing)
     vb_model *m = open_model(dir);
     size_t compared = 0;
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        vb_session_options o = {.context = 40, .threads = 1, .draft = methods[seed % 4], .draft_tokens = lengths[seed % 5], .padded = 1,
+        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = methods[seed % 4], .drafting.tokens = lengths[seed % 5], .padded = 1,
                                 .poison_cut_rows = 1};
         random_tokens(m, seed, prompt, COUNT(prompt));
         int reads_it = 0;
@@ -308,7 +308,7 @@ TEST(padding_that_is_not_finite_changes_nothing)
         vb_error err = {0};
         int code = vb_generate(p, &of_p, &plain.result, &err);
         assert_int_equal(vb_generate(s, &of_s, &padded.result, &err), code); /* token 0 may be chosen, too */
-        check_same(o.draft, &plain, &padded);
+        check_same(o.drafting.method, &plain, &padded);
         compared += !reads_it && plain.n > 3;
         vb_session_close(s);
         vb_session_close(p);
@@ -335,7 +335,7 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
             size_t n = 1 + random_below(&seed, COUNT(prompt));
             int32_t context = i ? (int32_t)(n + random_below(&seed, 80 - n)) : 80;
             o[i] = random_options(&seed, context, &sampling);
-            o[i].draft = random_below(&seed, 5) ? o[i].draft : NULL;
+            o[i].drafting.method = random_below(&seed, 5) ? o[i].drafting.method : NULL;
             random_tokens(m, next_random(&seed), prompt, n);
             s[i] = open_session(m, &o[i], prompt, n);
             plain[i] = open_session(plain_model, &(vb_session_options){.context = context, .threads = 1, .sampling = sampling}, prompt, n);
@@ -350,10 +350,10 @@ TEST(sequences_of_a_batch_that_draft_in_their_own_ways_are_plain)
                 g[i] = recording(&a[i], s[i], wanted[i]);
                 g[i].ignore_eos = step % 2;
             }
-            OK(vb_generate_batch(s, SEQUENCES, g, results, &err));
+            OK(generate_together(s, SEQUENCES, g, results, &err));
             for (size_t i = 0; i < SEQUENCES; i++) {
-                snprintf(what, sizeof what, "run %zu, step %d, sequence %zu (%s, K %d%s; %s)", run, step, i, o[i].draft ? o[i].draft : "none",
-                         (int)o[i].draft_tokens, o[i].padded ? ", padded" : "", list);
+                snprintf(what, sizeof what, "run %zu, step %d, sequence %zu (%s, K %d%s; %s)", run, step, i, o[i].drafting.method ? o[i].drafting.method : "none",
+                         (int)o[i].drafting.tokens, o[i].padded ? ", padded" : "", list);
                 b.stop_after = 0;
                 vb_generate_options p = recording(&b, plain[i], wanted[i]);
                 p.ignore_eos = step % 2;

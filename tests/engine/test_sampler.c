@@ -419,7 +419,7 @@ TEST(no_candidate_left_is_an_error_at_its_token)
     run_plain(m, NULL, prompt, 4, 10, &plain);
     for (int temperature = 0; temperature < 2; temperature++)
         for (size_t k = 0; k < 2; k++) {
-            vb_session_options o = {.context = 40, .threads = 1, .draft = mtp_method(k), .draft_tokens = 7,
+            vb_session_options o = {.context = 40, .threads = 1, .drafting.method = mtp_method(k), .drafting.tokens = 7,
                                     .sampling = {.mask = forbid_all_from, .mask_context = &limit,
                                                  .temperature = (float)temperature}};
             vb_session *s = open_session(m, &o, prompt, 4);

@@ -34,8 +34,8 @@ static const struct way {
 
 static vb_session *open_way(const struct way *w, int context, size_t count)
 {
-    vb_session_options o = {.context = context, .threads = 1, .draft = w->draft, .draft_tokens = w->K ? w->K : -1,
-                            .draft_model = model, .poison_cut_rows = 1};
+    vb_session_options o = {.context = context, .threads = 1, .drafting.method = w->draft, .drafting.tokens = w->K ? w->K : -1,
+                            .drafting.model = model, .poison_cut_rows = 1};
     return open_session(model, &o, prompt, count);
 }
 
@@ -267,7 +267,7 @@ TEST(appended_after_a_run_it_goes_on_like_a_fresh_session)
 
 TEST(penalties_count_what_was_chosen_until_a_cut_makes_it_prompt)
 {
-    vb_session_options o = {.context = 120, .threads = 1, .draft = "mtp-eagle", .draft_tokens = 5, .poison_cut_rows = 1,
+    vb_session_options o = {.context = 120, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 5, .poison_cut_rows = 1,
                             .sampling = {.temperature = 0.7f, .seed = 4, .frequency_penalty = 0.8f,
                                          .repetition_penalty = 1.3f}};
     static struct record whole, part;
@@ -316,12 +316,12 @@ static int check_penalties(void *context, const vb_event *e)
 
 TEST(each_token_is_the_best_after_the_penalties_of_those_before_it)
 {
-    vb_session_options o = {.context = 120, .threads = 1, .draft_tokens = 5,
+    vb_session_options o = {.context = 120, .threads = 1, .drafting.tokens = 5,
                             .sampling = {.repetition_penalty = 1.2f, .presence_penalty = 0.5f, .frequency_penalty = 0.25f}};
     for (size_t way = 0; way < 3; way++) {
         static struct penalties p;
         p = (struct penalties){.rule = &o.sampling};
-        o.draft = way ? mtp_method(way) : "none";
+        o.drafting.method = way ? mtp_method(way) : "none";
         for (size_t i = 0; i < PROMPT; i++)
             p.prompted[prompt[i]] = 1;
         vb_session *s = open_session(model, &o, prompt, PROMPT);
@@ -346,19 +346,19 @@ TEST(sessions_with_different_options_share_passes_and_no_bit_changes)
     for (size_t i = 0; i < SESSIONS; i++) {
         size_t count = 1 + i * 7 % 60, n = i * 5 % 24;
         vb_session_options o = {.context = 100 - (int)(i % 3), .threads = 1, .prefill_chunk = 1 + (int)i * 11 % 50,
-                                .draft = mtp_method(i), .draft_tokens = i % 4 ? (int)(i % 16) : -1, .poison_cut_rows = 1,
+                                .drafting.method = mtp_method(i), .drafting.tokens = i % 4 ? (int)(i % 16) : -1, .poison_cut_rows = 1,
                                 .sampling = {.temperature = (float)(i % 2), .seed = i, .top_k = (int)(i % 3) * 10,
                                              .frequency_penalty = i % 5 ? 0.0f : 0.3f}};
         if (i % 4 && !(i % 16))
-            o.draft_tokens = -1;
+            o.drafting.tokens = -1;
         run_plain(model, &o.sampling, prompt + i, count, n, &plain[i]);
         sessions[i] = open_session(model, &o, prompt + i, count);
         options[i] = recording(&r[i], sessions[i], n);
     }
-    OK(vb_generate_batch(sessions, SESSIONS, options, results, &err));
+    OK(generate_together(sessions, SESSIONS, options, results, &err));
     for (size_t i = 0; i < SESSIONS; i++) {
         r[i].result = results[i];
-        snprintf(what, sizeof what, "session %zu of %d (%s, K %d)", i, SESSIONS, sessions[i]->options.draft,
+        snprintf(what, sizeof what, "session %zu of %d (%s, K %d)", i, SESSIONS, sessions[i]->options.drafting.method,
                  sessions[i]->max_draft);
         check_same(what, &plain[i], &r[i]);
         vb_session_close(sessions[i]);
@@ -374,10 +374,9 @@ TEST(calls_that_cannot_be_right_are_refused_and_change_nothing)
     vb_session *foreign = open_session(other, &small, prompt, 1);
     vb_generate_options g[3] = {{.max_tokens = 4}, {.max_tokens = 4}, {.max_tokens = 4}};
     vb_result results[3];
-    REFUSED(vb_generate_batch((vb_session *[]){b, a, b}, 3, g, results, &err), VB_BAD_ARGUMENT, "same session");
-    REFUSED(vb_generate_batch((vb_session *[]){b, foreign}, 2, g, results, &err), VB_BAD_ARGUMENT, "another model");
-    REFUSED(vb_generate_batch((vb_session *[]){a, b}, 2, g, results, &err), VB_BAD_ARGUMENT, "context");
-    OK(vb_generate_batch(NULL, 0, g, results, &err));
+    REFUSED(generate_together((vb_session *[]){b, a, b}, 3, g, results, &err), VB_BAD_ARGUMENT, "in the batch already");
+    REFUSED(generate_together((vb_session *[]){b, foreign}, 2, g, results, &err), VB_BAD_ARGUMENT, "another model");
+    REFUSED(generate_together((vb_session *[]){a, b}, 2, g, results, &err), VB_BAD_ARGUMENT, "context");
 
     int32_t V = vb_vocab_size(model);
     REFUSED(vb_append(a, (int32_t[]){3, V}, 2, &err), VB_BAD_ARGUMENT, "outside the vocabulary");
@@ -402,8 +401,8 @@ TEST(options_out_of_range_are_refused)
         const char *part;
     } bad[] = {
         {{.context = -1}, "context"}, {{.context = 1281}, "1280"}, {{.threads = -1}, "threads"},
-        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.draft = "guess"}, "guess"},
-        {{.draft = "mtp-eagle", .draft_tokens = 16}, "16"}, {{.sampling = {.temperature = 1e-6f}}, "temperature"},
+        {{.prefill_chunk = -2}, "chunk"}, {{.isa = "mmx"}, "mmx"}, {{.drafting.method = "guess"}, "guess"},
+        {{.drafting.method = "mtp-eagle", .drafting.tokens = 16}, "16"}, {{.sampling = {.temperature = 1e-6f}}, "temperature"},
 #ifdef __x86_64__
         {{.isa = "neon"}, "neon"},
 #else
@@ -415,7 +414,7 @@ TEST(options_out_of_range_are_refused)
         assert_null(s);
     }
     for (int k = 0; k < 2; k++) {
-        vb_session_options o = {.context = 8, .draft = mtp_method((size_t)k)};
+        vb_session_options o = {.context = 8, .drafting.method = mtp_method((size_t)k)};
         REFUSED(vb_session_open(&s, without, &o, &err), VB_BAD_ARGUMENT, "has no MTP modules");
     }
     vb_model_close(without);
@@ -434,7 +433,7 @@ TEST(the_callers_rounding_flushing_and_traps_change_no_bit_and_are_restored)
     run_plain(model, &sampling, prompt, PROMPT, 40, &plain);
     for (size_t i = 0; i < COUNT(settings); i++)
         for (size_t k = 0; k < 2; k++) {
-            vb_session_options o = {.context = 80, .exact_threads = 1, .threads = 2, .draft = mtp_method(k), .draft_tokens = 6,
+            vb_session_options o = {.context = 80, .exact_threads = 1, .threads = 2, .drafting.method = mtp_method(k), .drafting.tokens = 6,
                                     .sampling = sampling, .poison_cut_rows = 1};
             char what[64];
             vb_model *m = NULL;

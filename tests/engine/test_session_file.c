@@ -31,7 +31,7 @@ static int end(void **unused)
     return 0;
 }
 
-static const vb_session_options drafting = {.context = 24, .threads = 1, .isa = "scalar", .draft = "mtp-vanilla", .draft_tokens = 2};
+static const vb_session_options drafting = {.context = 24, .threads = 1, .isa = "scalar", .drafting.method = "mtp-vanilla", .drafting.tokens = 2};
 
 /* `tokens` of a prompt, and `n` more. */
 static vb_session *some_session(const vb_model *m, const vb_session_options *o, size_t tokens, size_t n)
@@ -192,7 +192,7 @@ TEST(a_file_whose_checksums_fit_does_no_harm)
             vb_session_options o = drafting;
             vb_file_options how = {.replace = 1, .without_hidden = !hidden};
             uint64_t sections[SESSION_SECTIONS], at = SESSION_HEAD;
-            o.draft = methods[m];
+            o.drafting.method = methods[m];
             vb_session *s = some_session(model, &o, 3, 3);
             OK(vb_session_save(s, file, &how, &err));
             vb_session_close(s);
@@ -364,7 +364,7 @@ TEST(the_golden_file_is_read_and_goes_on_as_it_did)
     static struct record plain, loaded;
     vb_session *s = NULL;
     size_t count;
-    OK(vb_session_load(&s, model, &(vb_session_options){.context = 40, .threads = 1, .draft = "mtp-eagle", .draft_tokens = 3},
+    OK(vb_session_load(&s, model, &(vb_session_options){.context = 40, .threads = 1, .drafting.method = "mtp-eagle", .drafting.tokens = 3},
                        GOLDEN, NULL, &err));
     const int32_t *tokens = vb_tokens(s, &count);
     assert_int_equal(count, 12);

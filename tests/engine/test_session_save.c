@@ -57,23 +57,15 @@ static vb_session_options some_options(uint64_t *random, int32_t context)
         known++;
     return (vb_session_options){.context = context, .exact_threads = 1, .threads = 1 + (int32_t)random_below(random, 3),
                                 .prefill_chunk = chunks[random_below(random, 4)], .isa = isas[random_below(random, known)],
-                                .draft = methods[random_below(random, COUNT(methods))], .draft_tokens = 1 + (int32_t)random_below(random, 4),
+                                .drafting.method = methods[random_below(random, COUNT(methods))], .drafting.tokens = 1 + (int32_t)random_below(random, 4),
                                 .padded = (int)random_below(random, 2), .poison_cut_rows = 1};
 }
 
 static void tell(char what[256], const vb_session_options *o)
 {
     size_t used = strlen(what);
-    snprintf(what + used, 256 - used, "; %s K %d, %d threads, %s, chunk %d%s", o->draft, o->draft_tokens, o->threads, o->isa,
+    snprintf(what + used, 256 - used, "; %s K %d, %d threads, %s, chunk %d%s", o->drafting.method, o->drafting.tokens, o->threads, o->isa,
              o->prefill_chunk, o->padded ? ", padded" : "");
-}
-
-/* The part of a record from its i-th token on. */
-static void drop(struct record *r, size_t i)
-{
-    r->n -= i;
-    memmove(r->token, r->token + i, r->n * sizeof *r->token);
-    memmove(r->row, r->row + i, r->n * sizeof *r->row);
 }
 
 #define BEFORE 14 /* tokens at most before the file, */
@@ -160,7 +152,7 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
                 size_t count = counts[k % COUNT(counts)], n = steps[k / COUNT(counts)];
                 int32_t prompt[40];
                 char what[256];
-                vb_session_options o = {.context = 96, .threads = 1, .draft = methods[j], .draft_tokens = k % 2 ? 3 : 1 + (int)(k % 5),
+                vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = k % 2 ? 3 : 1 + (int)(k % 5),
                                         .padded = k % 3 == 0, .poison_cut_rows = 1};
                 snprintf(what, sizeof what, "%s, %zu + %zu tokens", conventions[i] ? conventions[i] : "no convention", count, n);
                 o.isa = "best";
@@ -199,9 +191,9 @@ TEST(trees_and_heads_go_on_too)
         for (size_t count = 2; count < 40; count += 9)
             for (int way = 0; way < 3; way++) { /* with hidden rows; without; saved by another method */
                 int32_t prompt[40];
-                vb_session_options o = {.context = 80, .threads = 1, .draft = kinds[i].draft, .draft_head = kinds[i].head, .draft_tokens = 3,
-                                        .draft_topk = kinds[i].topk, .poison_cut_rows = 1};
-                vb_session_options other = {.context = 80, .threads = 1, .draft = "ngram"};
+                vb_session_options o = {.context = 80, .threads = 1, .drafting.method = kinds[i].draft, .drafting.head = kinds[i].head, .drafting.tokens = 3,
+                                        .drafting.tree.topk = kinds[i].topk, .poison_cut_rows = 1};
+                vb_session_options other = {.context = 80, .threads = 1, .drafting.method = "ngram"};
                 random_tokens(m, count, prompt, count);
                 run_plain(m, NULL, prompt, count, 27, &plain);
                 vb_session *s = open_session(m, way == 2 ? &other : &o, prompt, count);
@@ -229,8 +221,8 @@ TEST(a_smaller_K_drafts_from_what_a_larger_one_has_saved)
     for (size_t count = 2; count < 40; count += 9)
         for (int32_t K = 1; K < 4; K++) {
             int32_t prompt[40];
-            vb_session_options o = {.context = 80, .threads = 1, .draft = "mtp-vanilla", .draft_tokens = 4}, small = o;
-            small.draft_tokens = K;
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = "mtp-vanilla", .drafting.tokens = 4}, small = o;
+            small.drafting.tokens = K;
             random_tokens(m, count, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count), *t = open_session(m, &small, prompt, count);
             generate(s, 7, &r);
@@ -266,8 +258,8 @@ TEST(methods_that_need_the_tokens_alone_lose_nothing)
     for (size_t i = 10; i < 40; i++) /* something for ngram to find */
         prompt[i] = prompt[i - 10];
     for (size_t i = 0; i < COUNT(kinds); i++) {
-        vb_session_options o = {.context = 90, .threads = 1, .draft = kinds[i], .draft_tokens = 3, .draft_callback = speak,
-                                .draft_context = &V, .draft_model = i == 2 ? same : NULL, .prefill_chunk = 13};
+        vb_session_options o = {.context = 90, .threads = 1, .drafting.method = kinds[i], .drafting.tokens = 3, .drafting.callback = speak,
+                                .drafting.context = &V, .drafting.model = i == 2 ? same : NULL, .prefill_chunk = 13};
         vb_session_info info;
         vb_session *s = open_session(m, &o, prompt, 40);
         generate(s, 15, &before);
@@ -291,7 +283,7 @@ TEST(a_loaded_session_shares_passes_with_others)
 {
     static struct record r[2], plain[2], before;
     vb_model *m = open_model("golden/tiny/v3-mtp3");
-    vb_session_options o = {.context = 60, .exact_threads = 1, .threads = 2, .draft = "mtp-eagle", .draft_tokens = 2};
+    vb_session_options o = {.context = 60, .exact_threads = 1, .threads = 2, .drafting.method = "mtp-eagle", .drafting.tokens = 2};
     int32_t prompt[2][20];
     vb_session *s[2];
     vb_result result[2];
@@ -308,7 +300,7 @@ TEST(a_loaded_session_shares_passes_with_others)
     drop(&plain[0], 5);
     for (int i = 0; i < 2; i++)
         what[i] = recording(&r[i], s[i], 20);
-    OK(vb_generate_batch(s, 2, what, result, &err));
+    OK(generate_together(s, 2, what, result, &err));
     for (int i = 0; i < 2; i++) {
         check_same_prefix(i ? "beside a loaded one" : "loaded, in a batch", &plain[i], &r[i], 20);
         vb_session_close(s[i]);
@@ -325,7 +317,7 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
     for (size_t j = 1; j < COUNT(methods); j++)
         for (int kind = 0; kind < 3; kind++) {
             int32_t prompt[20];
-            vb_session_options o = {.context = 96, .threads = 1, .draft = methods[j], .draft_tokens = 3, .poison_cut_rows = 1,
+            vb_session_options o = {.context = 96, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .poison_cut_rows = 1,
                                     .sampling = {.temperature = 0.8f, .seed = 3, .acceptance = kind == 2 ? "relaxed" : "rejection",
                                                  .draft_sample_method = kind == 1 ? "greedy" : NULL, .thinking_begin = 7,
                                                  .thinking_end = 8}};
@@ -351,7 +343,7 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
 /* The rows of the modules' caches that are final, all depths, as bits. */
 static uint64_t final_rows(const vb_session *s, size_t rows)
 {
-    const struct mtp_state *state = &s->drafter->state;
+    const struct mtp_state *state = &mtp_of(s->drafter)->state;
     uint64_t h = VB_FINGERPRINT_START;
     for (int k = 0; k < state->num_depths; k++) {
         const struct kvcache *c = &state->depths[k].cache;
@@ -388,7 +380,7 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
         for (size_t count = 3; count < 40; count += 9) {
             int32_t prompt[40];
             struct first_draft f = {.zeros = -1};
-            vb_session_options o = {.context = 80, .threads = 1, .draft = methods[j], .draft_tokens = 3, .poison_cut_rows = 1};
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .poison_cut_rows = 1};
             vb_session_options traced = o;
             traced.trace = look_at_first_draft;
             traced.trace_context = &f;
@@ -397,7 +389,7 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
             generate(s, 1, &first);
             save(s, 1);
             vb_session *t = load(m, &traced);
-            const struct kvcache *cache = &t->drafter->state.depths[0].cache;
+            const struct kvcache *cache = &mtp_of(t->drafter)->state.depths[0].cache;
             int32_t its_own = cache->slots[count - 1];
             uint64_t rows = final_rows(t, count);
             if (strcmp(methods[j], "eagle-reroll")) /* its rows depend on how far a round has come */
@@ -433,7 +425,7 @@ TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
     for (size_t j = 1; j < WITH_MODULES; j++)
         for (size_t count = 2; count < 40; count += 7) {
             int32_t prompt[40];
-            vb_session_options o = {.context = 80, .threads = 1, .draft = methods[j], .draft_tokens = 3, .prefill_chunk = 11};
+            vb_session_options o = {.context = 80, .threads = 1, .drafting.method = methods[j], .drafting.tokens = 3, .prefill_chunk = 11};
             random_tokens(m, count, prompt, count);
             vb_session *s = open_session(m, &o, prompt, count);
             OK(vb_prefill(s, &err));
@@ -505,7 +497,7 @@ TEST(a_file_does_not_depend_on_who_wrote_it)
         for (int32_t threads = 1; threads < 4; threads++) {
             static struct record r;
             vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
-                                    .draft = "mtp-eagle", .draft_tokens = 2};
+                                    .drafting.method = "mtp-eagle", .drafting.tokens = 2};
             vb_session *s = open_session(m, &o, prompt, 30);
             generate(s, 6, &r);
             save(s, 0);
@@ -529,7 +521,7 @@ TEST(a_prompt_by_onednn_is_handed_over_when_it_is_done)
 {
     static struct record plain, before, loaded;
     vb_model *m = open_model("golden/tale");
-    vb_session_options o = {.context = 700, .threads = 1, .prefill = "onednn", .draft = "mtp-eagle"}, contract = o;
+    vb_session_options o = {.context = 700, .threads = 1, .prefill = "onednn", .drafting.method = "mtp-eagle"}, contract = o;
     int32_t prompt[600];
     vb_session *s = NULL, *t = NULL;
     vb_error why;

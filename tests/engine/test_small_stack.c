@@ -70,7 +70,7 @@ static void same_bits(const char *dir, const char *precision, const char *isa, c
     if (!child) {
         vb_model *m = NULL;
         vb_model_options model_options = {.precision = precision};
-        vb_session_options o = {.context = 64, .isa = isa, .draft = draft, .draft_tokens = draft ? 3 : 0, .threads = threads, .exact_threads = 1};
+        vb_session_options o = {.context = 64, .isa = isa, .drafting = {.method = draft, .tokens = draft ? 3 : 0}, .threads = threads, .exact_threads = 1};
         if (vb_model_open(&m, dir, &model_options, NULL))
             _exit(1);
         uint64_t usual = run_on(m, &(vb_session_options){.context = 64, .isa = isa, .threads = 1}, 0), small = run_on(m, &o, 1);

@@ -234,8 +234,8 @@ TEST(a_run_ends_with_the_token_that_completes_a_string_whatever_was_drafted)
                 for (size_t m = 0; m < COUNT(methods); m++) {
                     int K = (int[]){1, 2, 3, 7, 15}[(at + m + length) % 5], right = !strcmp(methods[m], "right");
                     struct right drafter = {.timeline = s.timeline};
-                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = right ? "none" : methods[m],
-                                            .draft_tokens = K, .sampling = sampling, .poison_cut_rows = 1};
+                    vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = right ? "none" : methods[m],
+                                            .drafting.tokens = K, .sampling = sampling, .poison_cut_rows = 1};
                     vb_session *session = open_session(s.model, &o, s.timeline, PROMPT);
                     drafter.session = session;
                     if (right)
@@ -277,14 +277,14 @@ TEST(sequences_of_a_batch_have_their_own_strings)
     char strings[SEQUENCES][12];
     subject_open(&s, NULL);
     for (size_t i = 0; i < SEQUENCES; i++) {
-        vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .draft = mtp_method(i), .draft_tokens = 3};
+        vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = mtp_method(i), .drafting.tokens = 3};
         size_t at = 30 - 12 * i;
         sessions[i] = open_session(s.model, &o, s.timeline, PROMPT);
         while (!string_at(&s, at, 4, strings[i]))
             at++;
         g[i] = stopping(&r[i], &s, sessions[i], strings[i]);
     }
-    OK(vb_generate_batch(sessions, SEQUENCES, g, results, &err));
+    OK(generate_together(sessions, SEQUENCES, g, results, &err));
     for (size_t i = 0; i < SEQUENCES; i++) {
         r[i].record.result = results[i];
         check_stopped(strings[i], &s, &r[i], strings[i]);

@@ -103,9 +103,9 @@ static void sessions_share(const char *precision)
             workers[i].prompt = prompt;
             workers[i].batch = i == THREADS - 1;
             workers[i].options = (vb_session_options){.context = PROMPT + TOKENS, .prefill_chunk = 8, .threads = 1 + i % 2, .exact_threads = 1,
-                                                      .draft = methods[i], .draft_tokens = 3};
+                                                      .drafting.method = methods[i], .drafting.tokens = 3};
         }
-        workers[THREADS - 2].options.draft_topk = 2; /* a tree */
+        workers[THREADS - 2].options.drafting.tree.topk = 2; /* a tree */
         start_together(workers, work);
         if (!round) { /* afterwards: a session before would have been the first to use the model */
             struct worker one = {.model = m, .prompt = prompt, .options = {.context = PROMPT + TOKENS, .threads = 1}};

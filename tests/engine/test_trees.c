@@ -134,7 +134,7 @@ struct borrowed {
 static struct borrowed lend(struct twin *t, struct adversary *a, vb_session_options o)
 {
     o.context = PROMPT + TOKENS;
-    o.draft = "mtp-eagle";
+    o.drafting.method = "mtp-eagle";
     o.sampling = t->sampling;
     o.poison_cut_rows = 1;
     struct borrowed b = {.s = open_session(t->model, &o, t->timeline, PROMPT)};
@@ -189,13 +189,13 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
                 char what[128];
                 uint64_t random = trial + 100 * i;
                 struct adversary a = {.shape = (int)(trial % 4), .state = trial};
-                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .draft_tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
-                                        .draft_topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
-                o.draft_nodes = o.draft_tokens + (int)random_below(&random, (size_t)(VB_MAX_NODES - o.draft_tokens + 1));
+                vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .drafting.tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
+                                        .drafting.tree.topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
+                o.drafting.tree.nodes = o.drafting.tokens + (int)random_below(&random, (size_t)(VB_MAX_NODES - o.drafting.tokens + 1));
                 struct borrowed b = lend(&t, &a, o);
                 generate(b.s, TOKENS, &r);
-                snprintf(what, sizeof what, "%s, temperature %d, trial %d, %d deep, %d nodes", names[i], temperature, (int)trial, o.draft_tokens,
-                         o.draft_nodes);
+                snprintf(what, sizeof what, "%s, temperature %d, trial %d, %d deep, %d nodes", names[i], temperature, (int)trial, o.drafting.tokens,
+                         o.drafting.tree.nodes);
                 check_same(what, &t.plain, &r);
                 check_counts(what, &r.result, &a);
                 check_told(what, &a, &t.silent);
@@ -217,7 +217,7 @@ TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
     twin_open(&t, "v3", &always_0);
     for (size_t n = 1; n < 20; n++) {
         struct adversary a = {.shape = 1, .state = n};
-        struct borrowed b = lend(&t, &a, (vb_session_options){.threads = 1, .draft_tokens = 3, .draft_topk = 2});
+        struct borrowed b = lend(&t, &a, (vb_session_options){.threads = 1, .drafting.tokens = 3, .drafting.tree.topk = 2});
         generate(b.s, n, &r);
         check_counts("the same token again and again", &r.result, &a);
         give_back(&b);
@@ -280,7 +280,7 @@ TEST(taps_and_events_number_the_nodes)
     twin_open(&t, "v3", NULL);
     for (uint64_t trial = 0; trial < 12; trial++) {
         struct adversary a = {.shape = (int)(trial % 4), .state = 1000 + trial};
-        vb_session_options o = {.threads = 1, .draft_tokens = 6, .draft_topk = 2, .draft_nodes = 40, .tap = see_rows, .tap_context = &seen};
+        vb_session_options o = {.threads = 1, .drafting.tokens = 6, .drafting.tree.topk = 2, .drafting.tree.nodes = 40, .tap = see_rows, .tap_context = &seen};
         vb_generate_options g = {.max_tokens = TOKENS, .ignore_eos = 1, .callback = see_event, .context = &seen};
         vb_result result;
         struct borrowed b = lend(&t, &a, o);
@@ -305,8 +305,8 @@ static size_t methods_here(void) { return COUNT(methods) - !have_tale(); }
 
 static vb_session_options options_of(const struct method *m, int K, int topk, int nodes)
 {
-    return (vb_session_options){.context = 200, .threads = 1, .draft = m->draft, .draft_head = m->head, .draft_tokens = K, .draft_topk = topk,
-                                .draft_nodes = nodes, .poison_cut_rows = 1};
+    return (vb_session_options){.context = 200, .threads = 1, .drafting.method = m->draft, .drafting.head = m->head, .drafting.tokens = K, .drafting.tree.topk = topk,
+                                .drafting.tree.nodes = nodes, .poison_cut_rows = 1};
 }
 
 TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
@@ -330,8 +330,8 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
                 o.prefill_chunk = (int)(k % 3 * 7);
                 o.context = (int32_t)(COUNT(prompt) + n + k % 2);
                 run(m, &o, prompt, COUNT(prompt), n, &r);
-                snprintf(what, sizeof what, "%s of %s, K %d, topk %d, nodes %d, temperature %d", o.draft, methods[i].model, o.draft_tokens,
-                         o.draft_topk, o.draft_nodes, temperature);
+                snprintf(what, sizeof what, "%s of %s, K %d, topk %d, nodes %d, temperature %d", o.drafting.method, methods[i].model, o.drafting.tokens,
+                         o.drafting.tree.topk, o.drafting.tree.nodes, temperature);
                 check_same(what, &plain, &r);
                 assert_int_equal(r.result.draft_failures, 0);
                 accepted += r.result.accepted;
@@ -345,10 +345,10 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
 /* A node's confidence, bit for bit, by chains: each of its ancestors drafted in turn by mtp_rows, which knows no tree. */
 static double confidence_by_chain(struct drafter *d, struct workspace *w, const struct draft_tree *t, int node)
 {
-    struct mtp_state *s = &d->state;
+    struct mtp_state *s = &mtp_of(d)->state;
     int32_t path[VB_MAX_DRAFT], best[VB_MAX_TOPK], first;
     double p[VB_MAX_TOPK], confidence = 1.0;
-    size_t failed = 0, d_of = mtp_width(s), V = mtp_vocab_size(s), before = mtp_row_count(s, 0);
+    size_t failed = 0, d_of = s->net->width, V = s->net->vocab_size, before = mtp_row_count(s, 0);
     int depth = t->depth[node];
     for (int a = node; a >= 0; a = t->parent[a])
         path[t->depth[a] - 1] = t->token[a];
@@ -358,7 +358,7 @@ static double confidence_by_chain(struct drafter *d, struct workspace *w, const 
         if (level) {
             memcpy(s->h, s->next + last * d_of, d_of * sizeof *s->h);
             mtp_rows(s, w, 0, 1, 0, FROM_ITSELF, path);
-            mtp_logits(s, w, 0, s->logits, s->g, 0, 1);
+            s->net->type->logits(s->net, w, 0, s->logits, s->g, 0, 1);
             last = 0;
         }
         int n = drafter_best(&s->options, s->logits, V, s->options.topk, best, p, &failed), found = 0;
@@ -391,7 +391,7 @@ TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
             for (int node = 0; node < t.count; node++) {
                 double c = confidence_by_chain(s->drafter, s->work, &t, node);
                 if (c != t.confidence[node])
-                    fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.draft, methods[i].model, round, node,
+                    fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.drafting.method, methods[i].model, round, node,
                              t.depth[node], t.confidence[node], c);
             }
         }
@@ -409,7 +409,7 @@ TEST(topk_1_drafts_the_chain)
         random_tokens(m, 5, prompt, COUNT(prompt));
         vb_session_options o = options_of(&methods[i], 9, 2, 9);
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
-        s->drafter->state.tree.builder.topk = 1;
+        mtp_of(s->drafter)->state.tree.builder.topk = 1;
         for (int round = 0; round < 5; round++) {
             struct draft_tree t;
             int32_t drafts[VB_MAX_DRAFT];
@@ -486,9 +486,9 @@ TEST(trees_and_chains_share_passes)
         g[i] = recording(&r[i], s[i], 50);
     }
     small = open_session(m, &(vb_session_options){.context = 200, .threads = 1, .prefill_chunk = 9}, prompt, 10);
-    REFUSED(vb_generate_batch((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "drafts trees of 64, for which the first has no room");
+    REFUSED(generate_together((vb_session *[]){small, s[0]}, 2, g, results, &err), VB_BAD_ARGUMENT, "draft nodes is 64, for which the batch has no room");
     vb_session_close(small);
-    OK(vb_generate_batch(s, 5, g, results, &err));
+    OK(generate_together(s, 5, g, results, &err));
     for (size_t i = 0; i < 5; i++) {
         r[i].result = results[i];
         check_same(shared[i].draft, &plain[i], &r[i]);
@@ -554,29 +554,29 @@ TEST(what_does_not_go_with_trees_is_refused_by_name)
         vb_session_options o;
         const char *says;
     } cases[] = {
-        {{.draft = "mtp-eagle", .draft_topk = 17}, "draft topk is 17, wanted 1 to 16"},
-        {{.draft = "mtp-eagle", .draft_topk = -1}, "draft topk is -1"},
-        {{.draft = "mtp-eagle", .draft_nodes = 8}, "draft nodes is 8, but drafts are a chain"},
-        {{.draft = "mtp-eagle", .draft_topk = 1, .draft_nodes = 8}, "draft nodes is 8, but drafts are a chain"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_nodes = 65}, "draft nodes is 65, wanted 4"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_nodes = 3}, "draft nodes is 3, wanted 4"},
-        {{.draft = "mtp-vanilla", .draft_topk = 2}, "mtp-vanilla drafts chains"},
-        {{.draft = "ngram", .draft_topk = 2}, "ngram drafts chains"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .draft_auto = 1}, "auto is of chains"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .padded = 1}, "padded passes are of chains"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .sampling = {.acceptance = "rejection"}}, "acceptance rejection is of chains"},
-        {{.draft = "mtp-eagle", .draft_topk = 2, .sampling = {.acceptance = "relaxed"}}, "acceptance relaxed is of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 17}, "draft topk is 17, wanted 1 to 16"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = -1}, "draft topk is -1"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.nodes = 8}, "draft nodes is 8, but drafts are a chain"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 1, .drafting.tree.nodes = 8}, "draft nodes is 8, but drafts are a chain"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 65}, "draft nodes is 65, wanted 4"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.tree.nodes = 3}, "draft nodes is 3, wanted 4"},
+        {{.drafting.method = "mtp-vanilla", .drafting.tree.topk = 2}, "mtp-vanilla drafts chains"},
+        {{.drafting.method = "ngram", .drafting.tree.topk = 2}, "ngram drafts chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .drafting.automatic = 1}, "auto is of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .padded = 1}, "padded passes are of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "rejection"}}, "acceptance rejection is of chains"},
+        {{.drafting.method = "mtp-eagle", .drafting.tree.topk = 2, .sampling = {.acceptance = "relaxed"}}, "acceptance relaxed is of chains"},
     };
     vb_model *m = open_tiny("v3");
     vb_session *s;
     for (size_t i = 0; i < COUNT(cases); i++) {
         vb_session_options o = cases[i].o;
         o.context = 30;
-        o.draft_tokens = 4;
+        o.drafting.tokens = 4;
         REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, cases[i].says);
     }
     int32_t next, drafts[VB_MAX_NODES], n;
-    s = open_session(m, &(vb_session_options){.context = 30, .draft = "mtp-eagle", .draft_topk = 2}, (int32_t[]){5, 6}, 2);
+    s = open_session(m, &(vb_session_options){.context = 30, .drafting.method = "mtp-eagle", .drafting.tree.topk = 2}, (int32_t[]){5, 6}, 2);
     REFUSED(vb_draft(s, &next, drafts, &n, &err), VB_BAD_ARGUMENT, "vb_draft_tree");
     vb_session_close(s);
     vb_model_close(m);

@@ -152,11 +152,11 @@ TEST(greedy_tokens_are_the_truths)
         for (const char *const *isa = isas_here(); *isa; isa++)
             for (int k = -1; k < 2; k++) {
                 vb_session_options o = {.context = (int32_t)(n + count), .threads = 1, .isa = *isa,
-                                        .draft = k < 0 || !vb_mtp_modules(m) ? "none" : mtp_method((size_t)k)};
+                                        .drafting.method = k < 0 || !vb_mtp_modules(m) ? "none" : mtp_method((size_t)k)};
                 run(m, &o, tokens, n, count, &r);
                 for (size_t t = 0; t < count; t++)
                     if (r.token[t] != greedy[t])
-                        fail_msg("%s, %s, %s: token %zu is %d, the truth is %d", names[i], *isa, o.draft, t, (int)r.token[t],
+                        fail_msg("%s, %s, %s: token %zu is %d, the truth is %d", names[i], *isa, o.drafting.method, t, (int)r.token[t],
                                  (int)greedy[t]);
             }
         json_decref(told);
@@ -181,8 +181,8 @@ TEST(drafts_are_the_truths)
                     int most = read_tokens(list, want);
                     assert_int_equal(most, 6);
                     for (int K = 1; K <= most; K++, checked++) {
-                        vb_session_options o = {.context = (int32_t)count + 16, .threads = 1, .isa = *isa, .draft_tokens = K,
-                                                .draft = mtp_method(method), .prefill_chunk = K % 2 ? 0 : 3};
+                        vb_session_options o = {.context = (int32_t)count + 16, .threads = 1, .isa = *isa, .drafting.tokens = K,
+                                                .drafting.method = mtp_method(method), .prefill_chunk = K % 2 ? 0 : 3};
                         vb_session *s = open_session(m, &o, tokens, count);
                         OK(vb_draft(s, &next, drafts, &n, &err));
                         assert_int_equal(next, json_integer_value(json_object_get(at, "next")));
@@ -190,7 +190,7 @@ TEST(drafts_are_the_truths)
                         for (int k = 0; k < K; k++)
                             if (drafts[k] != want[k])
                                 fail_msg("%s, %s, %s, K %d, after %zu tokens: draft %d is %d, the truth is %d", names[i],
-                                         o.draft, *isa, K, count, k + 1, (int)drafts[k], (int)want[k]);
+                                         o.drafting.method, *isa, K, count, k + 1, (int)drafts[k], (int)want[k]);
                         vb_session_close(s);
                     }
                 }
@@ -217,7 +217,7 @@ TEST(long_drafts_are_the_references)
         OK(reference_open(&ref, dir, NULL, &err));
         for (uint64_t seed = 0; seed < 6; seed++)
             for (size_t method = 0; method < 2; method++) {
-                vb_session_options o = {.context = 64, .threads = 1, .draft_tokens = VB_MAX_DRAFT, .draft = mtp_method(method)};
+                vb_session_options o = {.context = 64, .threads = 1, .drafting.tokens = VB_MAX_DRAFT, .drafting.method = mtp_method(method)};
                 size_t count = 1 + (size_t)seed * 4;
                 random_tokens(m, seed, tokens, count);
                 vb_session *s = open_session(m, &o, tokens, count);
@@ -230,7 +230,7 @@ TEST(long_drafts_are_the_references)
                     if (drafts[k] == want[k])
                         continue;
                     if (!(row[want[k]] - row[drafts[k]] < 1e-4 * fabs(row[want[k]])))
-                        fail_msg("%s, %s after %zu tokens: draft %d is %d (%g), the reference has %d (%g)", with_mtp[i], o.draft,
+                        fail_msg("%s, %s after %zu tokens: draft %d is %d (%g), the reference has %d (%g)", with_mtp[i], o.drafting.method,
                                  count, k + 1, (int)drafts[k], row[drafts[k]], (int)want[k], row[want[k]]);
                     break; /* from here on the two go different ways */
                 }

@@ -50,7 +50,7 @@ static void compute(struct model *m)
     vb_session *s;
     vb_result r;
     vb_error err = {0};
-    vb_session_options o = {.context = 5, .threads = 1, .draft = m->num_mtp ? "mtp-vanilla" : "none"};
+    vb_session_options o = {.context = 5, .threads = 1, .drafting.method = m->num_mtp ? "mtp-vanilla" : "none"};
     if (m->config.max_position_embeddings < 5 || m->config.vocab_size < 3)
         return;
     demand(!check(vb_session_open(&s, m, &o, &err), &err));

@@ -37,7 +37,7 @@ static void draft(const vb_model *model, int which)
     vb_session *s = NULL;
     vb_result r;
     vb_error err = {0};
-    vb_session_options options = {.context = 12, .threads = 1, .draft = which ? "eagle3" : "eagle", .draft_tokens = 2, .draft_head = dir[which]};
+    vb_session_options options = {.context = 12, .threads = 1, .drafting = {.method = which ? "eagle3" : "eagle", .tokens = 2, .head = dir[which]}};
     if (check(vb_session_open(&s, model, &options, &err), &err))
         return;
     demand(!check(vb_append(s, (const int32_t[]){1, 2, 3}, 3, &err), &err));

@@ -48,7 +48,7 @@ static void try_to_load(const char *path)
         demand(info.computed < info.tokens && info.tokens <= info.context);
     for (size_t i = 0; i < 4; i++) {
         vb_session *s = NULL;
-        vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 20, .draft = methods[i], .draft_tokens = 2};
+        vb_session_options o = {.context = 40, .threads = 1, .prefill_chunk = 20, .drafting.method = methods[i], .drafting.tokens = 2};
         if (check(vb_session_load(&s, model, &o, path, NULL, &err), &err)) {
             demand(s == NULL);
             continue;

@@ -78,7 +78,7 @@ TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
     assert_true(w.rows >= 24);
     for (size_t k = 0; k < COUNT(modes); k++) {
         const float *want = golden_data(&g, modes[k].name, &count);
-        struct run run = {.row = row, .options.precision = modes[k].precision};
+        struct reference_run run = {.row = row, .options.precision = modes[k].precision};
         struct tensor quantised = {.dtype = modes[k].dtype, .data = blocks};
         for (int i = 0; i < w.rows; i++, want += COLS) {
             ref_weights(&run, &w, i);
@@ -97,7 +97,7 @@ TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
 
 static void rounded(double y[32], double m, const double *x, size_t n)
 {
-    struct run run = {0};
+    struct reference_run run = {0};
     double group[32] = {m};
     memcpy(group + 1, x, n * sizeof *x);
     ref_round_x(&run, TO_GROUPS, y, group, 32);
@@ -144,7 +144,7 @@ TEST(a_perturbed_run_moves_a_number_near_a_tie_by_one_step)
     memcpy(group + 1, x, sizeof x);
     rounded(exact, 127, x, COUNT(x));
     for (uint64_t seed = 1; seed <= 64; seed++) {
-        struct run run = {.options.perturb = seed, .random = seed};
+        struct reference_run run = {.options.perturb = seed, .random = seed};
         ref_round_x(&run, TO_GROUPS, y, group, 32);
         for (int i = 0; i < 32; i++) {
             assert_true(fabs(y[i] - exact[i]) <= 1);

@@ -150,6 +150,52 @@ static inline vb_session *open_session(const vb_model *m, const vb_session_optio
     return s;
 }
 
+/* The part of a record from its i-th token on. */
+static inline void drop(struct record *r, size_t i)
+{
+    r->n -= i;
+    memmove(r->token, r->token + i, r->n * sizeof *r->token);
+    memmove(r->row, r->row + i, r->n * sizeof *r->row);
+}
+
+/* ---- sessions that share passes ---- */
+
+struct part {
+    int code;
+    vb_error error;
+    vb_result *result;
+};
+
+static inline void end_of_part(void *context, const vb_request_end *e)
+{
+    struct part *p = context;
+    p->code = e->code;
+    *p->result = *e->result;
+    if (e->error)
+        p->error = *e->error;
+}
+
+/* vb_generate for each of these sessions, in the passes of one batch with the options of the first. Returns the first error. */
+static inline int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results, vb_error *err)
+{
+    struct part parts[64] = {0};
+    vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count, .cache_tokens = 2 * VB_MAX_NODES};
+    vb_batch *b = NULL;
+    o.session.prefill = NULL;
+    int code = vb_batch_open(&b, sessions[0]->model, &o, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        parts[i].result = &results[i];
+        code = vb_batch_add(b, &(vb_request){.session = sessions[i], .options = options[i], .done = end_of_part, .context = &parts[i]}, NULL, err);
+    }
+    if (!code)
+        code = vb_batch_run(b, err);
+    for (size_t i = 0; i < count && !code; i++)
+        if ((code = parts[i].code))
+            *err = parts[i].error;
+    vb_batch_close(b);
+    return code;
+}
+
 /* A session of its own: n tokens after the prompt. */
 static inline void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t count, size_t n,
                        struct record *r)
@@ -163,7 +209,7 @@ static inline void run(const vb_model *m, const vb_session_options *o, const int
 static inline void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
                              struct record *r)
 {
-    vb_session_options o = {.threads = 1, .draft = "none", .context = (int32_t)(count + n)};
+    vb_session_options o = {.threads = 1, .drafting.method = "none", .context = (int32_t)(count + n)};
     if (sampling)
         o.sampling = *sampling;
     run(m, &o, prompt, count, n, r);

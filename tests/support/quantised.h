@@ -182,6 +182,7 @@ static inline struct config quantised_config(const struct quantised_model *q)
         .first_k_dense_replace = 1, .norm_topk_prob = 1, .routed_scaling_factor = 1.5, .scoring_func = SCORING_SIGMOID,
         .bos_token_id = 0, .num_eos = 1, .eos_token_ids = {1}, .tie_word_embeddings = q->tied,
     };
+    config_set_dims(&c);
     return c;
 }
 

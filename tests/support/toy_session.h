@@ -23,7 +23,7 @@ struct toy {
 /* Room for V up to TOY_V; K: the longest draft. */
 static inline void toy_open(struct toy *t, const vb_sampling *o, int V, int K)
 {
-    *t = (struct toy){.model = {.config = {.vocab_size = V}}};
+    *t = (struct toy){.model = {.config = {.vocab_size = V, .dims.V = (size_t)V}}};
     t->session = (struct vb_session){.model = &t->model, .tokens = t->tokens, .context = TOY_ROOM, .max_draft = K};
     OK(sampler_open(&t->session.sampler, o, (size_t)V, NULL, &err));
     OK(acceptance_open(&t->session.acceptance, o, t->session.sampler, (size_t)V, K, NULL, &err));

@@ -66,7 +66,7 @@ static int prepare(struct bench *b)
     vb_session_close(probe);
     c->session.threads = b->threads;
     c->session.exact_threads = 1;
-    c->session.draft = NULL;
+    c->session.drafting.method = NULL;
     size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)), longest = (c->longer ? 16384 : 2048) + 32;
     b->text_count = most < longest ? most : longest;
     b->length = c->n > 1 ? (size_t)c->n : 64;

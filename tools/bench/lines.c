@@ -164,12 +164,12 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
 
 static void add_tree(struct bench *b, const char *draft, int K)
 {
-    struct bench_item *i = add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.draft_topk);
+    struct bench_item *i = add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.drafting.tree.topk);
     i->draft = draft;
     i->K = K;
-    i->topk = b->c->session.draft_topk;
+    i->topk = b->c->session.drafting.tree.topk;
     i->force = -1;
-    i->rows = 1 + (size_t)(b->c->session.draft_nodes ? b->c->session.draft_nodes : K * i->topk < VB_MAX_NODES ? K * i->topk : VB_MAX_NODES);
+    i->rows = 1 + (size_t)(b->c->session.drafting.tree.nodes ? b->c->session.drafting.tree.nodes : K * i->topk < VB_MAX_NODES ? K * i->topk : VB_MAX_NODES);
 }
 
 static void add_generates(struct bench *b)
@@ -182,8 +182,8 @@ static void add_generates(struct bench *b)
             continue;
         for (int K = 1; K <= 3; K++)
             add_generate(b, methods[m]->name, K, -1);
-        for (int K = 2; K <= 6 && methods[m]->propose_tree && b->c->session.draft_topk > 1; K += 2)
-            if (!b->c->session.draft_nodes || b->c->session.draft_nodes >= K)
+        for (int K = 2; K <= 6 && methods[m]->propose_tree && b->c->session.drafting.tree.topk > 1; K += 2)
+            if (!b->c->session.drafting.tree.nodes || b->c->session.drafting.tree.nodes >= K)
                 add_tree(b, methods[m]->name, K);
         if (!forced || methods[m] == &draft_mtp_eagle)
             forced = methods[m]->name;

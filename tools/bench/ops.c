@@ -49,7 +49,7 @@ void bench_largest_matrix(const struct model *m, size_t *N, size_t *K)
 
 /* --- how much a run is --- */
 
-static size_t cache_width(const struct config *c) { return packed_length((size_t)(c->kv_lora_rank + c->qk_rope_head_dim)); }
+static size_t cache_width(const struct config *c) { return packed_length(c->dims.row); }
 
 static void plan_linear(struct bench_item *i)
 {
@@ -64,7 +64,7 @@ static void plan_linear(struct bench_item *i)
 static void plan_attention(const struct bench *b, struct bench_item *i)
 {
     const struct model *m = b->c->model;
-    i->calls = (size_t)m->config.num_hidden_layers;
+    i->calls = m->config.dims.layers;
     for (size_t l = 0; l < i->calls; l++) {
         struct bench_work one = bench_attention_work(m, &m->layers[l].self_attn, (double)i->rows, (double)i->depth);
         i->work.bytes += one.bytes;
@@ -86,9 +86,9 @@ static struct attention attention_of(const struct model *m, size_t layer)
 {
     const struct config *c = &m->config;
     const struct mla *mla = &m->layers[layer].self_attn;
-    return (struct attention){.heads = (size_t)c->num_attention_heads, .nope = (size_t)c->qk_nope_head_dim,
-                              .rope = (size_t)c->qk_rope_head_dim, .value = (size_t)c->v_head_dim,
-                              .latent = (size_t)c->kv_lora_rank, .w_uk = mla->w_uk, .w_uv = mla->w_uv,
+    return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
+                              .rope = c->dims.r, .value = c->dims.v,
+                              .latent = c->dims.c, .w_uk = mla->w_uk, .w_uv = mla->w_uv,
                               .uk_stride = mla->uk_stride, .uv_stride = mla->uv_stride, .uk_transposed = mla->uk_transposed,
                               .scale = config_attention_scale(c)};
 }

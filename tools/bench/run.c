@@ -1,7 +1,6 @@
 /* tools/bench/run.c -- one run of a line. */
 #include <string.h>
 
-#include "engine/draft/mtp.h"
 #include "simd/machine.h"
 #include "tools/bench/bench.h"
 
@@ -107,7 +106,7 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
 /* Bytes of a pass of one row of the model that drafts, after the same prompt, and its head. */
 static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
 {
-    const vb_model *m = b->c->session.draft_model;
+    const vb_model *m = b->c->session.drafting.model;
     struct bench_counter *counter = bench_counter_open(m, b->prompt);
     vb_session_options o = b->c->session;
     vb_generate_options g = {.max_tokens = 9, .ignore_eos = 1};
@@ -137,10 +136,10 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
         o.tap_context = counter;
     }
     o.context = (int32_t)(b->prompt + b->length);
-    o.draft = i->draft;
-    o.draft_tokens = i->K;
-    o.draft_topk = i->topk;
-    o.draft_nodes = i->topk ? o.draft_nodes : 0;
+    o.drafting.method = i->draft;
+    o.drafting.tokens = i->K;
+    o.drafting.tree.topk = i->topk;
+    o.drafting.tree.nodes = i->topk ? o.drafting.tree.nodes : 0;
     int failed = vb_session_open(&s, b->c->model, &o, err);
     if (!failed && i->force >= 0)
         bench_force(s, b->plain, b->prompt + b->length, i->force);
@@ -152,7 +151,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
         if (!b->plain[b->prompt]) /* the first line is plain decoding: what forced drafts know */
             memcpy(b->plain, vb_tokens(s, &(size_t){0}), (b->prompt + b->length) * sizeof *b->plain);
     }
-    double of_head = !failed && s->type && s->type->needs == NEEDS_HEAD ? (double)eagle_head_bytes(s->drafter->state.eagle.head) : 0.0;
+    double of_head = !failed && s->type && s->type->weight_bytes ? (double)s->type->weight_bytes(s->drafter) : 0.0;
     vb_session_close(s);
     if (counter)
         i->work = bench_counter_close(counter);

@@ -29,8 +29,8 @@ static void add_heads(struct bench_work *work, const struct config *c, const str
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
     struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* both views of a kv_b_proj have the other's rows too */
-    w_uk.rows = (size_t)c->num_attention_heads * (size_t)(a->uk_transposed ? c->kv_lora_rank : c->qk_nope_head_dim);
-    w_uv.rows = (size_t)c->num_attention_heads * (size_t)c->v_head_dim;
+    w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
+    w_uv.rows = c->dims.H * c->dims.v;
     add(work, &w_uk, rows);
     add(work, &w_uv, rows);
     work->flops += 2 * rows * depth * H * (2 * latent + rope);
@@ -108,7 +108,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
 {
     const struct model *m = b->c->model;
     const struct config *c = &m->config;
-    size_t layers = (size_t)c->num_hidden_layers, E = (size_t)(c->n_routed_experts ? c->n_routed_experts : 1);
+    size_t layers = c->dims.layers, E = c->dims.E ? c->dims.E : 1;
     struct counted k = {c, first, calloc(layers * E, 1)};
     vb_session_options o = b->c->session;
     vb_session *s = NULL;
@@ -168,8 +168,8 @@ struct bench_counter *bench_counter_open(const struct model *m, size_t prompt)
     cli_must(k);
     k->m = m;
     k->prompt = prompt;
-    k->E = (size_t)(m->config.n_routed_experts ? m->config.n_routed_experts : 1);
-    k->chosen = calloc((size_t)(m->config.num_hidden_layers + m->num_mtp) * k->E, 1);
+    k->E = m->config.dims.E ? m->config.dims.E : 1;
+    k->chosen = calloc((m->config.dims.layers + (size_t)m->num_mtp) * k->E, 1);
     cli_must(k->chosen);
     return k;
 }
@@ -203,7 +203,7 @@ static void end_pass(struct bench_counter *k)
             add(&k->work, module ? &module->head : &m->lm_head, (double)k->head_rows);
     }
     k->rows = k->head_rows = 0;
-    memset(k->chosen, 0, (size_t)(c->num_hidden_layers + m->num_mtp) * k->E);
+    memset(k->chosen, 0, (c->dims.layers + (size_t)m->num_mtp) * k->E);
 }
 
 void bench_count(void *counter, const vb_tap *tap)

@@ -157,7 +157,7 @@ json_t *answer_json(struct answer *a, const vb_session *s, size_t prompt, const 
                             text ? json_stringn(text, size) : json_null(), "finish_reason", finish_name(r->finish), "stop_string",
                             r->stop_string ? c->sampling.stop[r->stop_string - 1] : NULL, "fingerprint", fingerprint,
                             "draft", cli_draft_name(c), "draft_tokens", cli_used_tokens(c, r), "draft_topk",
-                            c->session.draft_topk > 1 ? c->session.draft_topk : 1, "acceptance", cli_acceptance(c), "lossy",
+                            c->session.drafting.tree.topk > 1 ? c->session.drafting.tree.topk : 1, "acceptance", cli_acceptance(c), "lossy",
                             cli_is_relaxed(c), "stats", all_stats(c, s, r, a->first_token));
     if (a->logprobs)
         json_object_set_new(out, "logprobs", a->logprobs);
@@ -208,8 +208,8 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     snprintf(K, sizeof K, "%d", cli_draft_tokens(c));
     if (c->draft_tokens == CLI_AUTO)
         snprintf(K, sizeof K, "auto (at most %d used, %.1f on average)", cli_used_tokens(c, r), r->forwards ? (double)r->drafted / (double)r->forwards : 0.0);
-    if (c->session.draft_topk > 1)
-        snprintf(topk, sizeof topk, " topk=%d", c->session.draft_topk);
+    if (c->session.drafting.tree.topk > 1)
+        snprintf(topk, sizeof topk, " topk=%d", c->session.drafting.tree.topk);
     if (cli_draft_tokens(c) && r->forwards)
         fprintf(stderr, ", %s K=%s%s%s%s: %.2f tokens per forward, %zu of %zu drafts accepted", cli_draft_name(c), K, topk,
                 strcmp(cli_acceptance(c), "strict") ? " " : "", strcmp(cli_acceptance(c), "strict") ? cli_acceptance(c) : "",

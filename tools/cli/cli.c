@@ -257,7 +257,7 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 int cli_draft_tokens(const struct cli *c)
 {
     const struct drafter_type *type;
-    if (drafter_find(&type, c->session.draft, NULL) || !type)
+    if (drafter_find(&type, c->session.drafting.method, NULL) || !type)
         return 0;
     if (c->draft_tokens == CLI_AUTO)
         return drafter_longest(type, c->model);
@@ -272,7 +272,7 @@ int cli_used_tokens(const struct cli *c, const vb_result *r)
     return used;
 }
 
-const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.draft : "none"; }
+const char *cli_draft_name(const struct cli *c) { return cli_draft_tokens(c) ? c->session.drafting.method : "none"; }
 
 int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o)
 {
@@ -288,9 +288,9 @@ int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_ses
         return code;
     o->sampling = c->session.sampling;
     o->context = (int32_t)(c->context > 0 ? c->context : wanted < most ? wanted : most);
-    o->draft = cli_draft_name(c);
-    o->draft_tokens = cli_draft_tokens(c);
-    o->draft_auto = c->draft_tokens == CLI_AUTO;
+    o->drafting.method = cli_draft_name(c);
+    o->drafting.tokens = cli_draft_tokens(c);
+    o->drafting.automatic = c->draft_tokens == CLI_AUTO;
     return EXIT_DONE;
 }
 

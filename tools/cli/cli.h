@@ -79,8 +79,10 @@ struct foreign_draft {
 
 /* Of drafting, what session does not hold as it stands; see tools/cli/drafting.c. */
 struct cli_drafting {
-    const char *model_dir, *precision;
-    vb_model *model; /* opened by cli_open; session.draft_model */
+    const char *model_dir, *precision, *given_settings;
+    int32_t ngram_min, ngram_max; /* 0: not given */
+    char settings[512];           /* all of them, as vb_drafting has them */
+    vb_model *model; /* opened by cli_open; session.drafting.model */
 };
 
 struct cli {

@@ -4,30 +4,49 @@
 #include "engine/draft/eagle_net.h"
 #include "tools/cli/cli.h"
 
+static int add_setting(struct cli *c, const char *format, const char *text, int number)
+{
+    char *settings = c->drafting.settings;
+    size_t used = strlen(settings), room = sizeof c->drafting.settings - used;
+    int n = text ? snprintf(settings + used, room, "%s%s", used ? "," : "", text) : snprintf(settings + used, room, format, used ? "," : "", number);
+    c->session.drafting.settings = settings;
+    return (size_t)n < room ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "the settings of draft methods are longer than %zu bytes", sizeof c->drafting.settings - 1);
+}
+
+static int gather_settings(struct cli *c)
+{
+    int code = c->drafting.given_settings ? add_setting(c, NULL, c->drafting.given_settings, 0) : EXIT_DONE;
+    if (code == EXIT_DONE && c->drafting.ngram_min)
+        code = add_setting(c, "%sngram-min=%d", NULL, c->drafting.ngram_min);
+    if (code == EXIT_DONE && c->drafting.ngram_max)
+        code = add_setting(c, "%sngram-max=%d", NULL, c->drafting.ngram_max);
+    return code;
+}
+
 int cli_drafting(struct cli *c)
 {
     const struct drafter_type *type;
-    const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.draft : NULL;
+    const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.drafting.method : NULL;
     int may_be_unnamed = c->command->traits & (COMPARES_METHODS | DRAFTS_UNASKED);
     vb_error err;
     if (drafter_find(&type, draft, &err))
         return cli_error(c, &err);
-    if (c->session.draft_p_min > 1.0f)
-        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.draft_p_min);
+    if (c->session.drafting.p_min > 1.0f)
+        return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.drafting.p_min);
     if (!dir && c->drafting.precision)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
-    if ((c->session.draft_topk || c->session.draft_nodes) && !type && (draft || !may_be_unnamed))
-        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.draft_topk ? "draft-topk" : "draft-nodes");
-    if (c->session.draft_nodes && c->session.draft_topk <= 1)
+    if ((c->session.drafting.tree.topk || c->session.drafting.tree.nodes) && !type && (draft || !may_be_unnamed))
+        return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.drafting.tree.topk ? "draft-topk" : "draft-nodes");
+    if (c->session.drafting.tree.nodes && c->session.drafting.tree.topk <= 1)
         return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
-    int takes_dir = type && (type->needs == NEEDS_DRAFT_MODEL || type->needs == NEEDS_HEAD);
+    int takes_dir = type && (type->needs_model || type->needs_head);
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
-    if (c->drafting.precision && type && type->needs == NEEDS_HEAD)
+    if (c->drafting.precision && type && type->needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
-    return EXIT_DONE;
+    return gather_settings(c);
 }
 
 /* The tokens of both, where both have a tokenizer; else the sizes of the vocabularies must do. */
@@ -56,21 +75,21 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     vb_error err = {0};
     int code = EXIT_DONE;
     if (c->draft_by_system && !vb_mtp_modules(c->model)) { /* the system could not draft either */
-        c->session.draft = NULL;
+        c->session.drafting.method = NULL;
         c->draft_given = 0;
     }
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
-    drafter_find(&type, c->draft_given ? c->session.draft : NULL, NULL);
+    drafter_find(&type, c->draft_given ? c->session.drafting.method : NULL, NULL);
     int version = 0;
     if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
         return cli_error(c, &err);
-    int is_head = type ? type->needs == NEEDS_HEAD : version != 0;
-    c->session.draft_head = is_head ? c->drafting.model_dir : NULL;
+    int is_head = type ? type->needs_head : version != 0;
+    c->session.drafting.head = is_head ? c->drafting.model_dir : NULL;
     if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
             return cli_error(c, &err);
-        c->session.draft_model = c->drafting.model;
+        c->session.drafting.model = c->drafting.model;
         code = check_tokens(c);
     }
     if (code == EXIT_DONE && type && drafter_check(type, c->model, &c->session, &err))

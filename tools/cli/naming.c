@@ -22,7 +22,7 @@ enum scope { WHOLE, LAYER, MODULE }; /* the whole name; below a layer; below an 
 #define SAME(name) {name, NULL, NULL, name, name}
 
 /* In the order of computation. NULL: has no name, or one that is not unique. */
-static const struct entry {
+static const struct naming_entry {
     enum scope scope;
     const char *ours, *theirs[SYSTEMS];
 } table[] = {
@@ -145,7 +145,7 @@ void naming_to(const struct naming *n, const char *ours, int layers, char out[NA
     int layer = layer_of(ours, &rest), system = (int)(n - systems), module = layer >= layers;
     snprintf(out, NAMING_ROOM, "%s", ours);
     for (size_t i = 0; i < ENTRIES; i++) {
-        const struct entry *e = &table[i];
+        const struct naming_entry *e = &table[i];
         const char *theirs = e->theirs[system];
         if (!theirs || !strcmp(theirs, OTHER) || strcmp(rest, e->ours) || (e->scope == WHOLE) != (layer < 0) ||
             (e->scope == MODULE && !module))
@@ -210,7 +210,7 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
             rest = read_prefix(prefixes[p], theirs, layers, &layer);
         }
         for (size_t i = 0; i < ENTRIES && rest; i++) {
-            const struct entry *e = &table[i];
+            const struct naming_entry *e = &table[i];
             const char *theirs_here = e->theirs[system];
             if (e->scope != scopes[p] || !theirs_here)
                 continue;

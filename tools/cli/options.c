@@ -210,7 +210,7 @@ static int check(struct cli *c)
     int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
     c->threads_given = c->session.threads != 0;
     c->isa_given = c->session.isa != NULL;
-    c->draft_given = c->session.draft != NULL;
+    c->draft_given = c->session.drafting.method != NULL;
     if (!c->model_dir && c->command->takes & TAKES_NO_MODEL)
         return EXIT_DONE;
     if (c->command->takes & TAKES_DIFF && !c->other)

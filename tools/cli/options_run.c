@@ -84,24 +84,26 @@ const struct option options_to_run[] = {
      "Add VALUE to the logit of token ID, before everything else. -inf forbids the token."},
 
     /* ---- drafting ---- */
-    {"--draft", NULL, "METHOD", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, SESSION(draft), 0, 0,
+    {"--draft", NULL, "METHOD", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, SESSION(drafting.method), 0, 0,
      "How tokens are drafted (default none). Drafting changes the speed and never the output. mtp-vanilla, mtp-eagle, eagle-reroll and "
      "eagle-keep use the model's MTP modules. ngram repeats what followed the last few tokens before. draft-model, eagle and eagle3 use "
      "--draft-model."},
     {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
      "Draft at most K tokens in a round, 0 to 15 (default: one for each MTP module; 3 for methods without modules). 0 drafts nothing. "
      "auto chooses the length of each round from measured acceptance and pass times."},
-    {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(draft_topk), 1, VB_MAX_TOPK,
+    {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.topk), 1, VB_MAX_TOPK,
      "Draft a tree: it is K tokens deep, and up to M tokens (2 to 16) follow each token. 1 is a chain (default 1). mtp-eagle, eagle and "
      "eagle3 can draft trees."},
-    {"--draft-nodes", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(draft_nodes), 1, VB_MAX_NODES,
+    {"--draft-nodes", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.nodes), 1, VB_MAX_NODES,
      "Verify the N most probable tokens of the tree, K to 64 (default M times K)."},
-    {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(draft_p_min), 0, 0,
+    {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(drafting.p_min), 0, 0,
      "End a draft before a token whose probability is below P (default 0: never)."},
-    {"--ngram-min", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, SESSION(ngram_min), 1, 64,
+    {"--ngram-min", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_min), 1, 64,
      "With --draft ngram: match at least the last N tokens, 1 to 64 (default 2)."},
-    {"--ngram-max", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, SESSION(ngram_max), 1, 64,
+    {"--ngram-max", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_max), 1, 64,
      "With --draft ngram: match at most the last N tokens, 1 to 64 (default 4). Longer matches are preferred."},
+    {"--draft-settings", NULL, "KEY=VALUE,...", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, AT(drafting.given_settings), 0, 0,
+     "Settings that only one draft method reads, such as ngram-min=1,ngram-max=3."},
     {"--draft-model", NULL, "DIR", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0,
      "With --draft draft-model: a smaller checkpoint with the same vocabulary. With --draft eagle or eagle3: a published draft head."},
     {"--draft-precision", NULL, "MODE", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0,

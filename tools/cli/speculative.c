@@ -88,21 +88,21 @@ static int take_relaxed(struct cli *c, const struct wish *w)
 static int take(struct cli *c, const struct wish *w)
 {
     vb_session_options *s = &c->session;
-    int code = take_number(c, w, "--ngram-min", &s->ngram_min, w->ngram_min);
+    int code = take_number(c, w, "--ngram-min", &c->drafting.ngram_min, w->ngram_min);
     if (code == EXIT_DONE)
-        code = take_number(c, w, "--ngram-max", &s->ngram_max, w->ngram_max);
+        code = take_number(c, w, "--ngram-max", &c->drafting.ngram_max, w->ngram_max);
     if (code == EXIT_DONE)
-        code = take_number(c, w, "--draft-topk", &s->draft_topk, w->topk);
+        code = take_number(c, w, "--draft-topk", &s->drafting.tree.topk, w->topk);
     if (code == EXIT_DONE)
-        code = take_number(c, w, "--draft-nodes", &s->draft_nodes, w->nodes);
+        code = take_number(c, w, "--draft-nodes", &s->drafting.tree.nodes, w->nodes);
     if (code == EXIT_DONE)
         code = take_model(c, w);
     if (code == EXIT_DONE)
         code = take_relaxed(c, w);
-    if (w->p_min > 0.0f && s->draft_p_min > 0.0f && w->p_min != s->draft_p_min && code == EXIT_DONE)
+    if (w->p_min > 0.0f && s->drafting.p_min > 0.0f && w->p_min != s->drafting.p_min && code == EXIT_DONE)
         code = cli_fail(c, EXIT_USAGE, "%s means --draft-p-min %g, which is given as %g: wanted one of them", w->option, (double)w->p_min,
-                        (double)s->draft_p_min);
-    s->draft_p_min = w->p_min > 0.0f ? w->p_min : s->draft_p_min;
+                        (double)s->drafting.p_min);
+    s->drafting.p_min = w->p_min > 0.0f ? w->p_min : s->drafting.p_min;
     s->padded |= w->padded;
     return code;
 }
@@ -112,7 +112,7 @@ static const char *method_of_system(const struct cli *c)
 {
     unsigned many = COMPARES_METHODS | COMPARES_SYSTEMS;
     vb_system p;
-    if (!c->as || c->session.draft || !(c->command->takes & TAKES_DRAFT) || c->command->traits & many)
+    if (!c->as || c->session.drafting.method || !(c->command->takes & TAKES_DRAFT) || c->command->traits & many)
         return NULL;
     for (size_t i = 0; vb_system_at(i, &p); i++)
         if (!strcmp(p.name, c->as) && strcmp(p.draft, "none"))
@@ -123,7 +123,7 @@ static const char *method_of_system(const struct cli *c)
 int cli_foreign_draft(struct cli *c)
 {
     struct foreign_draft *f = &c->foreign;
-    struct wish all = {.option = "--draft", .method = c->session.draft, .length_option = "--draft-tokens", .tokens = c->draft_tokens};
+    struct wish all = {.option = "--draft", .method = c->session.drafting.method, .length_option = "--draft-tokens", .tokens = c->draft_tokens};
     struct wish w[] = {{.option = "--speculative-config", .length_option = "--speculative-config's num_speculative_tokens", .tokens = -1},
                        {.option = "--plugin-params", .length_option = "--plugin-params' num_speculative_tokens", .tokens = -1},
                        {.option = "--draft-words", .tokens = -1}};
@@ -139,12 +139,12 @@ int cli_foreign_draft(struct cli *c)
             code = take(c, &w[i]);
     }
     if (code == EXIT_DONE && f->by) {
-        c->session.draft = all.method;
+        c->session.drafting.method = all.method;
         c->draft_tokens = all.tokens;
     }
     const char *of_system = code == EXIT_DONE ? method_of_system(c) : NULL;
     if (of_system) {
-        c->session.draft = of_system;
+        c->session.drafting.method = of_system;
         c->draft_by_system = 1;
     }
     return code;
@@ -160,16 +160,16 @@ void cli_tell_foreign_draft(const struct cli *c)
         return;
     fprintf(stderr, "verbatim: %s: --draft %s", f->by, cli_draft_name(c));
     fprintf(stderr, c->draft_tokens == CLI_AUTO ? " --draft-tokens auto" : " --draft-tokens %d", cli_draft_tokens(c));
-    if (s->draft_topk > 1)
-        fprintf(stderr, " --draft-topk %d", (int)s->draft_topk);
-    if (s->draft_nodes)
-        fprintf(stderr, " --draft-nodes %d", (int)s->draft_nodes);
-    if (s->draft_p_min > 0.0f)
-        fprintf(stderr, " --draft-p-min %g", (double)s->draft_p_min);
-    if (s->ngram_min)
-        fprintf(stderr, " --ngram-min %d", (int)s->ngram_min);
-    if (s->ngram_max)
-        fprintf(stderr, " --ngram-max %d", (int)s->ngram_max);
+    if (s->drafting.tree.topk > 1)
+        fprintf(stderr, " --draft-topk %d", (int)s->drafting.tree.topk);
+    if (s->drafting.tree.nodes)
+        fprintf(stderr, " --draft-nodes %d", (int)s->drafting.tree.nodes);
+    if (s->drafting.p_min > 0.0f)
+        fprintf(stderr, " --draft-p-min %g", (double)s->drafting.p_min);
+    if (c->drafting.ngram_min)
+        fprintf(stderr, " --ngram-min %d", (int)c->drafting.ngram_min);
+    if (c->drafting.ngram_max)
+        fprintf(stderr, " --ngram-max %d", (int)c->drafting.ngram_max);
     if (f->model_dir)
         fprintf(stderr, " --draft-model %s", f->model_dir);
     if (s->padded)

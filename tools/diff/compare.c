@@ -13,7 +13,7 @@ struct flip { /* a choice that fell the other way within the bound, or a row fro
     int depth, layer;
 };
 
-struct work {
+struct diff_work {
     const struct diff_side *a, *b;
     const struct bounds *bounds;
     struct comparison *r;
@@ -101,7 +101,7 @@ static int reads_tokens_only(const char *name) /* of an MTP module */
     return rest || strstr(name, ".enorm.output");
 }
 
-static int is_after(const struct work *w, const struct diff_series *s, const struct diff_row *row)
+static int is_after(const struct diff_work *w, const struct diff_series *s, const struct diff_row *row)
 {
     int final = s->depth < 0 && s->rank == 1 << 20, target = s->depth < 0;
     for (size_t i = 0; i < w->flip_count; i++) {
@@ -116,7 +116,7 @@ static int is_after(const struct work *w, const struct diff_series *s, const str
     return 0;
 }
 
-static void add_flip(struct work *w, const struct diff_series *s, const struct diff_row *row, int layer)
+static void add_flip(struct diff_work *w, const struct diff_series *s, const struct diff_row *row, int layer)
 {
     w->flips = cli_must(realloc(w->flips, (w->flip_count + 1) * sizeof *w->flips));
     w->flips[w->flip_count++] = (struct flip){row->sequence, row->index, s->depth, layer};
@@ -148,12 +148,12 @@ static void structural(struct tap *t, const char *format, ...)
     t->verdict = STRUCTURAL;
 }
 
-static void mark(struct tap *t, struct place *p, int *set, const struct diff_row *row, size_t column, double a, double b)
+static void mark(struct tap *t, struct diff_place *p, int *set, const struct diff_row *row, size_t column, double a, double b)
 {
     if (*set)
         return;
     *set = 1;
-    *p = (struct place){row->sequence, row->index, row->token, column, a, b, bits_of(t->dtype, a), bits_of(t->dtype, b),
+    *p = (struct diff_place){row->sequence, row->index, row->token, column, a, b, bits_of(t->dtype, a), bits_of(t->dtype, b),
                         t->dtype == DIFF_INTEGERS ? 0 : ulps_between(t->dtype, a, b)};
 }
 
@@ -188,7 +188,7 @@ static void one_number(struct tap *t, struct sums *sums, const struct diff_row *
     }
 }
 
-static void row_of_numbers(struct work *w, struct tap *t, struct sums *sums, const struct diff_row *row, size_t n)
+static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, size_t n)
 {
     double most = 0, largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -237,7 +237,7 @@ static double log_sum(const double *x, size_t n)
     return most + log(sum);
 }
 
-static void row_of_logits(struct work *w, struct tap *t, const struct diff_row *row, size_t n)
+static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t n)
 {
     double margin_a, margin_b, kl = 0, za = log_sum(w->x, n), zb = log_sum(w->y, n);
     size_t best_a = best_of(w->x, n, &margin_a), best_b = best_of(w->y, n, &margin_b);
@@ -318,7 +318,7 @@ static void mask_groups(const struct diff_side *side, const struct diff_series *
 
 /* How far the k-th is before the (k+1)-th; *gap: at most between one chosen here and one chosen there only; *largest: of the
  * row. 0 when the side does not tell. */
-static int margin_of(struct work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+static int margin_of(struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
                      const double *here, const double *there, size_t k, double *margin, double *gap, double *bound)
 {
     double *c, least = INFINITY, next = -INFINITY, largest = 0;
@@ -348,7 +348,7 @@ static int margin_of(struct work *w, const struct diff_side *side, const struct 
     return 1;
 }
 
-static void row_of_choices(struct work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
+static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
 {
     double margin[2] = {NAN, NAN}, gap[2] = {0, 0}, bound[2] = {0, 0}, *set[2] = {w->x, w->y};
     const struct diff_side *side[2] = {w->a, w->b};
@@ -422,7 +422,7 @@ static int ends_with(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
-static void make_room(struct work *w, size_t n)
+static void make_room(struct diff_work *w, size_t n)
 {
     double **rows[] = {&w->x, &w->y, &w->p, &w->q};
     for (size_t i = 0; i < 4 && n > w->room; i++)
@@ -430,7 +430,7 @@ static void make_room(struct work *w, size_t n)
     w->room = n > w->room ? n : w->room;
 }
 
-static void one_row(struct work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
+static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
 {
     size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
     for (size_t i = 0; i < n; i++) /* scores that one side does not have are those of masked rows */
@@ -450,7 +450,7 @@ static void one_row(struct work *w, struct tap *t, struct sums *sums, const stru
         row_of_logits(w, t, row, n);
 }
 
-static void all_rows(struct work *w, struct tap *t, struct sums *sums)
+static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
 {
     size_t hint = 0, met = 0;
     for (size_t i = 0; i < t->a->count; i++) {
@@ -487,7 +487,7 @@ static void judge(struct tap *t)
         t->verdict = AFTER_TIE_FLIP;
 }
 
-static void compare(struct work *w, struct tap *t)
+static void compare(struct diff_work *w, struct tap *t)
 {
     struct sums s = {0, 0, 0, 0};
     const struct diff_series *a = t->a, *b = t->b;
@@ -516,7 +516,7 @@ static void compare(struct work *w, struct tap *t)
 
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds)
 {
-    struct work w = {.a = a, .b = b, .bounds = bounds, .r = r};
+    struct diff_work w = {.a = a, .b = b, .bounds = bounds, .r = r};
     *r = (struct comparison){.verdict = NOT_COMPARED, .other_token = -1, .taps = cli_must(calloc(a->count + 1, sizeof *r->taps))};
     for (size_t i = 0; i < a->count; i++)
         if (a->series[i].depth < 0 && a->series[i].layer > w.last_layer)

@@ -101,10 +101,10 @@ void bounds_close(struct bounds *b);
 
 /* --- the comparison: compare.c --- */
 
-enum verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
+enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
 extern const char *const verdict_name[];
 
-struct place { /* of a difference */
+struct diff_place { /* of a difference */
     int32_t sequence, index, token;
     size_t column;
     double a, b;
@@ -115,14 +115,14 @@ struct place { /* of a difference */
 
 struct tap {
     const struct diff_series *a, *b;
-    enum verdict verdict;
+    enum diff_verdict verdict;
     enum diff_dtype dtype;      /* the coarser */
     char why[256];              /* of structural and tie-flip */
     size_t rows, after, only_a, only_b, numbers, equal;
     uint64_t ulps[ULP_BUCKETS], most_ulps;
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* first, worst are set */
-    struct place first, worst;  /* worst: the first that is out of bounds */
+    struct diff_place first, worst;  /* worst: the first that is out of bounds */
     int is_logits, is_choice;   /* what follows is of these */
     double kl_mean, kl_max, margin_a, margin_b; /* smallest margins; NAN: cannot be told */
     size_t top1_equal, flips;
@@ -131,7 +131,7 @@ struct tap {
 struct comparison {
     struct tap *taps;           /* of the names that both have, in the order of computation */
     size_t count;
-    enum verdict verdict;       /* the worst */
+    enum diff_verdict verdict;       /* the worst */
     const struct tap *first, *structural; /* the first that differs; the first structural one */
     int32_t other_token;        /* the index from which the two read other tokens, or -1 */
 };

@@ -26,7 +26,7 @@ static json_t *number(const struct tap *t, double x)
            : json_string(isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity");
 }
 
-static json_t *place_json(const struct tap *t, const struct place *p, int set)
+static json_t *place_json(const struct tap *t, const struct diff_place *p, int set)
 {
     char a[24], b[24];
     if (!set)
@@ -126,7 +126,7 @@ static void print_line(const struct tap *t, int width)
                (unsigned long long)t->most_ulps, t->max_abs, t->relative, t->bound, t->nmse, t->cosine);
 }
 
-static void print_place(const char *what, const struct tap *t, const struct place *p)
+static void print_place(const char *what, const struct tap *t, const struct diff_place *p)
 {
     printf("%s: %s, index %d, column %zu: ", what, t->a->name, p->index, p->column);
     if (t->dtype == DIFF_INTEGERS)

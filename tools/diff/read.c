@@ -22,7 +22,7 @@ struct entry { /* a tensor of the file */
     size_t begin, end;
 };
 
-struct reader {
+struct diff_reader {
     struct cli *c;
     struct diff_side *side;
     const struct naming *names;
@@ -46,7 +46,7 @@ static void note(struct diff_side *side, const char *format, ...)
 
 static int take_entry(void *context, const struct safetensors_entry *e, vb_error *err)
 {
-    struct reader *r = context;
+    struct diff_reader *r = context;
     (void)err;
     r->entries = cli_must(realloc(r->entries, (r->count + 1) * sizeof *r->entries));
     struct entry *to = &r->entries[r->count++];
@@ -56,7 +56,7 @@ static int take_entry(void *context, const struct safetensors_entry *e, vb_error
     return 0;
 }
 
-static int map_file(struct reader *r)
+static int map_file(struct diff_reader *r)
 {
     struct diff_side *side = r->side;
     struct stat st;
@@ -95,7 +95,7 @@ static size_t dtype_of(const char *name, enum diff_dtype *dtype)
 }
 
 /* Whether there are numbers in it that diff can read; if not, it is noted. */
-static int is_readable(struct reader *r, const struct entry *e, enum diff_dtype *dtype)
+static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_dtype *dtype)
 {
     if (!dtype_of(e->dtype_name, dtype))
         note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
@@ -202,7 +202,7 @@ static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *
         *width *= (size_t)e->shape[i];
 }
 
-static int fill(struct reader *r, const struct entry *e, struct diff_series *s, const json_t *line)
+static int fill(struct diff_reader *r, const struct entry *e, struct diff_series *s, const json_t *line)
 {
     enum diff_dtype dtype = DIFF_F32;
     size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
@@ -242,7 +242,7 @@ static int fill(struct reader *r, const struct entry *e, struct diff_series *s, 
 
 /* --- with a manifest --- */
 
-static int bad_line(struct reader *r, const char *manifest, size_t number, const char *what)
+static int bad_line(struct diff_reader *r, const char *manifest, size_t number, const char *what)
 {
     return cli_fail(r->c, EXIT_OTHER, "%s: line %zu: %s", manifest, number, what);
 }
@@ -275,14 +275,14 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(struct entry *const *)a)->name, (*(struct entry *const *)b)->name);
 }
 
-static struct entry *entry_named(const struct reader *r, const char *name)
+static struct entry *entry_named(const struct diff_reader *r, const char *name)
 {
     struct entry wanted = {.name = (char *)(uintptr_t)name}, *key = &wanted; /* not written to */
     struct entry **found = bsearch(&key, r->by_name, r->count, sizeof *r->by_name, by_name);
     return found ? *found : NULL;
 }
 
-static int manifest_line(struct reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
+static int manifest_line(struct diff_reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
                          size_t *changed)
 {
     const char *fault = manifest_fault(line, NULL);
@@ -314,7 +314,7 @@ static int manifest_line(struct reader *r, const char *manifest, size_t number, 
     return fill(r, e, diff_series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
 }
 
-static int read_manifest(struct reader *r)
+static int read_manifest(struct diff_reader *r)
 {
     size_t length = strlen(r->path), stem = length > 12 && !strcmp(r->path + length - 12, ".safetensors") ? length - 12 : length;
     size_t room = 0, number = 0, missing = 0, changed = 0;
@@ -388,7 +388,7 @@ static int text_tokens(struct diff_side *side, const char *text)
 }
 
 /* tools/hf_dump.py writes the tokens into __metadata__, golden/truth has a tensor of them. */
-static void file_tokens(struct reader *r, const struct entry *e)
+static void file_tokens(struct diff_reader *r, const struct entry *e)
 {
     struct diff_side *side = r->side;
     uint64_t length;
@@ -420,7 +420,7 @@ static int depth_of(const struct diff_side *side, const char *name)
 }
 
 /* A layer with names that only MTP modules have ends the target's. */
-static void guess_layers(struct reader *r)
+static void guess_layers(struct diff_reader *r)
 {
     static const char *const only_mtp[] = {".enorm.", ".hnorm.", ".eh_proj.", ".shared_head."};
     for (size_t i = 0; i < r->count && r->side->layers < 0; i++)
@@ -431,7 +431,7 @@ static void guess_layers(struct reader *r)
         }
 }
 
-static int foreign(struct reader *r, const struct entry *e)
+static int foreign(struct diff_reader *r, const struct entry *e)
 {
     enum diff_dtype dtype;
     char name[NAMING_ROOM], *at;
@@ -505,7 +505,7 @@ void diff_sort(struct diff_side *side)
 
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
 {
-    struct reader r = {.c = c, .side = side, .names = names};
+    struct diff_reader r = {.c = c, .side = side, .names = names};
     struct stat st;
     char *inside = vb_path(NULL, path, "dump.safetensors");
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;

@@ -178,7 +178,8 @@ static int mix_drafting(const struct cli *c, SHA2_CTX *h)
     const vb_session_options *o = &c->session;
     if (!cli_is_rejection(c) && !cli_is_relaxed(c))
         return EXIT_DONE;
-    mix(h, "draft %s %d p-min %a ngram %d %d", cli_draft_name(c), cli_draft_tokens(c), (double)o->draft_p_min, o->ngram_min, o->ngram_max);
+    mix(h, "draft %s %d p-min %a %s", cli_draft_name(c), cli_draft_tokens(c), (double)o->drafting.p_min,
+        o->drafting.settings ? o->drafting.settings : "");
     mix_text(h, "acceptance", o->sampling.acceptance);
     mix_text(h, "draft-sample-method", o->sampling.draft_sample_method);
     mix_text(h, "draft-precision", c->drafting.precision);

@@ -10,10 +10,10 @@
 #include "engine/base/json.h"
 
 /* Numbers go to a place in struct prompt; null is as good as nothing. */
-enum kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
-static const struct key {
+enum prompt_kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
+static const struct prompt_key {
     const char *name;
-    enum kind kind;
+    enum prompt_kind kind;
     size_t offset;
     double least, most;
 } keys[] = {
@@ -36,7 +36,7 @@ static const struct key {
 };
 #define NUM_KEYS (sizeof keys / sizeof *keys)
 
-static const struct key *find(const char *name)
+static const struct prompt_key *find(const char *name)
 {
     for (size_t i = 0; i < NUM_KEYS; i++)
         if (!strcmp(keys[i].name, name))
@@ -63,7 +63,7 @@ static int wrong(const struct cli *c, const char *name, const json_t *value, con
     return cli_fail(c, EXIT_USAGE, "%s is %s, wanted %s", name, json_show(value, shown), wanted);
 }
 
-static int read_number(const struct cli *c, struct prompt *p, const struct key *k, const json_t *value)
+static int read_number(const struct cli *c, struct prompt *p, const struct prompt_key *k, const json_t *value)
 {
     char wanted[80];
     void *place = (char *)p + k->offset;
@@ -173,7 +173,7 @@ static int read_members(struct cli *c, struct prompt *p)
     json_t *value;
     int code = EXIT_DONE;
     json_object_foreach(p->json, name, value) {
-        const struct key *k = find(name);
+        const struct prompt_key *k = find(name);
         if (!k)
             return unknown(c, name);
         if (k->kind != ELSEWHERE && !json_is_null(value) && (code = read_number(c, p, k, value)) != EXIT_DONE)

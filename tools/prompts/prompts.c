@@ -15,8 +15,8 @@
 
 #define MOST_METHODS 16
 
-struct request {
-    struct request *next;
+struct prompts_request {
+    struct prompts_request *next;
     struct prompts *all;
     size_t line;
     struct prompt prompt;
@@ -30,7 +30,7 @@ struct prompts {
     char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and lengths that a session can be opened with */
     vb_batch *batch;
     vb_batch_state state;
-    struct request *running; /* and waiting: those that the batch has */
+    struct prompts_request *running; /* and waiting: those that the batch has */
     size_t next;             /* line to be added */
     int32_t max_sequences, context;
     size_t draft_bytes;      /* of a sequence, at most */
@@ -61,10 +61,19 @@ static vb_session_options session_options(const struct cli *c)
 {
     vb_session_options o = c->session;
     o.stop = answer_stop;
-    o.draft = cli_draft_name(c);
-    o.draft_tokens = cli_draft_tokens(c);
-    o.draft_auto = c->draft_tokens == CLI_AUTO;
+    o.drafting.method = cli_draft_name(c);
+    o.drafting.tokens = cli_draft_tokens(c);
+    o.drafting.automatic = c->draft_tokens == CLI_AUTO;
     return o;
+}
+
+/* A line's own method or number of drafts; else the command line's. */
+static vb_drafting drafting_of(const struct cli *c, const struct prompt *q)
+{
+    vb_drafting d = session_options(c).drafting;
+    d.method = q->draft ? q->draft : d.method;
+    d.tokens = q->draft || q->draft_tokens ? q->draft_tokens : d.tokens;
+    return d;
 }
 
 /* Opens a session as the batch will, with a context of so many tokens: what is wrong with methods and options comes out now. */
@@ -77,10 +86,9 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
     o.context = context;
     if (q) {
         o.sampling = q->sampling;
-        o.draft = q->draft ? q->draft : o.draft;
-        o.draft_tokens = q->draft || q->draft_tokens ? q->draft_tokens : o.draft_tokens;
+        o.drafting = drafting_of(c, q);
     }
-    if (!drafter_find(&type, o.draft, NULL) && type && type->by_history && o.draft_tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
+    if (!drafter_find(&type, o.drafting.method, NULL) && type && type->by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
         return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the rounds before",
                         cli_acceptance(c), type->name);
     if (vb_session_open(&s, c->model, &o, &err))
@@ -159,7 +167,7 @@ static int check_options(struct cli *c)
 
 /* ---- answers ------------------------------------------------------------------------------------------------------- */
 
-static json_t *answer(const struct request *r, const vb_request_end *end)
+static json_t *answer(const struct prompts_request *r, const vb_request_end *end)
 {
     const struct cli *c = r->all->c;
     const vb_result *result = end->result;
@@ -182,9 +190,9 @@ static json_t *answer(const struct request *r, const vb_request_end *end)
     return out;
 }
 
-static void drop(struct request *r)
+static void drop(struct prompts_request *r)
 {
-    struct request **at = &r->all->running;
+    struct prompts_request **at = &r->all->running;
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
@@ -200,7 +208,7 @@ static void erase_progress(void)
 
 static void done(void *context, const vb_request_end *end)
 {
-    struct request *r = context;
+    struct prompts_request *r = context;
     struct prompts *p = r->all;
     if (p->code == EXIT_DONE && end->code == VB_NO_MEMORY) { /* the prompt is not to blame: it is computed again by the next run */
         p->code = cli_error(p->c, end->error);
@@ -221,7 +229,7 @@ static void done(void *context, const vb_request_end *end)
 
 static int count_token(void *context, const vb_event *e)
 {
-    struct request *r = context;
+    struct prompts_request *r = context;
     (void)e;
     r->all->tokens++;
     return 0;
@@ -231,16 +239,17 @@ static int count_token(void *context, const vb_event *e)
 
 static int add_line(struct prompts *p, size_t line)
 {
-    struct request *r = calloc(1, sizeof *r);
+    struct prompts_request *r = calloc(1, sizeof *r);
     vb_error err;
     if (!r)
         return cli_fail(p->c, EXIT_OTHER, "no memory for a request");
     be_at(p, line);
-    *r = (struct request){.next = p->running, .all = p, .line = line};
+    *r = (struct prompts_request){.next = p->running, .all = p, .line = line};
     p->running = r;
     int code = prompt_read(p->c, &p->file.line[line], &r->prompt);
     struct prompt *q = &r->prompt;
-    vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .draft = q->draft, .draft_tokens = q->draft_tokens,
+    vb_drafting drafting = drafting_of(p->c, q);
+    vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
                         .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1, .callback = count_token,
                                     .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
                         .done = done, .context = r};
@@ -322,7 +331,7 @@ static int open_batch(struct prompts *p)
     code = add_line(p, longest); /* and out again */
     p->next = begin;
     if (code == EXIT_DONE) {
-        struct request *r = p->running;
+        struct prompts_request *r = p->running;
         r->all->code = EXIT_OTHER; /* `done` shall write nothing */
         vb_batch_cancel(p->batch, 0);
         p->code = EXIT_DONE;

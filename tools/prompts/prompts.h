@@ -45,8 +45,8 @@ struct prompt {
     int32_t *tokens;
     size_t count, max_tokens;
     vb_sampling sampling;
-    const char *draft;    /* as vb_request has them */
-    int32_t draft_tokens;
+    const char *draft;    /* NULL: the command line's */
+    int32_t draft_tokens; /* 0: the command line's, or with another method that one's; negative: none */
     const char *stop[MOST_STOPS];
     size_t num_stops;
 };

@@ -57,8 +57,8 @@ static json_t *hidden_origin(const vb_tap_row *row, int depth)
 /* What the last row of a pass sees; a row in a dummy slot stands for another one. The rows of a tree share the cache. */
 static json_int_t context_length(const struct cli *c, int depth, const vb_tap_row *last)
 {
-    int phantom = depth >= 0 && c->model->config.conventions.value[FIRST_ROW] && !c->session.draft_head; /* the row of index -1 */
-    return c->session.draft_topk > 1 ? (json_int_t)last->slot + 1 : (json_int_t)last->index + 1 + phantom;
+    int phantom = depth >= 0 && c->model->config.conventions.value[FIRST_ROW] && !c->session.drafting.head; /* the row of index -1 */
+    return c->session.drafting.tree.topk > 1 ? (json_int_t)last->slot + 1 : (json_int_t)last->index + 1 + phantom;
 }
 
 static void record_pass(struct recorder *r, const vb_trace *t)
@@ -210,7 +210,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_open(c);
     if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
-        c->session.draft = "mtp-eagle";
+        c->session.drafting.method = "mtp-eagle";
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
     c->session.trace = record;

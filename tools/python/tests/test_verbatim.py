@@ -130,7 +130,7 @@ def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(mode
         with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
             with_drafts(bad)
     said = run("generate", path("tale"), "--tokens", joined(PROMPT * 3), "-n", 40, "--draft", "ngram", "--ngram-min", 1)
-    mine = models("tale").generate(PROMPT * 3, 40, draft="ngram", ngram_min=1)
+    mine = models("tale").generate(PROMPT * 3, 40, draft="ngram", draft_settings={"ngram-min": 1})
     assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
 
 
@@ -142,6 +142,13 @@ def test_a_published_head_drafts(models, draft, head):
     assert result.stats["drafted"] > 0 and result.fingerprint == plain.fingerprint
     with pytest.raises(verbatim.VerbatimError, match="wants the directory of an EAGLE head"):
         model.generate(PROMPT, 30, draft=draft)
+
+
+def test_draft_methods_are_listed():
+    methods = {m.name: m for m in verbatim.draft_methods()}
+    assert set(METHODS) - {"none"} < set(methods)
+    assert methods["ngram"].settings == {"ngram-min": "2", "ngram-max": "4"} and not methods["ngram"].trees
+    assert methods["mtp-eagle"].trees and methods["mtp-eagle"].needs_modules and methods["eagle3"].needs_head
 
 
 def test_trees_of_drafts(models):

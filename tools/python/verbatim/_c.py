@@ -209,6 +209,41 @@ progress_callback = C.CFUNCTYPE(None, C.c_void_p, C.c_size_t, C.c_size_t)
 draft_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_int32), C.c_int)
 
 
+class vb_tree_shape(C.Structure):
+    _fields_ = [
+        ("topk", C.c_int32),
+        ("nodes", C.c_int32),
+    ]
+
+
+class vb_drafting(C.Structure):
+    _fields_ = [
+        ("method", C.c_char_p),
+        ("tokens", C.c_int32),
+        ("automatic", C.c_int),
+        ("p_min", C.c_float),
+        ("tree", vb_tree_shape),
+        ("settings", C.c_char_p),
+        ("model", C.c_void_p),
+        ("head", C.c_char_p),
+        ("callback", draft_callback),
+        ("context", C.c_void_p),
+    ]
+
+
+class vb_draft_method(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("about", C.c_char_p),
+        ("settings", C.c_char_p),
+        ("needs_modules", C.c_int),
+        ("needs_model", C.c_int),
+        ("needs_head", C.c_int),
+        ("needs_callback", C.c_int),
+        ("trees", C.c_int),
+    ]
+
+
 class vb_session_options(C.Structure):
     _fields_ = [
         ("context", C.c_int32),
@@ -217,9 +252,8 @@ class vb_session_options(C.Structure):
         ("threads", C.c_int32),
         ("exact_threads", C.c_int32),
         ("isa", C.c_char_p),
-        ("draft", C.c_char_p),
-        ("draft_tokens", C.c_int32),
         ("sampling", vb_sampling),
+        ("drafting", vb_drafting),
         ("progress", progress_callback),
         ("progress_context", C.c_void_p),
         ("stop", stop_callback),
@@ -232,16 +266,6 @@ class vb_session_options(C.Structure):
         ("padded", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
-        ("ngram_min", C.c_int32),
-        ("ngram_max", C.c_int32),
-        ("draft_callback", draft_callback),
-        ("draft_context", C.c_void_p),
-        ("draft_model", C.c_void_p),
-        ("draft_head", C.c_char_p),
-        ("draft_p_min", C.c_float),
-        ("draft_auto", C.c_int),
-        ("draft_topk", C.c_int32),
-        ("draft_nodes", C.c_int32),
     ]
 
 
@@ -335,8 +359,8 @@ class vb_request(C.Structure):
         ("tokens", C.POINTER(C.c_int32)),
         ("count", C.c_size_t),
         ("sampling", C.POINTER(vb_sampling)),
-        ("draft", C.c_char_p),
-        ("draft_tokens", C.c_int32),
+        ("drafting", C.POINTER(vb_drafting)),
+        ("session", C.c_void_p),
         ("options", vb_generate_options),
         ("done", done_callback),
         ("context", C.c_void_p),
@@ -395,7 +419,7 @@ class vb_session_info(C.Structure):
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_utf8, vb_model_facts, vb_convention, vb_system, vb_quantise_options,
-           vb_quantised_tensor, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_session_options,
+           vb_quantised_tensor, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting, vb_draft_method, vb_session_options,
            vb_thread_use, vb_event, vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
@@ -449,7 +473,6 @@ FUNCTIONS = {
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),
     "vb_generate": (C.c_int, [_object, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
-    "vb_generate_batch": (C.c_int, [_out, C.c_size_t, C.POINTER(vb_generate_options), C.POINTER(vb_result), _err]),
     "vb_batch_open": (C.c_int, [_out, _object, C.POINTER(vb_batch_options), _err]),
     "vb_batch_close": (None, [_object]),
     "vb_batch_add": (C.c_int, [_object, C.POINTER(vb_request), C.POINTER(C.c_int64), _err]),
@@ -462,6 +485,7 @@ FUNCTIONS = {
     "vb_session_save": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_file_options), _err]),
     "vb_session_load": (C.c_int, [_out, _object, C.POINTER(vb_session_options), C.c_char_p, C.POINTER(vb_file_options), _err]),
     "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
+    "vb_draft_methods": (C.c_int, [C.c_size_t, C.POINTER(vb_draft_method)]),
     "vb_draft": (C.c_int, [_object, _ids, _ids, _ids, _err]),
     "vb_draft_tree": (C.c_int, [_object, _ids, _ids, _ids, C.POINTER(C.c_double), _ids, _err]),
     "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),

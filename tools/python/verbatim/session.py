@@ -64,7 +64,7 @@ class Session:
                    eagle3. draft_nodes: the most of a round (None: draft_topk * K, at most 64)
     draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
     draft_p_min    a draft ends before a token of a probability below this
-    ngram_min, ngram_max             how many last tokens "ngram" looks for (None: 2 and 4)
+    draft_settings a dictionary of what single methods want to know: {"ngram-min": 1}; draft_methods() lists them
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
@@ -222,9 +222,32 @@ def session_info(path, check_all=False) -> dict:
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
 
 
+class DraftMethod(typing.NamedTuple):
+    """A way to draft. needs_*: without which it is refused."""
+
+    name: str
+    about: str
+    settings: dict  # the keys of draft_settings that it reads, with their defaults
+    needs_modules: bool
+    needs_model: bool
+    needs_head: bool
+    needs_callback: bool
+    trees: bool  # it can draft trees
+
+
+def draft_methods() -> list[DraftMethod]:
+    """The draft methods that the library has, which Session's option draft names."""
+    methods, said = [], _c.vb_draft_method()
+    while _c.library().vb_draft_methods(len(methods), C.byref(said)):
+        settings = dict(pair.split("=") for pair in filter(None, said.settings.decode().split(",")))
+        methods.append(DraftMethod(said.name.decode(), said.about.decode(), settings, *map(bool, [
+            said.needs_modules, said.needs_model, said.needs_head, said.needs_callback, said.trees])))
+    return methods
+
+
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, draft=None, draft_tokens=None,
-                    draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None, ngram_min=None,
-                    ngram_max=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                    draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None,
+                    draft_settings=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
                     frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
                     relaxed_topk=None, relaxed_delta=None, thinking=None, scores=False):
     """What Session is told, for C, and the models that are needed; see there."""
@@ -235,23 +258,23 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         threads=number("threads", threads, 1),
         exact_threads=bool(exact_threads),
         isa=None if isa is None else isa.encode(),
-        draft=b"callback" if callable(draft) else None if draft is None else draft.encode(),
-        draft_tokens=number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
         tap_scores=bool(scores),
         padded=bool(padded),
-        ngram_min=number("ngram_min", ngram_min, 1),
-        ngram_max=number("ngram_max", ngram_max, 1),
-        draft_model=None if draft_model is None else draft_model._pointer(),
-        draft_head=None if draft_head is None else os.fspath(draft_head).encode(),
-        draft_p_min=draft_p_min,
-        draft_auto=bool(draft_auto),
-        draft_topk=number("draft_topk", draft_topk, 1),
-        draft_nodes=number("draft_nodes", draft_nodes, 1),
+    )
+    options.drafting = _c.vb_drafting(
+        method=b"callback" if callable(draft) else None if draft is None else draft.encode(),
+        tokens=number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
+        automatic=bool(draft_auto),
+        p_min=draft_p_min,
+        tree=_c.vb_tree_shape(number("draft_topk", draft_topk, 1), number("draft_nodes", draft_nodes, 1)),
+        settings=",".join("%s=%s" % pair for pair in draft_settings.items()).encode() if draft_settings else None,
+        model=None if draft_model is None else draft_model._pointer(),
+        head=None if draft_head is None else os.fspath(draft_head).encode(),
     )
     # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
     options.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
     if callable(draft):
-        options.draft_callback = guard.callback(_c.draft_callback, _draft(draft), 0)
+        options.drafting.callback = guard.callback(_c.draft_callback, _draft(draft), 0)
     options.sampling = _c.vb_sampling(
         temperature=temperature, top_k=number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
         seed=number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,

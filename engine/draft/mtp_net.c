@@ -1,0 +1,74 @@
+/* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's workspace. */
+#include "engine/draft/net.h"
+
+#include <string.h>
+
+struct mtp_net { /* handed around as its first part */
+    struct draft_net net;
+    const struct model *model;
+};
+
+static const struct model *model_of(const struct draft_net *net) { return ((const struct mtp_net *)(const void *)net)->model; }
+
+static const struct mtp_module *module_of(const struct draft_net *net, int depth)
+{
+    const struct model *m = model_of(net);
+    return &m->mtp[depth % m->num_mtp];
+}
+
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token)
+{
+    size_t position = model_of(net)->config.conventions.value[DRAFT_POSITION] ? i + (size_t)depth + 1 : i;
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + net->rows_before),
+                        .position = (int32_t)position,
+                        .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
+}
+
+/* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[depth]). */
+static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token)
+{
+    if (!net->rows_before || cache->length)
+        return;
+    struct row zeros = {.cache = cache, .token = token, .position = w->model->config.conventions.value[DRAFT_POSITION] ? depth : -1,
+                        .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = depth - 1};
+    memset(w->delta, 0, net->width * sizeof *w->delta);
+    forward_mtp(w, module_of(net, depth), depth, &zeros, w->delta, w->delta, w->delta, 1);
+    trace_pass(cache->tracer, depth, &zeros, 1);
+}
+
+static size_t most_rows(const struct draft_net *net, const struct workspace *w)
+{
+    (void)net;
+    return w->max_rows;
+}
+
+static void pass(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next, size_t S)
+{
+    forward_mtp(w, module_of(net, depth), depth, rows, h, g, next, S);
+}
+
+static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
+{
+    forward_head(w, &module_of(net, depth)->head, out, g, S);
+    forward_tap_logits(w, out, first, S);
+}
+
+static void close_net(struct draft_net *net) { vb_free(model_of(net)->allocator, net); }
+
+static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits,
+                                              .close = close_net};
+
+int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err)
+{
+    const struct config *c = &m->config;
+    struct mtp_net *n = vb_alloc(m->allocator, 1, sizeof *n);
+    *out = NULL;
+    if (!n)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for MTP modules");
+    n->model = m;
+    n->net = (struct draft_net){.type = &modules, .width = c->dims.d, .vocab_size = c->dims.V,
+                                .cache_width = c->dims.row,
+                                .rows_before = c->conventions.value[FIRST_ROW] ? 1 : 0};
+    *out = &n->net;
+    return VB_OK;
+}
