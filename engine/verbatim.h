@@ -16,11 +16,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
-
 /* What is declared from here to the end is all that the libraries export. */
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
@@ -193,7 +191,7 @@ int vb_model_convention(const vb_model *model, size_t i); /* which of the values
 /* Systems of the field ("as=NAME"): the conventions that they set, their draft method, and where that is to be seen. */
 typedef struct vb_system {
     const char *name, *conventions, *draft, *evidence;
-    int changes_output;
+    int changes_output; /* some of its conventions do */
 } vb_system;
 int vb_system_at(size_t i, vb_system *out);
 
@@ -608,7 +606,6 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif
-
 #ifdef __cplusplus
 }
 #endif

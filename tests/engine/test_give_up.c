@@ -24,8 +24,8 @@ static const int32_t prompt[] = {5, 6, 7, 70, 9, 33, 17, 2, 88, 41, 5, 6, 7, 70,
 
 static vb_session_options options_of(const char *draft, const vb_model *m, struct stopper *s)
 {
-    vb_session_options o = {.context = 80, .threads = 1, .prefill_chunk = 7, .draft = draft, .draft_tokens = 3, .poison_cut_rows = 1,
-                            .stop = s ? stop : NULL, .stop_context = s, .draft_model = m, .sampling = {.temperature = 0.8f, .seed = 3}};
+    vb_session_options o = {.context = 80, .threads = 1, .prefill_chunk = 7, .drafting = {.method = draft, .tokens = 3, .model = m}, .poison_cut_rows = 1,
+                            .stop = s ? stop : NULL, .stop_context = s, .sampling = {.temperature = 0.8f, .seed = 3}};
     return o;
 }
 
@@ -96,7 +96,7 @@ TEST(trees_that_are_given_up_go_on_to_the_same_tokens)
     for (unsigned chance = 2; chance < 12; chance++) {
         struct stopper at = {.chance = chance, .random = chance};
         vb_session_options o = options_of("mtp-eagle", m, &at);
-        o.draft_topk = 3;
+        o.drafting.tree.topk = 3;
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
         run_on(s, "a tree");
         expect_tokens("a tree", s, wanted);

@@ -14,7 +14,7 @@ enum meaning {
     METHOD, LENGTH, MODEL, TOPK, VERIFIED, NGRAM_MIN, NGRAM_MAX, P_MIN, VANILLA, RELAXED, RELAXED_TOPK, RELAXED_DELTA, MEANINGS
 };
 
-static const struct word {
+static const struct foreign_word {
     const char *name;
     enum meaning meaning;
     int is_flag;
@@ -59,7 +59,7 @@ static const struct method_name llama_methods[] = {
 
 /* The words as they were given; NULL: not there. */
 struct given {
-    const struct word *words;
+    const struct foreign_word *words;
     const char *value[MEANINGS], *name[MEANINGS];
 };
 
@@ -67,9 +67,9 @@ static int fill_sglang(struct cli *c, struct wish *w, const struct given *g);
 static int fill_tensorrt(struct cli *c, struct wish *w, const struct given *g);
 static int fill_llama(struct cli *c, struct wish *w, const struct given *g);
 
-static const struct system {
+static const struct foreign_system {
     const char *name, *option;
-    const struct word *words;
+    const struct foreign_word *words;
     const struct method_name *methods;
     int (*fill)(struct cli *c, struct wish *w, const struct given *g); /* the system's own defaults, and what belongs together */
 } systems[] = {
@@ -79,7 +79,7 @@ static const struct system {
 };
 #define SYSTEMS (sizeof systems / sizeof *systems)
 
-static const struct word *find_word(const struct word *words, const char *name, size_t length)
+static const struct foreign_word *find_word(const struct foreign_word *words, const char *name, size_t length)
 {
     for (; words->name; words++)
         if (strlen(words->name) == length && !strncmp(words->name, name, length))
@@ -95,10 +95,10 @@ const char *cli_foreign_option(const char *name, size_t length)
     return NULL;
 }
 
-static int unknown_word(const struct cli *c, const struct system *s, const char *name, size_t length)
+static int unknown_word(const struct cli *c, const struct foreign_system *s, const char *name, size_t length)
 {
     char known[512] = "";
-    for (const struct word *w = s->words; w->name; w++) {
+    for (const struct foreign_word *w = s->words; w->name; w++) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", w->name);
     }
@@ -106,7 +106,7 @@ static int unknown_word(const struct cli *c, const struct system *s, const char 
 }
 
 /* Words are separated by blanks; a value stands behind its word, or behind an equals sign. */
-static int split(struct cli *c, const struct system *s, struct given *g)
+static int split(struct cli *c, const struct foreign_system *s, struct given *g)
 {
     char *place = NULL;
     c->foreign.words_read = strdup(c->foreign.words);
@@ -115,7 +115,7 @@ static int split(struct cli *c, const struct system *s, struct given *g)
     for (char *p = strtok_r(c->foreign.words_read, " \t\n", &place); p; p = strtok_r(NULL, " \t\n", &place)) {
         char *equals = strchr(p, '=');
         size_t length = equals ? (size_t)(equals - p) : strlen(p);
-        const struct word *w = find_word(s->words, p, length);
+        const struct foreign_word *w = find_word(s->words, p, length);
         if (!w)
             return unknown_word(c, s, p, length);
         if (w->is_flag && equals)
@@ -136,7 +136,7 @@ static int read_integer(const struct cli *c, const struct wish *w, const struct 
     char *end;
     if (!value)
         return EXIT_DONE;
-    const struct word *word = find_word(g->words, g->name[meaning], strlen(g->name[meaning]));
+    const struct foreign_word *word = find_word(g->words, g->name[meaning], strlen(g->name[meaning]));
     errno = 0;
     *number = strtoll(value, &end, 10);
     if (end == value || *end || errno || *number < word->least || *number > word->most)
@@ -249,7 +249,7 @@ static int fill_llama(struct cli *c, struct wish *w, const struct given *g)
     return check_model(c, w, "--spec-draft-model");
 }
 
-static int find_system(const struct cli *c, const char *name, const struct system **found)
+static int find_system(const struct cli *c, const char *name, const struct foreign_system **found)
 {
     for (size_t i = 0; i < SYSTEMS; i++)
         if (!strcmp(systems[i].name, name)) {
@@ -263,7 +263,7 @@ static int find_system(const struct cli *c, const char *name, const struct syste
 
 int wish_of_words(struct cli *c, struct wish *w)
 {
-    const struct system *s = NULL;
+    const struct foreign_system *s = NULL;
     if (!c->foreign.words)
         return EXIT_DONE;
     int code = find_system(c, c->foreign.words_system, &s);
