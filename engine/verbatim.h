@@ -28,7 +28,6 @@ extern "C" {
  * 1.0 structs may grow from one version to the next. */
 #define VB_VERSION "0.1.0"
 const char *vb_version(void);
-
 #define VB_MAX_DRAFT 15 /* the longest draft, K */
 #define VB_MAX_TOPK 16  /* of a tree of drafts: the most that may follow one token, */
 #define VB_MAX_NODES 64 /* and the most of all */
@@ -58,9 +57,7 @@ typedef struct vb_allocator {
 } vb_allocator;
 
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
-
 typedef struct model vb_model;
-
 typedef struct vb_model_options {
     vb_allocator allocator; /* must outlive the model and its sessions */
     const char *precision;  /* NULL or "f32": weights as stored, f32 activations; "bf16": what linear layers take is rounded
@@ -112,7 +109,6 @@ int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of ge
 
 /* Text and ids, by DIR/tokenizer.json, DIR/tiktoken.model or a GGUF file's metadata (byte-level BPE). Read-only once open. */
 typedef struct tokenizer vb_tokenizer;
-
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_tokenizer_close(vb_tokenizer *tokenizer);
 /* Ids of exactly this text, at most `room` of them to ids; *count is how many there are (more than room: call again).
@@ -155,9 +151,7 @@ void vb_template_close(vb_template *chat);
 int vb_template_render(const vb_template *chat, const vb_tokenizer *tokenizer, const char *messages, size_t size,
                        int add_generation_prompt, const char *variables, char **text, size_t *text_size, vb_error *err);
 void vb_text_free(char *text); /* a text that this library returned; NULL is allowed */
-
 /* ---- what a model is ----------------------------------------------------------------------------------------------- */
-
 typedef struct vb_model_facts {
     const char *architecture, *precision; /* valid while the model is open */
     int32_t layers, mtp_modules;          /* num_hidden_layers; modules stored */
@@ -196,7 +190,6 @@ typedef struct vb_system {
 int vb_system_at(size_t i, vb_system *out);
 
 /* ---- a model as one GGUF file -------------------------------------------------------------------------------------- */
-
 typedef struct vb_quantise_options {
     const char *type;           /* of linear layers, experts and heads: "f32", "bf16", "q8_0", "q4_0". Q8_0 and Q4_0 want rows of a
                                    multiple of 32 numbers; other matrices stay as stored (FP8: F32) */
@@ -229,9 +222,7 @@ typedef struct vb_quantised_tensor {
 int vb_quantise_tensor(const vb_quantise *plan, size_t i, vb_quantised_tensor *out); /* returns 0 behind the last one */
 
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
-
 typedef struct vb_session vb_session;
-
 /* How the target's token is chosen from its row of logits, in this order: bias, penalties, mask, temperature, top-k,
  * top-p, min-p, then one random number of Philox4x32-10 that depends on (seed, index of the token) alone. */
 typedef struct vb_sampling {
@@ -261,7 +252,6 @@ typedef struct vb_sampling {
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
-
 /* What a row of a pass is. */
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's `sequence` option */
@@ -295,7 +285,6 @@ typedef struct vb_tap {
 typedef void (*vb_tap_callback)(void *context, const vb_tap *tap);
 
 /* ---- a trace: the bookkeeping of every round ---------------------------------------------------------------------- */
-
 enum vb_trace_kind {
     VB_TRACE_PASS,   /* rows went through the target (depth -1) or a module; their cache rows are written */
     VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of that depth's last pass: by the target, or as a draft */
@@ -314,7 +303,6 @@ typedef struct vb_trace {
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
 /* ---- drafting: how tokens are proposed, which the target then verifies ------------------------------------------------ */
-
 /* What may follow tokens [count], the timeline: writes at most `max` (up to VB_MAX_DRAFT) ids to draft and returns how many;
  * 0: nothing comes to mind. It has no say in the output, and may answer as it likes: the draft ends before an id outside the
  * vocabulary and at `max`, and either is counted in vb_result.draft_failures, as a negative answer is. It may not use the
@@ -469,7 +457,6 @@ typedef struct vb_generate_options {
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
 /* ---- many sequences: continuous batching ---------------------------------------------------------------------------- */
-
 /* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
  * request shares its passes with, when it is admitted, and whether it has to give its cache back for a while reaches none of
  * its bits: they are those of vb_generate. One thread at a time may use a batch. */
@@ -552,7 +539,6 @@ int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *
                   vb_error *err);
 
 /* ---- a session in a file: what one process computed, another goes on with ------------------------------------------- */
-
 /* Computes what is due of the timeline, but for its last token, which chooses the next; with prefill onednn whole chunks
  * only. Nothing is chosen: what vb_generate gives afterwards is what it would have given. */
 int vb_prefill(vb_session *session, vb_error *err);
