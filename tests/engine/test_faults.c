@@ -335,14 +335,12 @@ TEST(a_step_of_decoding_allocates_nothing)
             if (w.last != w.first || w.bytes_last != w.bytes_first)
                 fail_msg("%s, %s, K %d: %ld allocations between the first token and the last, %zu bytes more", dirs[i], o.drafting.method,
                          o.drafting.tokens, w.last - w.first, w.bytes_last - w.bytes_first);
-            if (c.requests - before > 1 || c.alive != alive)
+            if (c.requests != before || c.alive != alive)
                 fail_msg("%s, %s: vb_generate made %ld allocations, %ld are left", dirs[i], o.drafting.method, c.requests - before,
                          c.alive - alive);
 
-            c.fail = c.requests; /* the one that is made: refused, and the session is as it was */
+            c.fail = c.requests; /* so it goes on where there is no memory */
             size_t count = s->count;
-            REFUSED(vb_generate(s, &g, &result, &err), VB_NO_MEMORY, "no memory");
-            assert_int_equal(s->count, count);
             g.max_tokens = 5;
             OK(vb_generate(s, &g, &result, &err));
             assert_int_equal(s->count, count + 5);
