@@ -15,7 +15,8 @@
 #define LEADER_SPINS 50e-6   /* seconds of waiting, before the leader sleeps */
 #define SHORTEST_MISS 50e-6  /* seconds: many times what the last task of a short region takes */
 #define PAUSES 64            /* between two looks at the clock: a microsecond or two */
-#define STACK ((size_t)8 << 20) /* reserved, not used: a build without optimisation has frames of more than a megabyte */
+/* Reserved, not used: a build without optimisation has frames of more than a megabyte, and ThreadSanitizer takes some for itself. */
+#define STACK ((size_t)8 << 20)
 
 static uint64_t load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 

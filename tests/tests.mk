@@ -19,7 +19,7 @@ $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 $(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
 
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
-$(TESTS): $(call object,one_test) $(if $(findstring thread,$(SANITIZE)),$(call object,thread_stacks)) $(LIBRARIES)
+$(TESTS): $(call object,one_test) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 # What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
 $(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
