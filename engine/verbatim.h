@@ -1,4 +1,6 @@
-/* engine/verbatim.h -- the public C interface of Verbatim. The only header that outsiders include.
+/* engine/verbatim.h -- the public C interface of Verbatim. The only header that programs include;
+ * it includes the others: verbatim_text.h (tokenizers, chat templates), verbatim_model.h (facts, conventions, GGUF), verbatim_batch.h
+ * (many sequences) and verbatim_files.h (saved sessions).
  *
  * Two nouns. A *model* is read-only once it is open and may be shared by threads. A *session* is one timeline of tokens
  * with its caches: append, truncate, generate, save, load. Functions that can fail return VB_OK (0) or a negative code and, when
@@ -107,119 +109,8 @@ int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
 int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
 
-/* Text and ids, by DIR/tokenizer.json, DIR/tiktoken.model or a GGUF file's metadata (byte-level BPE). Read-only once open. */
+/* A model's tokenizer (verbatim_text.h). */
 typedef struct tokenizer vb_tokenizer;
-int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
-void vb_tokenizer_close(vb_tokenizer *tokenizer);
-/* Ids of exactly this text, at most `room` of them to ids; *count is how many there are (more than room: call again).
- * Special tokens written in the text are recognised; BOS is not added. Invalid UTF-8 is VB_BAD_ARGUMENT. */
-int vb_encode(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
-              vb_error *err);
-/* The bytes of one token, which may be a part of a character; NULL for an id without a token. */
-const char *vb_piece(const vb_tokenizer *tokenizer, int32_t id, size_t *size);
-int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* -1: none */
-/* Whether two models speak of the same tokens: the bytes of each id, BOS and EOS. VB_BAD_ARGUMENT says where they differ. */
-int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
-int vb_add_bos(const vb_tokenizer *tokenizer);       /* whether a text should have it in front: add_bos_token */
-int32_t vb_tokenizer_size(const vb_tokenizer *tokenizer); /* one more than the largest id */
-/* vb_encode, but that tokens marked special are text like any other. */
-int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
-                    vb_error *err);
-
-/* Pieces of text as they come, joined to whole characters. Starts as zeros. Invalid bytes become U+FFFD. */
-typedef struct vb_utf8 {
-    unsigned char pending[4];
-    int count;
-} vb_utf8;
-/* Writes the characters that `bytes` completes to out, which has room for 3 * (size + 4) bytes; returns how many bytes. */
-size_t vb_utf8_push(vb_utf8 *stream, const char *bytes, size_t size, char *out);
-/* At the end: an unfinished character becomes U+FFFD. out has room for 12 bytes. The stream begins anew. */
-size_t vb_utf8_finish(vb_utf8 *stream, char *out);
-/* The offset of the first byte that is not valid UTF-8; `size` where all is valid. */
-size_t vb_utf8_valid(const char *text, size_t size);
-
-/* A checkpoint's chat template, a part of Jinja2: DIR/chat_template.jinja, else chat_template of tokenizer_config.json, or
- * tokenizer.chat_template of a GGUF file. None is VB_IO; one that uses what is not implemented is VB_UNSUPPORTED and names
- * it. Read-only once open. */
-typedef struct chat_template vb_template;
-int vb_template_open(vb_template **out, const char *dir, const vb_allocator *allocator, vb_error *err);
-void vb_template_close(vb_template *chat);
-/* The prompt for a conversation. messages: a JSON array of objects with a `role`, `size` bytes. variables: NULL, or a JSON object
- * whose members the template sees too (tools, documents, enable_thinking ...); messages stay messages. The text has the
- * special tokens written out: vb_encode recognises them. What the template raises is VB_BAD_ARGUMENT.
- * *text, *text_size bytes and a 0 byte behind, is freed with vb_text_free. */
-int vb_template_render(const vb_template *chat, const vb_tokenizer *tokenizer, const char *messages, size_t size,
-                       int add_generation_prompt, const char *variables, char **text, size_t *text_size, vb_error *err);
-void vb_text_free(char *text); /* a text that this library returned; NULL is allowed */
-/* ---- what a model is ----------------------------------------------------------------------------------------------- */
-typedef struct vb_model_facts {
-    const char *architecture, *precision; /* valid while the model is open */
-    int32_t layers, mtp_modules;          /* num_hidden_layers; modules stored */
-    int32_t attention_heads;
-    int rope_halves;      /* RoPE rotates halves, else adjacent pairs */
-    int no_groups;        /* a GGUF file that does not say its expert groups: experts are chosen among all */
-    size_t copied_bytes;  /* of weights that were rounded, quantised or put into another order when the model was opened */
-    double copy_seconds;
-    char conventions[512]; /* those that differ from the defaults, as in vb_model_options */
-} vb_model_facts;
-void vb_model_look(const vb_model *model, vb_model_facts *out);
-
-/* Everything, as JSON (an object; `verbatim inspect --json` prints it): the configuration with its defaults, parameters, MTP modules,
- * bytes per part and type, and each tensor that is not used, with the reason. Compares the MTP modules' copies, which reads
- * them. Free *json with vb_text_free. */
-int vb_model_describe(const vb_model *model, char **json, vb_error *err);
-
-/* Reads every byte: weights and scales must be finite. VB_BAD_CHECKPOINT names file, tensor and index. progress may be NULL. */
-typedef void (*vb_progress)(void *context, size_t done, size_t total); /* bytes */
-int vb_model_check(const vb_model *model, vb_progress progress, void *context, vb_error *err);
-
-/* Where implementations disagree (vb_model_options.conventions). Number i, from 0; returns 0 behind the last one. */
-#define VB_CONVENTION_VALUES 4 /* at most */
-typedef struct vb_convention {
-    const char *name, *values[VB_CONVENTION_VALUES]; /* the first is the default; NULL behind the last */
-    int changes_output;           /* of the target; else of drafting, which changes no output */
-    const char *who;              /* which implementation does what */
-} vb_convention;
-int vb_convention_at(size_t i, vb_convention *out);
-int vb_model_convention(const vb_model *model, size_t i); /* which of the values it was opened with, from 0 */
-/* Systems of the field ("as=NAME"): the conventions that they set, their draft method, and where that is to be seen. */
-typedef struct vb_system {
-    const char *name, *conventions, *draft, *evidence;
-    int changes_output; /* some of its conventions do */
-} vb_system;
-int vb_system_at(size_t i, vb_system *out);
-
-/* ---- a model as one GGUF file -------------------------------------------------------------------------------------- */
-typedef struct vb_quantise_options {
-    const char *type;           /* of linear layers, experts and heads: "f32", "bf16", "q8_0", "q4_0". Q8_0 and Q4_0 want rows of a
-                                   multiple of 32 numbers; other matrices stay as stored (FP8: F32) */
-    const char *embedding_type; /* NULL: "as-stored"; or one of these five */
-    const char *head_type;      /* NULL: `type`; or one of these five */
-} vb_quantise_options;
-
-/* What will be written, planned: nothing is computed yet. The model was opened from `dir`, a directory, in precision f32, and
- * outlives the plan. VB_UNSUPPORTED: the format cannot say something that config.json says; it is named. */
-typedef struct gguf_plan vb_quantise;
-int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, const vb_quantise_options *options, vb_error *err);
-void vb_quantise_close(vb_quantise *plan);
-/* Writes the file to `fd`, an empty file open for writing; `name` stands for it in messages. threads: 0: the processors of the
- * affinity mask. progress (may be NULL) is told bytes, and stops with VB_STOPPED when it does not return 0. A weight that is not
- * finite is VB_BAD_CHECKPOINT; file, tensor and index are named. Whether the file is kept is the caller's affair. */
-typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
-int vb_quantise_write(const vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
-                      void *context, vb_error *err);
-
-size_t vb_quantise_bytes(const vb_quantise *plan);           /* of the whole file */
-const char *vb_quantise_tokenizer(const vb_quantise *plan);  /* tokenizer.ggml.pre; NULL: the file has no tokenizer, a note says why */
-const char *vb_quantise_note(const vb_quantise *plan, size_t i); /* what the file does not say as the directory does; NULL: no more */
-typedef struct vb_quantised_tensor {
-    const char *name, *type, *role; /* role: "linear", "embedding", "head", "other" */
-    int kept;                       /* as stored, because its rows are no multiple of 32 numbers */
-    size_t bytes;
-    int32_t ndim;
-    size_t shape[3];                /* outermost first */
-} vb_quantised_tensor;
-int vb_quantise_tensor(const vb_quantise *plan, size_t i, vb_quantised_tensor *out); /* returns 0 behind the last one */
 
 /* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
 typedef struct vb_session vb_session;
@@ -456,70 +347,9 @@ typedef struct vb_generate_options {
 /* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* ---- many sequences: continuous batching ---------------------------------------------------------------------------- */
-/* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
- * request shares its passes with, when it is admitted, and whether it has to give its cache back for a while reaches none of
- * its bits: they are those of vb_generate. One thread at a time may use a batch. */
-typedef struct vb_batch vb_batch;
-
-typedef struct vb_batch_options {
-    vb_session_options session; /* of every request; context: tokens of the longest one; prefill_chunk: rows of prompts in a pass.
-                                   No taps, traces, progress; prefill contract alone. Acceptance rejection and relaxed want a
-                                   draft method other than eagle-reroll and eagle-keep. */
-    int32_t max_sequences; /* computed side by side, 1 to 64; 0: 8 */
-    int64_t cache_tokens;  /* tokens whose rows the cache holds for all together; 0: max_sequences * (context + 16). When it is full the
-                              youngest sequence gives its rows back, and has them computed again later */
-    int keep_apart;        /* prompts that begin like another one's do not share its rows */
-} vb_batch_options;
-
-/* The model outlives the batch, and so do what options point to. */
-int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options *options, vb_error *err);
-void vb_batch_close(vb_batch *batch); /* requests that are left are forgotten: `done` is not called */
-
-/* How a request ended: code VB_OK, and result; or an error. tokens [count], the first `prompt` of which were given, is valid during
- * the call. */
-typedef struct vb_request_end {
-    int64_t id;
-    int code;
-    const vb_error *error; /* NULL: none */
-    const int32_t *tokens;
-    size_t prompt, count;
-    const vb_result *result;
-} vb_request_end;
-
-typedef struct vb_request {
-    const int32_t *tokens; /* the prompt; copied */
-    size_t count;
-    const vb_sampling *sampling; /* NULL: the batch's. What it and options point to lives until the request ends */
-    const vb_drafting *drafting; /* NULL: the batch's; copied */
-    vb_session *session;         /* NULL; or a session of the batch's model, which the request continues, with its own options and cache:
-                                    the fields above are zero then. Nobody else uses it until `done` is called, which may
-                                    close it. Its context is at most the batch's; it has no taps, and no rows due by prefill onednn */
-    vb_generate_options options; /* the callback may add requests, and neither cancel one nor step */
-    void (*done)(void *context, const vb_request_end *end); /* once, from vb_batch_step or vb_batch_cancel; may add requests; may be NULL */
-    void *context;
-} vb_request;
-
-/* Puts a request in the line. Refused are tokens outside the vocabulary, and what no cache_tokens or context could ever hold; other
- * mistakes end the request with their error. id (may be NULL): 0, 1, .. */
-int vb_batch_add(vb_batch *batch, const vb_request *request, int64_t *id, vb_error *err);
-/* Ends it now, VB_FINISH_STOPPED. Returns whether there was such a one. */
-int vb_batch_cancel(vb_batch *batch, int64_t id);
-/* One pass. *left: requests that wait or run. An error is the pass's, not a request's. */
-int vb_batch_step(vb_batch *batch, size_t *left, vb_error *err);
-/* Steps until none is left. */
-int vb_batch_run(vb_batch *batch, vb_error *err);
-
-typedef struct vb_batch_state {
-    size_t waiting, running, done; /* requests */
-    size_t passes;
-    size_t preemptions;   /* sequences that gave their rows back */
-    size_t shared_tokens; /* whose rows were another sequence's, and not computed again */
-    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used; /* the last with what passes set aside */
-    size_t cache_bytes, pass_bytes; /* of the cache; of what a pass computes with */
-    size_t draft_bytes;   /* of the draft methods of the sequences that run */
-} vb_batch_state;
-void vb_batch_look(const vb_batch *batch, vb_batch_state *out);
+/* Computes what is due of the timeline, but for its last token, which chooses the next; with prefill onednn whole chunks
+ * only. Nothing is chosen: what vb_generate gives afterwards is what it would have given. */
+int vb_prefill(vb_session *session, vb_error *err);
 
 /* Told about a row: of the target (depth -1) or of the module of an MTP depth (0..). logits [V] after token `index`, or for
  * a module after token index + depth + 1; hidden [d], after the norm. Non-zero stops (VB_STOPPED). */
@@ -538,56 +368,14 @@ int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count
 int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
                   vb_error *err);
 
-/* ---- a session in a file: what one process computed, another goes on with ------------------------------------------- */
-/* Computes what is due of the timeline, but for its last token, which chooses the next; with prefill onednn whole chunks
- * only. Nothing is chosen: what vb_generate gives afterwards is what it would have given. */
-int vb_prefill(vb_session *session, vb_error *err);
-
-typedef struct vb_file_options {
-    int without_hidden; /* saving: without the target's hidden rows. Then the first draft after a load knows nothing of the newest
-                           one, and later ones are as always: it takes zeros, and its cache row goes to a dummy slot */
-    int replace;        /* saving: a file of this name is replaced; else it is an error */
-    int (*progress)(void *context, size_t done, size_t total); /* bytes: of the target's cache, or of the file that is read. Non-zero
-                           stops (VB_STOPPED); NULL: silent */
-    void *progress_context;
-} vb_file_options;
-
-/* Writes the session to a file: its tokens, the target's cache, what its draft method holds, and which of its tokens penalties
- * count as output. Options of sampling are not in it, and need not be, since random numbers depend on seed and index alone.
- * `path` is there when the file is whole and on the disk, not before; engine/pass/session_file.h draws it. The session goes on as
- * if it had not been saved, but that drafts of eagle-reroll may be others after a save without_hidden. options may be NULL. */
-int vb_session_save(vb_session *session, const char *path, const vb_file_options *options, vb_error *err);
-
-/* Opens a session of `model` with `options` and fills it from the file. From there on it gives, bit for bit, what the one
- * that was saved would have given, whatever the threads, instruction set, chunk and draft method of either; with the
- * same method and options also the same drafts (acceptance modes other than strict, which look at drafts, need these, and the
- * hidden rows). A file that was saved under another draft method, other conventions of
- * drafting or (mtp-vanilla) a smaller K has no drafter's state that could be used: the method then observes the tokens alone,
- * with zeros for hidden rows; those that have modules propose worse drafts for a while.
- * Refused: what is no session file, of another version, cut short, damaged (VB_BAD_CHECKPOINT, VB_UNSUPPORTED); a model that
- * is not the one it was saved with, another precision, other conventions of the target, another prefill while rows of the
- * prompt are due, a context smaller than the tokens (VB_BAD_ARGUMENT). engine/session/identity.h says how models are told
- * apart. *out is NULL then. file_options may be NULL. */
-int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
-                    const vb_file_options *file_options, vb_error *err);
-
-/* What a session file says of itself. Text that does not fit is cut. */
-typedef struct vb_session_info {
-    uint32_t version;
-    size_t bytes, tokens, computed; /* computed: tokens whose rows are there, fewer than tokens */
-    size_t context;                 /* of the session that was saved */
-    char checkpoint[256];           /* the path that its model was opened by */
-    char architecture[64], precision[16], conventions[512], weights[32], prefill[16];
-    char draft[32], draft_conventions[512]; /* the method, or "none" */
-    int with_hidden;
-    size_t drafter_bytes;           /* of its state */
-} vb_session_info;
-/* Reads the file's header and lines; with `check` all of it, comparing every checksum. Needs no model. */
-int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err);
-
 /* FNV-1a over 32-bit words: start with VB_FINGERPRINT_START; one call per row, in order. */
 #define VB_FINGERPRINT_START 14695981039346656037u
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
+
+#include "verbatim_batch.h"
+#include "verbatim_files.h"
+#include "verbatim_model.h"
+#include "verbatim_text.h"
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

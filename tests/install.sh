@@ -26,6 +26,10 @@ quietly make -s BUILD="$build" install PREFIX="$prefix" # a second time does no 
 cat >"$work/wanted" <<END
 ./bin/verbatim
 ./include/verbatim.h
+./include/verbatim_batch.h
+./include/verbatim_files.h
+./include/verbatim_model.h
+./include/verbatim_text.h
 ./lib/libverbatim.a
 ./lib/libverbatim.so
 ./lib/libverbatim.so.0
@@ -48,7 +52,7 @@ same "what is staged" "$work/staged" "$work/found"
 ! grep -rqF "$work" "$work/stage/usr/lib/here/pkgconfig" "$work/stage/usr/share" || fail "DESTDIR is in an installed file"
 
 # names: those that verbatim.h declares, and no others
-grep -v '^ *\*' engine/verbatim.h | sed 's,/\*.*,,' | grep -oE '\bvb_[a-z0-9_]+\(' | tr -d '(' | LC_ALL=C sort -u >"$work/declared"
+cat engine/verbatim*.h | grep -v '^ *\*' | sed 's,/\*.*,,' | grep -oE '\bvb_[a-z0-9_]+\(' | tr -d '(' | LC_ALL=C sort -u >"$work/declared"
 [ "$(wc -l <"$work/declared")" -gt 20 ] || fail "the declarations were not found"
 nm -D --defined-only "$prefix/lib/libverbatim.so.0" | awk '{print $3}' | LC_ALL=C sort -u >"$work/shared"
 same "the shared library exports what verbatim.h declares" "$work/declared" "$work/shared"

@@ -25,7 +25,7 @@ $(BUILD)/install/libverbatim.a: $(LIB_OBJ)
 $(BUILD)/install/verbatim.1: $(BUILD)/verbatim tools/scripts/man.sh
 	@mkdir -p $(@D)
 	$(Q)tools/scripts/man.sh 1 "$(RUNNER) $(BUILD)/verbatim" $(VERSION) >$@.part && mv $@.part $@
-$(BUILD)/install/verbatim.3: engine/verbatim.h examples/generate.c tools/scripts/man.sh
+$(BUILD)/install/verbatim.3: $(wildcard engine/verbatim*.h) examples/generate.c tools/scripts/man.sh
 	@mkdir -p $(@D)
 	$(Q)tools/scripts/man.sh 3 engine/verbatim.h $(VERSION) >$@.part && mv $@.part $@
 
@@ -37,7 +37,7 @@ MAN := $(DESTDIR)$(PREFIX)/share/man
 install: all $(BUILD)/install/libverbatim.a $(BUILD)/install/verbatim.1 $(BUILD)/install/verbatim.3
 	install -d $(BIN) $(INC) $(LIB)/pkgconfig $(MAN)/man1 $(MAN)/man3
 	install -m 755 $(BUILD)/verbatim $(BIN)/verbatim
-	install -m 644 engine/verbatim.h $(INC)/verbatim.h
+	install -m 644 $(wildcard engine/verbatim*.h) $(INC)
 	install -m 644 $(BUILD)/install/libverbatim.a $(LIB)/libverbatim.a
 	install -m 644 $(BUILD)/$(SONAME) $(LIB)/libverbatim.so.$(VERSION)
 	ln -sf libverbatim.so.$(VERSION) $(LIB)/$(SONAME)
@@ -51,7 +51,7 @@ install: all $(BUILD)/install/libverbatim.a $(BUILD)/install/verbatim.1 $(BUILD)
 	@[ -n "$(DESTDIR)" ] || /sbin/ldconfig 2>/dev/null || true # so that programs find it; for root only
 
 uninstall:
-	rm -f $(BIN)/verbatim $(INC)/verbatim.h $(LIB)/libverbatim.a $(LIB)/libverbatim.so $(LIB)/$(SONAME) \
+	rm -f $(BIN)/verbatim $(patsubst engine/%,$(INC)/%,$(wildcard engine/verbatim*.h)) $(LIB)/libverbatim.a $(LIB)/libverbatim.so $(LIB)/$(SONAME) \
 	    $(LIB)/libverbatim.so.$(VERSION) $(LIB)/pkgconfig/verbatim.pc $(MAN)/man1/verbatim.1 $(MAN)/man3/verbatim.3
 
 .PHONY: install uninstall

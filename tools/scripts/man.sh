@@ -1,7 +1,8 @@
 #!/bin/sh
 # The manual pages, made from what cannot go out of date: the command's own help, and the header.
 #   man.sh 1 VERBATIM VERSION     verbatim(1) from `VERBATIM --help` and `VERBATIM help TOPIC`
-#   man.sh 3 HEADER VERSION       verbatim(3) from the comments and declarations of HEADER, and examples/generate.c
+#   man.sh 3 HEADER VERSION       verbatim(3) from the comments and declarations of HEADER and the headers that it includes from its
+#                                 folder, and examples/generate.c
 set -eu
 
 head_of() { # SECTION VERSION SUMMARY
@@ -63,7 +64,12 @@ case $1 in
     # the comment at the head, then what is declared between the two marks of visibility
     sed -n '1,/\*\//p' "$2" | sed -e '1s/.*-- //' -e 's/^ \* \{0,1\}//' -e 's/ *\*\/$//' | as_is | sed 's/^$/.PP/'
     printf '.SH INTERFACE\n.nf\n'
-    sed -n '/visibility push/,/visibility pop/p' "$2" | sed -e '/^#if/d' -e '/^#endif/d' -e '/^#pragma/d' | as_is |
+    {
+        sed -n '/visibility push/,/visibility pop/p' "$2" | sed '/^#include/d'
+        for part in $(sed -n 's/^#include "\(.*\)"$/\1/p' "$2"); do
+            sed -e "1s,.* -- \(.*\); a part of the public interface\.$,/* ---- \1 ---- */," -e '/^ \* verbatim.h includes this file/d' -e '/^#define VERBATIM_.*_H$/d' "$(dirname "$2")/$part"
+        done
+    } | sed -e '/^#if/d' -e '/^#endif/d' -e '/^#pragma/d' | as_is |
         awk '/^\/\* (\\-)+ .*(\\-)+ \*\/$/ { gsub(/(\\-)(\\-)+|\/\*|\*\//, ""); gsub(/^ +| +$/, ""); print ".fi\n.SS " $0 "\n.nf"; next } { print }'
     printf '.fi\n.SH EXAMPLES\n.nf\n'
     as_is <"$(dirname "$2")/../examples/generate.c"

@@ -10,7 +10,8 @@ from conftest import ROOT
 from verbatim import _c
 
 HEADER = ROOT / "engine" / "verbatim.h"
-TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+PARTS = [HEADER, *sorted(HEADER.parent.glob("verbatim_*.h"))]  # in the order in which HEADER includes them
+TEXT = re.sub(r"/\*.*?\*/", "", "".join(part.read_text() for part in PARTS), flags=re.S)
 KINDS = {C.c_int: "i4", C.c_uint: "u4", C.c_uint64: "u8", C.c_float: "f4", C.c_double: "f8"}
 PROGRAM = """
 #include <stdio.h>

@@ -418,9 +418,10 @@ class vb_session_info(C.Structure):
 
 row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
-STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_utf8, vb_model_facts, vb_convention, vb_system, vb_quantise_options,
-           vb_quantised_tensor, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting, vb_draft_method, vb_session_options,
-           vb_thread_use, vb_event, vb_result, vb_generate_options, vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info]
+STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
+           vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
+           vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
