@@ -134,19 +134,19 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--context", "Make room for N tokens of conversation (default 8192, or as many as the model allows where these are fewer)."},
-    {"-n", "Generate at most N tokens in an answer (default: as many as the context allows)."},
-    {"--json", "Print an object for each answer, with the keys of `generate --json` and prefill_tokens, the prompt tokens that were computed "
-               "for this turn."},
+    {"--context", "Set the maximum number of tokens in the conversation (default 8192, or the model's maximum if that is smaller)."},
+    {"-n", "Generate at most N tokens per answer (default: as many as the context allows)."},
+    {"--json", "Print a JSON object for each answer. Its keys are those of `generate --json` and prefill_tokens, the number of prompt "
+               "tokens that were computed for this answer."},
     {NULL, NULL}};
 
 const struct command command_chat = {
-    "chat", "talk to the model; each line is a message",
+    "chat", "talk to the model; each line of input is a message",
     "MODEL [OPTIONS]",
-    "Reads a line, prints the answer, and goes on until the end of the input (Ctrl-D). The checkpoint's chat template makes the\n"
-    "prompt. The caches are kept: of each prompt, only what differs from the conversation before is computed. On a terminal the\n"
-    "line can be edited, and the arrow keys bring back earlier lines. Ctrl-C ends an answer, or between answers the program (exit\n"
-    "code 130). After each answer a line of statistics is printed on stderr.\n",
+    "Reads a line from the user, prints the model's answer, and repeats this until the end of the input (Ctrl-D). The checkpoint's\n"
+    "chat template builds the prompt. Only the part of the conversation that the KV cache does not hold yet is computed. On a\n"
+    "terminal, the line can be edited, and the arrow keys bring back earlier lines. Ctrl-C stops an answer; between two answers, it\n"
+    "ends the program (exit code 130). After each answer, a line of statistics is printed on stderr.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_CHAT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_LOGPROBS | TAKES_STOP |
         TAKES_ACCEPTANCE,
     run, notes, 0, NULL};

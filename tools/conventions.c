@@ -237,19 +237,22 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--context", "Take N tokens of the text for each window (default 64). At most 8 windows are used."},
     {"-n", "Decode N tokens after each window (default 64)."},
-    {"--draft", "Measure with this method only (default: mtp-eagle, and the other methods once)."},
-    {"--convention", "Begin with this setting instead of the default: NAME=VALUE,..."},
-    {"--as", "Begin with all conventions of this system instead of the defaults."},
-    {"--names", "With --against: the names in a dump that has no manifest: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--draft", "Measure with this method only (default: all conventions with mtp-eagle, and the default conventions with the other "
+                "methods too)."},
+    {"--convention", "Start from these conventions instead of the defaults."},
+    {"--as", "Start from all conventions of this system instead of the defaults."},
+    {"--names", "With --against: the tensor names in DUMP are those of this system, if DUMP has no manifest: hf, llama.cpp, megatron, "
+                "sglang or vllm."},
     {"--json", "Print {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}."},
     {NULL, NULL}};
 
 const struct command command_conventions = {
-    "conventions", "list where implementations disagree; measure what each convention is worth",
+    "conventions", "list where implementations disagree; measure the effect of each convention",
     "[--json]\nMODEL (--file FILE | --tokens IDS) [OPTIONS]\nMODEL --against DUMP [OPTIONS]",
-    "Without MODEL it lists the conventions, the systems, and who does what. With MODEL it cuts the text into windows and decodes\n"
-    "after each: with the defaults, with every draft method, with each convention alone and as each system. It prints tokens per\n"
-    "forward pass and acceptance by depth. Conventions of drafting must not change any logit of the output; the exit code is 3 when\n"
-    "one does.\n",
+    "Without MODEL, lists the conventions and the systems, and says which system follows which convention. With MODEL, cuts a text\n"
+    "into windows and decodes after each window: with the default conventions, with every draft method, with each convention\n"
+    "changed alone, and with all conventions of each system. For each of these it prints tokens per forward pass and acceptance at\n"
+    "each draft depth. Conventions about drafting must not change any logit of the output; the exit code is 3 if one does. With\n"
+    "--against, searches for the conventions that reproduce a dump.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

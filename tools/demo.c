@@ -207,13 +207,15 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--rounds", "Measure each method N times, at most 64 (default 5). The table has the median, the least and the most."},
-    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...} and not the text."},
+    {"--rounds", "Measure each method N times, at most 64 (default 5). The table shows the median, the minimum and the maximum."},
+    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...} instead of the "
+               "text."},
     {NULL, NULL}};
 
 const struct command command_demo = {
-    "demo", "decode one prompt plainly, with MTP-Vanilla and with MTP-Eagle",
+    "demo", "decode one prompt plainly, with mtp-vanilla and with mtp-eagle, and compare",
     "MODEL --prompt TEXT [OPTIONS]",
-    "Prints the text three times, accepted drafts in green. Then it decodes the same text in turns without printing it, and compares\n"
-    "speed, acceptance and fingerprints. The exit code is 3 when the fingerprints differ.\n",
+    "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. Then decodes\n"
+    "it again several times without printing, and compares speed, acceptance and fingerprints. A fingerprint is a hash of all\n"
+    "logits from which tokens were chosen. The exit code is 3 if the fingerprints differ.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run, notes, 0, NULL};

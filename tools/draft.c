@@ -62,12 +62,13 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. A tree also has \"parents\", for each draft the number of the draft that it follows "
-               "(counted from 1; 0 is next), and \"confidences\", the product of the probabilities up to it."},
+    {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. For a tree, also print \"parents\" and \"confidences\". The parent of a "
+               "draft is the number of the draft that it follows, counted from 1 (0 means next). Its confidence is the product of all "
+               "probabilities on its path."},
     {NULL, NULL}};
 
 const struct command command_draft = {
     "draft", "show what a draft method proposes after a prompt",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) --draft METHOD [OPTIONS]",
-    "Prints the token that the model chooses next, and the drafts that would follow it.\n",
+    "Prints the token that the model chooses after the prompt, and the tokens that the draft method proposes to follow it.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_PREFILL | TAKES_ACCEPTANCE, run, notes, 0, NULL};

@@ -193,17 +193,19 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings where that is less)."},
-    {"--acceptance", "relaxed: also measure what relaxed acceptance would cost. All of the text counts as thinking, unless --thinking-tokens "
-                     "is given."},
-    {"--thinking-tokens", "With --acceptance relaxed: only what is between these two tokens counts as thinking (ids, or text)."},
-    {"--json", "Print an object: tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth (the best tokens are "
-               "the same), acceptance_by_depth (and all depths before agree), mtp_loss, loss, tokens_per_second, relaxed."},
+    {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
+    {"--acceptance", "With the value relaxed: also measure what relaxed acceptance would cost. The model counts as thinking in the whole "
+                     "text, unless --thinking-tokens is given."},
+    {"--thinking-tokens", "With --acceptance relaxed: the model counts as thinking only between these two tokens, given as ids or as "
+                          "text."},
+    {"--json", "Print an object with the keys tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth, "
+               "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement is the share of rows where module and "
+               "model prefer the same token. Acceptance also requires this of all earlier depths."},
     {NULL, NULL}};
 
 const struct command command_eval = {
-    "eval", "measure perplexity, and loss and agreement of the MTP modules",
+    "eval", "measure perplexity, and the loss and agreement of the MTP modules",
     "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
-    "Cuts the text into windows and reads each from its beginning; the first token of a window is not predicted. The MTP modules\n"
-    "read the text too, not their own drafts: module k reads it k+1 tokens ahead and predicts the next token.\n",
+    "Cuts the text into windows and evaluates each window alone; the first token of a window is not predicted. The MTP modules also\n"
+    "read the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run, notes, 0, NULL};

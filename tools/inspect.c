@@ -137,14 +137,16 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--precision", "Show what opening the model in this precision rounds, quantises and copies: f32, bf16, q8 or q4 (default f32)."},
-    {"--json", "Print an object: architecture, model_type, config, parameters, active_parameters, mtp_modules, mtp_modules_promised, mtp, tensors, "
-               "types, parts, precision, and the bytes of each kind of copy."},
+    {"--precision", "Show which weights are rounded, quantised or copied when the model is opened in this precision: f32, bf16, q8 or q4 "
+                    "(default f32)."},
+    {"--json", "Print an object with the keys architecture, model_type, config, parameters, active_parameters, mtp_modules, "
+               "mtp_modules_promised, mtp, tensors, types, parts and precision, and the number of bytes of each kind of copy."},
     {NULL, NULL}};
 
 const struct command command_inspect = {
     "inspect", "show architecture, sizes, MTP modules and unused tensors of a model",
     "MODEL [OPTIONS]",
-    "Prints what config.json (or the metadata of a GGUF file) and the defaults of its architecture say, the number of parameters,\n"
-    "how many of them one token uses, the MTP modules, and every tensor that is not used, with the reason.\n",
+    "Prints the model's configuration (from config.json or the metadata of a GGUF file, completed by the defaults of its\n"
+    "architecture), the number of parameters, how many of them one token uses, the MTP modules, and every unused tensor with the\n"
+    "reason.\n",
     TAKES_MODEL | TAKES_CHECK, run, notes, REPORTS_GROUPS, NULL};

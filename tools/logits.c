@@ -86,12 +86,13 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the rows to this safetensors file. It appears under this name only when it is complete."},
+    {"-o", "Write the tensors to this safetensors file. It appears only when it is complete."},
     {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
     {NULL, NULL}};
 
 const struct command command_logits = {
-    "logits", "write the logits and the hidden row of every position to a file",
+    "logits", "write the logits and the hidden state of every position to a file",
     "MODEL --tokens IDS -o OUT.safetensors [OPTIONS]",
-    "The file has two tensors: `logits`, F32 [n,V], and `hidden`, F32 [n,d], the rows after model.norm.\n",
+    "Writes two tensors for n tokens: `logits`, F32 [n, vocabulary size], and `hidden`, F32 [n, hidden size]. The hidden states are\n"
+    "those after model.norm.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run, notes, 0, NULL};

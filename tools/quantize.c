@@ -153,13 +153,14 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the model to this GGUF file. It appears under this name only when it is complete. A file that exists is not replaced."},
-    {"--json", "Print an object: file, bytes, tokenizer, tensors, notes."},
+    {"-o", "Write the model to this GGUF file. It appears only when it is complete. An existing file is replaced only with --force."},
+    {"--json", "Print an object with the keys file, bytes, tokenizer, tensors and notes."},
     {NULL, NULL}};
 
 const struct command command_quantize = {
-    "quantize", "write a model as one GGUF file, its weights rounded or quantised",
+    "quantize", "write a model to one GGUF file, with its weights rounded or quantised",
     "MODEL -o OUT.gguf --type TYPE [OPTIONS]",
-    "MODEL is a directory in the Hugging Face layout. The file contains the MTP layers and the tokenizer. Running it gives the same\n"
-    "bits as running MODEL: with --precision q8 or q4 for q8_0 and q4_0, with rounded weights for f32 and bf16.\n",
+    "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. Running the\n"
+    "file in the default precision gives the same bits as running MODEL with --precision q8 (for --type q8_0), with --precision q4\n"
+    "(for --type q4_0), or with its weights rounded to the type (for f32 and bf16).\n",
     TAKES_MODEL | TAKES_OUT | TAKES_QUANTIZE, run, notes, 0, NULL};

@@ -133,10 +133,11 @@ static int info(struct cli *c)
 /* ---- the command ---- */
 
 static const struct note notes[] = {
-    {"-o", "Write the session to FILE. It appears under this name only when it is complete. A file that exists is not replaced."},
-    {"--draft", "Save the state of this draft method too (default none)."},
-    {"--json", "Print an object. save: file, bytes, tokens, computed. info: these, and version, context, checkpoint, architecture, precision, "
-               "conventions, weights, prefill, draft, draft_conventions, with_hidden, drafter_bytes."},
+    {"-o", "Write the session to FILE. FILE appears only when it is complete. An existing file is replaced only with --force."},
+    {"--draft", "Also save the state of this draft method (default none)."},
+    {"--json", "Print an object. The keys of save are file, bytes, tokens and computed (how many tokens have cache rows). The command "
+               "info adds version, context, checkpoint, architecture, precision, conventions, weights, prefill, draft, "
+               "draft_conventions, with_hidden and drafter_bytes."},
     {NULL, NULL}};
 
 static const struct command session_save = {
@@ -146,10 +147,11 @@ static const struct command session_info = {"session info", "", "", "", TAKES_NO
 static const struct command *const actions[] = {&session_save, &session_info, NULL};
 
 const struct command command_session = {
-    "session", "save a prompt that was read, for generate --session; show what such a file contains",
+    "session", "save a prompt after reading it, for generate --session; show the contents of such a file",
     "save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"
     "info FILE [--json]",
-    "save reads the prompt and writes what `generate MODEL --session FILE` needs to continue: on this machine or another one, with any\n"
-    "threads, instruction set and draft method, with the same bits. `generate --save-session FILE` saves a text that has begun. info\n"
-    "shows what a file contains, and checks that all of it is undamaged. info takes --json alone, save all options below.\n",
+    "With save, computes the prompt and writes a file from which `generate MODEL --session FILE` continues. It may run on another\n"
+    "machine and use other threads, another instruction set or another draft method; the bits are the same. (`generate\n"
+    "--save-session FILE` also saves the generated text.) With info, shows what FILE contains and checks that the file is\n"
+    "undamaged. The only option of info is --json, but save takes all options below.\n",
     0, NULL, notes, 0, actions};

@@ -79,13 +79,13 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--bos", "Put the BOS token in front of the text (default: only the text's own tokens)."},
-    {"--json", "Print an array of ids; with --decode, {\"text\": ...}."},
+    {"--bos", "Put the BOS token before the text (default: no token is added)."},
+    {"--json", "Print a JSON array of ids, or with --decode, {\"text\": ...}."},
     {NULL, NULL}};
 
 const struct command command_tokenize = {
     "tokenize", "turn text into token ids, or ids into text",
     "MODEL (TEXT | --file FILE | --decode IDS) [OPTIONS]",
-    "Prints the ids of exactly this text, separated by commas. MODEL needs only tokenizer.json, or tiktoken.model and\n"
-    "tokenizer_config.json; it may also be a GGUF file. A TEXT that begins with a dash goes after --.\n",
+    "Prints the token ids of exactly this text, separated by commas. MODEL needs to contain only tokenizer.json, or tiktoken.model\n"
+    "and tokenizer_config.json; it can also be a GGUF file. If TEXT begins with a dash, put -- before it.\n",
     TAKES_MODEL | TAKES_TEXT, run, notes, 0, NULL};

@@ -339,21 +339,23 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--draft", "Verify this method only (default: every method that the model can use)."},
     {"--draft-tokens", "Verify this draft length only, 0 to 15 or auto (default: 1, 2, 3, 7, 15 and auto)."},
-    {"--draft-model", "Verify the methods that need a second model too: draft-model with a smaller checkpoint, eagle or eagle3 with a head."},
-    {"--threads", "Compute with N threads only (default: several numbers in turn)."},
-    {"--isa", "Compute with this instruction set only (default: every one that the processor has)."},
-    {"--prefill-chunk", "Compute N tokens of the prompt in a pass only (default: 1, 7, 64 and 512)."},
-    {"--prefill", "contract or onednn (default contract). With onednn, oneDNN computes the prompt in chunks of 512, which are not varied."},
-    {"--json", "Print an object: equal, prefill, compared_with, and rows with a setting each."},
+    {"--draft-model", "Also verify the methods that need a second model: draft-model if DIR is a smaller checkpoint, eagle or eagle3 if "
+                      "it is a draft head."},
+    {"--threads", "Use N threads in every run (default: several numbers in turn)."},
+    {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
+    {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},
+    {"--prefill", "Choose what computes the prompt: contract or onednn (default contract). With onednn, the prompt is always computed in "
+                  "chunks of 512 tokens, so this setting is not varied."},
+    {"--json", "Print an object with the keys equal, prefill, compared_with and rows. Each row describes one run."},
     {NULL, NULL}};
 
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
-    "Decodes plainly first. Then it decodes again with each setting varied alone (draft method, draft length, threads, prefill\n"
-    "chunk, instruction set), and in 8 combinations. Every row of logits that chose a token is compared bit by bit. The exit code is\n"
-    "3 when one differs. With --acceptance relaxed, and with rejection at a temperature, the text depends on the drafts: runs are\n"
-    "then compared with the first run of the same draft method and length.\n",
+    "First decodes plainly, that is, without drafts. Then decodes again with each setting varied alone (draft method, draft length,\n"
+    "threads, prefill chunk, instruction set), and with 8 combinations of settings. All logits from which tokens were chosen are\n"
+    "compared bit by bit. The exit code is 3 if any bit differs. With --acceptance relaxed, or with rejection at a temperature\n"
+    "above 0, the text depends on the drafts. Runs are then compared only with the first run of the same draft method and length.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE,
     run, notes, COMPARES_METHODS, NULL};

@@ -133,29 +133,31 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--draft-topk", "Also measure trees of M at K = 2, 4 and 6, for methods that draft trees."},
-    {"--draft-nodes", "Verify the N most probable tokens of a tree."},
-    {"--seed", "The seed of the random tokens (default 0)."},
-    {"--context", "Measure nothing longer than N tokens: 600 leaves out the lines of 2048."},
-    {"-n", "Decode N tokens in a run (default 64)."},
+    {"--draft-topk", "Also measure trees with M children per token at K = 2, 4 and 6, for methods that can draft trees."},
+    {"--draft-nodes", "Verify the N most probable tokens of each tree."},
+    {"--seed", "Set the seed of the random tokens (default 0)."},
+    {"--context", "Measure nothing that is longer than N tokens. For example, 600 leaves out the lines with 2048 tokens."},
+    {"-n", "Decode N tokens per run (default 64)."},
     {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}."},
     {NULL, NULL}};
 
 const struct command command_bench = {
-    "bench", "measure passes beside what the machine allows, and the speed-up of drafting",
+    "bench", "measure passes against what the machine allows, and the speed-up of drafting",
     "MODEL [OPTIONS]",
-    "Measures these in turns, round after round, on random tokens:\n"
-    "  the machine            read bandwidth; peaks of fma, of BF16 pairs and of bytes (int8), where the CPU has them\n"
-    "  prefill                128, 512 and 2048 tokens; also with --prefill onednn, where weights and CPU allow it\n"
-    "  pass                   one row after 16, 512 and 2048 tokens; 2 to 16 rows after 16\n"
-    "  linear                 1, 2, 4, 8 and 512 rows through a matrix as large as the model's largest, and through 2048x7168:\n"
-    "                         BF16 weights, more of them than caches hold; and oneDNN at the same, where it is installed (its\n"
-    "                         BF16 lines are left out on a CPU where it has no BF16)\n"
-    "  attention              1 and 32 rows over 2048 tokens, each layer once\n"
-    "  generate               plain decoding, and each MTP method at K = 1, 2, 3: as it is, and with forced acceptance, where each\n"
-    "                         draft is made right with that probability\n"
-    "Prints medians. The ceiling is the larger of bytes over bandwidth and operations over the fma peak; each expert that the rows of\n"
-    "a pass chose counts once. oneDNN's BF16 arithmetic may pass the ceiling. The limit of a speed-up assumes that time is bytes\n"
-    "alone: tokens per forward x B(1) / (B(K+1) + the passes of the modules), with the bytes B counted in the run. Lines that\n"
-    "are faster than memory can be read say \"in cache\" instead of a share of the ceiling.\n",
+    "Measures these kinds of work in turn, round after round, on random tokens, and prints medians.\n"
+    "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16 and int8 arithmetic. BF16 and int8\n"
+    "                         are left out if the CPU has no instructions for them.\n"
+    "  `prefill`              Prompts of 128, 512 and 2048 tokens. Also with --prefill onednn, if the weights and the CPU allow it.\n"
+    "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens.\n"
+    "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by one of\n"
+    "                         2048x7168. The weights are larger than the CPU caches. If oneDNN is installed, it is measured too,\n"
+    "                         with BF16 weights only if it supports BF16 on this CPU.\n"
+    "  `attention`            The attention of 1 and 32 rows over 2048 tokens, in each layer once.\n"
+    "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. Then mtp-eagle again with\n"
+    "                         forced acceptance, which makes each draft right with a given probability.\n"
+    "The ceiling of a line is the speed at which the machine's read bandwidth or its peak of fma would be reached, whichever is\n"
+    "slower. An expert that several rows of a pass chose is counted once. The BF16 arithmetic of oneDNN can be faster than this\n"
+    "ceiling. If a line is faster than memory can be read, it shows \"in cache\" instead of its share of the ceiling. The limit of a\n"
+    "speed-up is the speed-up if time depended only on the bytes read: tokens per forward x B(1) / (B(K+1) + the passes of the\n"
+    "modules), where B(n) is the number of bytes that a pass of n rows read in this run.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

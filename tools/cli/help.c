@@ -10,19 +10,19 @@
 static const struct {
     const char *name, *title, *about;
 } headings[HEADINGS] = {
-    [MODEL_OPTIONS] = {"model", "Model", "which model, in which precision, by which conventions"},
-    [PROMPT_OPTIONS] = {"prompt", "Prompt", "what the model reads"},
+    [MODEL_OPTIONS] = {"model", "Model", "which model, its precision and its conventions"},
+    [PROMPT_OPTIONS] = {"prompt", "Prompt", "the text or the tokens that the model reads"},
     [CHAT_OPTIONS] = {"conversation", "Conversation", "messages and the chat template"},
-    [SAMPLING_OPTIONS] = {"sampling", "Sampling", "how tokens are chosen"},
-    [DRAFT_OPTIONS] = {"draft", "Drafting", "how tokens are drafted"},
+    [SAMPLING_OPTIONS] = {"sampling", "Sampling", "how the next token is chosen from the logits"},
+    [DRAFT_OPTIONS] = {"draft", "Drafting", "how tokens are drafted (proposed for verification)"},
     [ACCEPTANCE_OPTIONS] = {"acceptance", "Acceptance of drafts", "which drafts are accepted"},
     [OUTPUT_OPTIONS] = {"output", "Output", "how much is generated, and how it is shown"},
     [MACHINE_OPTIONS] = {"machine", "Machine", "threads, instruction set, memory"},
-    [SESSION_OPTIONS] = {"sessions", "Saved sessions", "saving a session and going on from it"},
-    [MANY_OPTIONS] = {"many", "Many prompts", "many prompts at once"},
-    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "dumps and how they are compared"},
-    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "what is checked and measured"},
-    [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "types of weights in a file"},
+    [SESSION_OPTIONS] = {"sessions", "Saved sessions", "saving a session and continuing it later"},
+    [MANY_OPTIONS] = {"many", "Many prompts", "answering many prompts at the same time"},
+    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values are dumped, and how dumps are compared"},
+    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
+    [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
 };
 
 /* The text's words from `column` on, in lines that begin at the indent; a newline ends them. */
@@ -169,9 +169,9 @@ void cli_help(const struct cli *c, FILE *to)
     fputs("\nGroups of options:\n", to);
     for (int h = 0; h < HEADINGS; h++)
         fprintf(to, "  %-13s %s\n", headings[h].name, headings[h].about);
-    fputs("\nMODEL is a directory in the Hugging Face layout, or a GGUF file (of a set of files, the first).\n"
-          "`verbatim COMMAND --help` explains a command. `verbatim help TOPIC` explains a command, a group of options or an option.\n"
-          "Exit codes: 0 done, 1 an error, 2 the command line is wrong, 3 a difference was found, 130 Ctrl-C.\n", to);
+    fputs("\nMODEL is a directory in the Hugging Face layout, or a GGUF file (if the model is split, its first file).\n"
+          "`verbatim COMMAND --help` explains a command. `verbatim help TOPIC` explains a command, an option or a group of options.\n"
+          "Exit codes: 0 success, 1 an error, 2 a wrong command line, 3 a difference was found, 130 interrupted by Ctrl-C.\n", to);
 }
 
 static const struct command *command_called(const struct cli *c, const char *name)

@@ -272,20 +272,27 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--tokens", "The token ids (5,6,7 or @FILE), when no manifest names them, or instead of the manifest's."},
-    {"--names", "The names in a dump that has no manifest: hf, llama.cpp, megatron, sglang or vllm."},
-    {"--reference", "Compute the MODEL with the reference, in double precision."},
-    {"--json", "Print an object: verdict, first, first_structural, taps, only_in_a, only_in_b, notes."},
+    {"--tokens", "Give the token ids (5,6,7 or @FILE) if no manifest has them, or use these instead of the manifest's."},
+    {"--names", "The tensor names in a dump without manifest are those of this system: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--reference", "Compute MODEL with the double-precision reference instead of the engine."},
+    {"--json", "Print an object with the keys verdict, first, first_structural, taps, only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
 
 const struct command command_diff = {
     "diff", "compare two dumps, or a dump with a model, and name the first difference",
     "A B [OPTIONS]",
-    "A and B are dumps (a .safetensors file, ours or another engine's, or a directory with dump.safetensors) or models. A model is\n"
-    "computed at the tokens of the other side, so that one different token does not change all that follows. With two models, A is\n"
-    "the engine with its defaults and B has the options below; with --reference, --precision applies to A too.\n\n"
-    "For each value it prints: equal bits, ULPs, the largest distance, the same relative to the largest number of the row beside its\n"
-    "bound, NMSE and cosine. Numbers of two dtypes are rounded to the coarser one first. The verdicts are identical; rounding: within\n"
-    "the bound; tie-flip: a choice of experts or the best token changed by less than rounding explains, and rows behind it are not\n"
-    "judged; structural. The exit code is 0 for identical and rounding, 3 for the others.\n",
+    "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, or a directory with\n"
+    "dump.safetensors. A model is run on the tokens of the other side, so that one different token does not change all later\n"
+    "values. If A and B are both models, A runs in the engine with default options and B runs with the options below; but if\n"
+    "--reference is given, --precision applies to A too.\n\n"
+    "For each value it prints how many numbers have equal bits, the largest distance in ULPs and in absolute terms, the largest\n"
+    "distance relative to the largest number of its row, the bound for this relative distance, NMSE and cosine. If the two dtypes\n"
+    "differ, the numbers are first rounded to the less precise one.\n"
+    "Each value gets one of four verdicts.\n"
+    "  `identical`            All bits are equal.\n"
+    "  `rounding`             The distance is within the bound.\n"
+    "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it. Rows that depend on this\n"
+    "                         choice are not judged.\n"
+    "  `structural`           Any other difference.\n"
+    "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

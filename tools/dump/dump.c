@@ -34,23 +34,25 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write to OUT: a name that ends in .safetensors, or a directory, which gets dump.safetensors. The manifest is written beside it and "
-           "ends in .jsonl. The files appear under these names only when they are complete."},
-    {"-n", "Also decode N tokens after the prompt (default 0): each pass then has tensors of its own, NAME@PASS."},
-    {"--names", "Write tensors under the names of another system: hf, llama.cpp, megatron, sglang or vllm. Where it has no name, ours is used. "
-                "The manifest has both."},
+    {"-o", "Write to OUT, a file name that ends in .safetensors or a directory, in which dump.safetensors is created. The manifest is "
+           "written beside it, with .jsonl in place of .safetensors. Both files appear only when they are complete."},
+    {"-n", "Also decode N tokens after the prompt (default 0). Each pass then has tensors of its own, called NAME@PASS."},
+    {"--names", "Name the tensors as another system does: hf, llama.cpp, megatron, sglang or vllm. A value for which that system has no "
+                "name keeps Verbatim's name. The manifest lists both names."},
     {"--prefill-chunk", "Compute N tokens of the prompt in one pass (default: the whole prompt)."},
-    {"--reference", "Write the values of the reference, in double precision (F64), of one pass."},
+    {"--reference", "Write the values of the double-precision reference (F64) instead of the engine's. It computes one pass only."},
     {"--json", "Print {\"out\": ..., \"tensors\": n} on stdout."},
     {NULL, NULL}};
 
 const struct command command_dump = {
     "dump", "write every intermediate value to a safetensors file with a manifest",
     "MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]",
-    "Computes one pass over the tokens, and one of each MTP module over the same tokens; with -n it decodes after that. Values are\n"
-    "named after Hugging Face's modules: model.layers.3.self_attn.q_a_layernorm.output. The manifest has a line for each tensor:\n"
-    "name, layer, MTP depth, step, pass, shape, dtype, layout of RoPE rows, SHA-256, and for each row its sequence, token, index,\n"
-    "position, slot, the number of the draft, whether it was accepted, and the draft that it follows (0: the last committed token).\n",
+    "Computes one pass of the model over the tokens, and one pass of each MTP module over the same tokens. With -n, decodes more\n"
+    "tokens after that. Values are named after the modules of Hugging Face's implementation, for example\n"
+    "model.layers.3.self_attn.q_a_layernorm.output. The manifest has one line of JSON for each tensor: its names, layer, MTP depth,\n"
+    "step, pass, shape, dtype, order of RoPE dimensions and SHA-256. For each row of the tensor, the line also has the sequence,\n"
+    "token, index, RoPE position and cache slot; if the row is a draft, its number, whether it was accepted, and the number of the\n"
+    "draft that it follows (0 is the last committed token).\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
         TAKES_PREFILL,
     run, notes, 0, NULL};
