@@ -1,10 +1,11 @@
-/* tools/conventions.h -- the second half of `verbatim conventions`. */
+/* tools/conventions.h -- the part of `verbatim conventions` that handles --against. */
 #ifndef VB_TOOLS_CONVENTIONS_H
 #define VB_TOOLS_CONVENTIONS_H
 
 #include "tools/cli/cli.h"
 
-/* Which conventions reproduce the dump c->against: c->model is open. Prints; returns an exit code. */
+/* Finds the conventions with which c->model reproduces the dump c->against, and prints them. The model must be open. Returns an exit
+ * code. */
 int conventions_against(struct cli *c);
 
 #endif

@@ -1,41 +1,46 @@
-/* tools/eval_relaxed.h -- what relaxed acceptance would cost on a text: how many drafts of the modules it would let stand that
- * are not the target's best token, and how much less probable they are.
+/* tools/eval_relaxed.h -- measures on a given text what relaxed acceptance would cost: how many drafts it would accept that are not the
+ * target's most likely token, and how much less likely these drafts are.
  *
- * Teacher forced, as all of eval: row i of depth k drafts the token that the target's row i+k+1 chooses too. */
+ * As everywhere in eval, model and modules read the text and not their own output (teacher forcing). Row i of depth k drafts the token
+ * that the target's row i+k+1 predicts too. */
 #ifndef VB_EVAL_RELAXED_H
 #define VB_EVAL_RELAXED_H
 
 #include "tools/cli/cli.h"
 
-/* A token that would stand beside the best of a row. */
+/* A token that relaxed acceptance would accept at some row of the target. */
 struct near {
-    int32_t token; /* -1 ends a row's list */
-    double nats;   /* log p_best - log p */
+    int32_t token; /* -1 ends the list of a row */
+    double nats;   /* log p_best - log p: how much less likely it is than the best token */
 };
 
 struct relaxed {
-    int asked;
+    int asked;           /* --acceptance relaxed was given */
     size_t topk;
     double delta;
-    int32_t begin, end;  /* the thinking tokens; -1: the whole text counts as lying between them */
-    int thinking;        /* at the end of the windows before */
-    unsigned char *open; /* [window]: the token of this index lies between them */
-    struct near *list;   /* [window, topk]: of each row of the target */
-    size_t drafts, forwards, strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* chains that stand up to a depth */
-    size_t others;       /* drafts in such chains that are not the best; what they cost: */
-    double nats;
+    int32_t begin, end;  /* the two thinking tokens; -1: the whole text counts as lying between them */
+    int thinking;        /* whether the text so far ends between the thinking tokens */
+    unsigned char *open; /* [window]: whether token i of the window lies between the thinking tokens */
+    struct near *list;   /* [window, topk]: for each row of the target, the tokens that would be accepted */
+    /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
+    size_t drafts, forwards; /* number of drafts, number of chains */
+    size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* by depth: drafts accepted by strict and by relaxed acceptance */
+    size_t others;       /* drafts that relaxed accepts although they are not the best token */
+    double nats;         /* the sum of their `nats` */
 };
 
-/* Takes --acceptance relaxed and its options away from the sessions. Reports errors. */
+/* Reads --acceptance relaxed and its options. It removes them from the session options, because eval's sessions choose no tokens.
+ * Reports errors. */
 int relaxed_open(struct relaxed *r, struct cli *c, size_t window);
 void relaxed_close(struct relaxed *r);
 
-/* The target's row `index` of the window. */
+/* Records the logits of the target's row `index` in the current window. */
 void relaxed_row(struct relaxed *r, size_t index, const float *logits, size_t V);
-/* The window's tokens; best[k + 1][i]: the draft of depth k's row i, best[0][i]: the target's best token of row i. */
+/* Counts the drafts of a window after all its rows were recorded. ids: the tokens of the window. best[0][i]: the target's most likely
+ * token at row i. best[k + 1][i]: the draft of depth k at row i. */
 void relaxed_window(struct relaxed *r, const int32_t *ids, size_t count, int32_t *const *best, int depths);
 
-json_t *relaxed_json(const struct relaxed *r, int depths); /* null when it was not asked for */
+json_t *relaxed_json(const struct relaxed *r, int depths); /* JSON null if relaxed acceptance was not asked for */
 void relaxed_print(const struct relaxed *r, int depths);
 
 #endif

@@ -1,4 +1,4 @@
-/* tools/bench/bench.h -- `verbatim bench`: what is measured, and what the machine allows. */
+/* tools/bench/bench.h -- `verbatim bench`: what is measured, and how it compares with what the machine allows. */
 #ifndef VB_BENCH_H
 #define VB_BENCH_H
 
@@ -7,30 +7,32 @@
 #include "tools/cli/cli.h"
 
 #define BENCH_ROUNDS 64
-#define BENCH_BEYOND_CACHES 128e6 /* bytes: so many are read from memory, fewer may lie in the caches */
+#define BENCH_BEYOND_CACHES 128e6 /* bytes: work that reads more than this reads from memory; with less, the data may be in the CPU caches */
 
-/* The first four are the machine's own: whatever else is measured is held against them. */
+/* The first four kinds measure the machine itself. The results of all other kinds are compared with these. */
 enum bench_kind {
     BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8,
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_KINDS
 };
 extern const char *const bench_kinds[BENCH_KINDS];
 
+/* One line of the table: a piece of work and its measured times. */
 struct bench_item {
     enum bench_kind kind;
     char name[48];
-    size_t rows, depth;    /* rows of a pass; tokens before it */
-    const char *draft;     /* of GENERATE */
-    int K, topk;           /* topk: of a tree; 0: a chain */
-    double force;          /* drafts are right with this probability; negative: as they come */
-    size_t outputs, inputs, calls; /* of LINEAR: [N,K] of one matrix; how many calls a run is, of ATTENTION too */
-    enum weight_type type; /* of LINEAR: of the weights, and for oneDNN of x as well */
-    int onednn;            /* LINEAR: oneDNN's; PREFILL: with --prefill onednn */
-    vb_session *session;   /* kept open between rounds, PASS */
-    struct bench_work work; /* of one run */
+    size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it */
+    const char *draft;     /* for GENERATE: the draft method */
+    int K, topk;           /* for GENERATE: the values of --draft-tokens and --draft-topk; negative K: plain decoding; topk 0: no tree */
+    double force;          /* each draft is made right with this probability; negative: drafts are not changed */
+    size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
+    size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
+    enum weight_type type; /* for LINEAR: the type of the weights; with oneDNN, of x too */
+    int onednn;            /* for LINEAR: oneDNN does the work; for PREFILL: --prefill onednn is used */
+    vb_session *session;   /* for PASS: stays open between rounds */
+    struct bench_work work; /* what one run reads and computes */
     double seconds[BENCH_ROUNDS];
-    double read[BENCH_ROUNDS], fma[BENCH_ROUNDS]; /* what the machine did right before, per second */
-    size_t tokens, forwards; /* of one run of GENERATE */
+    double read[BENCH_ROUNDS], fma[BENCH_ROUNDS]; /* the machine's speed measured just before, per second */
+    size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run */
 };
 
 struct onednn;
@@ -41,70 +43,76 @@ struct bench {
     struct bench_item *item;
     size_t count;
     int rounds, threads;
-    int warm;              /* the round that is not counted */
-    double read, fma;      /* what the machine did last, per second */
-    const char *isa;       /* the table in use */
-    void *data;            /* what BENCH_READ reads: BF16 numbers, and so F32 ones, the weights of LINEAR, the cache of ATTENTION */
+    int warm;              /* this is the first round, which only warms up */
+    double read, fma;      /* the machine's newest measured speed, per second */
+    const char *isa;       /* name of the instruction set in use */
+    void *data;            /* random BF16 numbers for BENCH_READ; also the weights of LINEAR and (as F32) the cache of ATTENTION */
     size_t bytes;
-    int32_t *text;         /* random tokens [text_count] */
+    int32_t *text;         /* [text_count]: random tokens */
     size_t text_count;
-    int32_t *plain;        /* the target's own continuation of the prompt [prompt + length] */
-    size_t prompt, length; /* of GENERATE */
-    struct op_ctx cx;      /* of LINEAR and ATTENTION, */
-    void *memory;          /* its scratch and their x, y, slots and timelines */
+    int32_t *plain;        /* [prompt + length]: the prompt and its continuation by plain decoding */
+    size_t prompt, length; /* for GENERATE: number of prompt tokens and of generated tokens */
+    struct op_ctx cx;      /* for LINEAR and ATTENTION: the context of the operators */
+    void *memory;          /* one block that holds the scratch memory of cx, x, y, slots and seen */
     float *x, *y;
     int32_t *slots;
     struct timeline *seen;
-    struct onednn *onednn; /* NULL: */
-    const char *no_onednn; /* why */
-    const char *no_onednn_bf16; /* why oneDNN has no lines with BF16 weights; NULL: it has them */
-    int prefill_onednn;    /* whether it can read prompts: of every type of weight but two it cannot */
+    struct onednn *onednn; /* NULL: oneDNN is not used */
+    const char *no_onednn; /* why oneDNN is not used */
+    const char *no_onednn_bf16; /* why oneDNN is not measured with BF16 weights; NULL: it is */
+    int prefill_onednn;    /* whether oneDNN can compute prompts with this model's types of weights */
 };
 
-/* --- lines.c: which lines there are --- */
+/* --- lines.c: which lines the table has --- */
+/* Fills b->item with the lines that the options ask for. */
 void bench_choose(struct bench *b);
-/* Whether --only, a list of kinds, leaves this kind in. */
+/* Whether lines of this kind are wanted: --only lists the kind or was not given. */
 int bench_wants(const struct bench *b, enum bench_kind kind);
-/* Reports a --only that names what is no kind. */
+/* Checks that --only lists only names of kinds. Reports errors. */
 int bench_check_only(struct bench *b);
 
 /* --- run.c --- */
-/* Bytes that one pass of a line reads; of LINEAR and ATTENTION a whole run. */
+/* The number of bytes that one pass of this line reads. For LINEAR and ATTENTION: that one run reads. */
 double bench_pass_bytes(const struct bench_item *i);
+/* Measures the machine, then runs this line once and stores its time for round b->rounds. Returns nonzero on error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- ops.c: linear layers and attention alone --- */
-#define BENCH_MOST_ROWS 512  /* of a linear layer, */
-#define BENCH_MOST_QUERIES 32 /* and of attention */
-/* The largest matrix [*N,*K] inside the model's layers; lm_head, which few rows meet, left out. */
+#define BENCH_MOST_ROWS 512   /* the largest number of rows for a linear layer */
+#define BENCH_MOST_QUERIES 32 /* the largest number of rows for attention */
+/* Finds the size [*N,*K] of the largest matrix in the model's layers. lm_head is not counted, because few rows go through it. */
 void bench_largest_matrix(const struct model *m, size_t *N, size_t *K);
-/* Memory and oneDNN for every line that was chosen. Reports errors. */
+/* Allocates memory and prepares oneDNN for all chosen lines. Reports errors. */
 int bench_ops_open(struct bench *b);
 void bench_ops_close(struct bench *b);
-/* Sets calls and work of a line of these kinds. */
+/* Sets `calls` and `work` of a line of kind LINEAR or ATTENTION. */
 void bench_ops_plan(const struct bench *b, struct bench_item *i);
 int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err);
 void bench_run_attention(struct bench *b, const struct bench_item *i);
 
 /* --- work.c --- */
-/* Bytes and operations of a pass of rows tokens[first..first + rows) whose logits are asked for when `head`; experts are
- * counted as the router chose them, once per pass each. Reports errors. */
+/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head`, the output head is included. It runs the pass to
+ * see which experts the router chooses; each expert is counted once per pass. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
-/* The same for an MTP module's pass of `rows` rows, and its head on one. Experts: the most that the rows can choose. */
+/* The same for a pass of `rows` rows through an MTP module, with its head on one row. It counts as many experts as the rows can choose at
+ * most. */
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
-/* Attention alone, from q to the heads' values, of `rows` queries that see `depth` tokens. */
+/* The same for attention alone (from the queries to the values of the heads), with `rows` queries that see `depth` tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);
 
 /* --- tell.c --- */
+/* The median of the line's times, in seconds. */
 double bench_median(const struct bench_item *item, int rounds);
-/* Speed-up over plain decoding, median of the rounds' own ratios; and what it would be if time were bytes alone:
- * tokens per pass x B(1) / (B(K+1) + the modules' passes), B as they really were. */
+/* The speed-up over plain decoding: the ratio is taken in each round, then the median over rounds. */
 double bench_speed_up(const struct bench *b, const struct bench_item *i);
+/* The speed-up if time depended only on the bytes read: tokens per pass x B(1) / (B(K+1) + the modules' passes), where B(n) is the
+ * number of bytes that passes of n rows read in this run. */
 double bench_limit(const struct bench *b, const struct bench_item *i);
-/* The table, or the JSON object. Returns an exit code. */
+/* Prints the table, or with --json the object. Returns an exit code. */
 int bench_tell(struct bench *b);
 
-/* --- svg.c: speed-up against acceptance and K, with the limit. Returns an exit code. --- */
+/* --- svg.c --- */
+/* Draws the speed-up and its limit against acceptance, for each K, to the file `path`. Returns an exit code. */
 int bench_svg(const struct bench *b, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* tools/cli/answer.h -- what generate and chat do with the tokens of a run: print them as they come, count, report. */
+/* tools/cli/answer.h -- printing for generate and chat: the tokens as they are generated, statistics, JSON. Also handles Ctrl-C. */
 #ifndef VB_ANSWER_H
 #define VB_ANSWER_H
 
@@ -7,36 +7,40 @@
 struct answer {
     const struct cli *c;
     struct utf8_stream stream;
-    int colour, printed;
-    char *held;         /* the text's bytes that are not written yet, and for each whether a draft brought it */
-    char *drafted;
-    size_t count, room, written;
-    double first_token; /* when it came, by cli_seconds(); 0: none yet */
-    json_t *logprobs;   /* with --logprobs: one object per token; answer_json takes it */
+    int colour, printed; /* stdout is a terminal; how many token ids were printed (without a tokenizer) */
+    char *held;         /* [count]: bytes of the text that are not printed yet */
+    char *drafted;      /* [count]: for each of these bytes, whether it comes from an accepted draft */
+    size_t count, room; /* the number of these bytes; the number that fits into the allocation */
+    size_t written;     /* the number of bytes that are printed */
+    double first_token; /* the time of the first token, by cli_seconds(); 0: there is none yet */
+    json_t *logprobs;   /* with --logprobs: an array with one object per token, which answer_json moves to its result */
 };
 
-/* A vb_callback, its context a struct answer: writes the text as it comes; on a terminal, accepted drafts are green. What
- * may become a stop string is held back. With --json nothing. Ends the run when nobody reads, or after Ctrl-C. */
+/* A vb_callback; its context is a struct answer. Prints the text as it is generated, with accepted drafts in green on a terminal. It
+ * holds back bytes that may be the beginning of a stop string. With --json it prints nothing. It ends the run after Ctrl-C, and when
+ * stdout can no longer be written. */
 int answer_token(void *context, const vb_event *e);
-/* Continues the session's timeline by at most n tokens. Returns an exit code after reporting; EXIT_INTERRUPTED: Ctrl-C came,
- * and *result is whole. */
+/* Generates at most n tokens after those of the session. Reports errors. After Ctrl-C it returns EXIT_INTERRUPTED, and *result is
+ * complete. */
 int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *result);
 
-/* {prompt_tokens, tokens, text, finish_reason, ...} of a timeline whose first `prompt` tokens were given. */
+/* The object that --json prints: {prompt_tokens, tokens, text, finish_reason, ...}. prompt: how many of the session's tokens are the
+ * prompt. */
 json_t *answer_json(struct answer *a, const vb_session *session, size_t prompt, const vb_result *r);
-/* {token, logprob, top: [{token, logprob}, ...]} with the `count` likeliest. */
+/* The object for one token: {token, logprob, top: [{token, logprob}, ...]}, where top has the `count` most likely tokens. */
 json_t *answer_logprobs(const float *logits, int32_t vocabulary, int32_t token, int32_t count);
-/* One line on stderr; more with --stats. */
+/* Prints a line of statistics on stderr, and more lines with --stats. */
 void answer_statistics(const struct answer *a, const vb_session *session, size_t prompt, const vb_result *r);
 
-/* From here on Ctrl-C is noted, and a second one ends the process. Reading is cut short by it, writing (reading 0) is not. */
+/* From now on, Ctrl-C only sets a flag; a second Ctrl-C ends the process. If `reading` is nonzero, Ctrl-C also interrupts system calls
+ * such as read. */
 void answer_watch_interrupt(int reading);
-/* Whether it came; for vb_session_options.stop. */
+/* Whether Ctrl-C was pressed. Used as vb_session_options.stop. */
 int answer_stop(void *unused);
-/* The same, and forgets it. */
+/* Whether Ctrl-C was pressed, and clears the flag. */
 int answer_interrupted(void);
 
-/* "reading the prompt: 37 %"; for vb_session_options.progress */
+/* Shows progress such as "reading the prompt: 37 %". Used as vb_session_options.progress. */
 void answer_show_prefill(void *unused, size_t done, size_t total);
 
 #endif

@@ -1,4 +1,6 @@
-/* tools/cli/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output. */
+/* tools/cli/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output.
+ *
+ * A function that "reports errors" prints the error (with --json, as JSON) and returns its exit code, and otherwise EXIT_DONE. */
 #ifndef VB_CLI_H
 #define VB_CLI_H
 
@@ -9,43 +11,43 @@
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
 
-/* Exit codes: 0 done; 2 the command line is wrong; 3 a difference was found; 130 Ctrl-C; 1 everything else. */
+/* Exit codes: 0 success; 2 a wrong command line; 3 a difference was found; 130 interrupted by Ctrl-C; 1 any other error. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
 
-/* Of a GGUF file: what the missing key means. */
+/* The warning for a GGUF file without the key expert_group_count. */
 #define CLI_NO_GROUPS                                                                                                     \
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
-#define CLI_AUTO (-2) /* --draft-tokens auto */
+#define CLI_AUTO (-2) /* the value of cli.draft_tokens for --draft-tokens auto */
 
-/* Groups of options that a subcommand takes; tools/cli/options.h has the options. */
+/* Groups of options. Each subcommand says which groups it takes; tools/cli/options.h has the options of each group. */
 enum option_group {
-    TAKES_COMPUTE = 1 << 0,  /* how a model is run: precision, threads, context, conventions */
+    TAKES_COMPUTE = 1 << 0,  /* how the model is run: precision, threads, context, conventions */
     TAKES_PROMPT = 1 << 1,
     TAKES_SAMPLING = 1 << 2,
     TAKES_DRAFT = 1 << 3,
-    TAKES_LENGTH = 1 << 4,   /* -n --ignore-eos */
-    TAKES_OUT = 1 << 5,      /* -o, which must be given */
+    TAKES_LENGTH = 1 << 4,   /* -n and --ignore-eos */
+    TAKES_OUT = 1 << 5,      /* -o, which is required */
     TAKES_STATS = 1 << 6,
-    TAKES_ALL = 1 << 7,      /* --all of verify */
+    TAKES_ALL = 1 << 7,      /* --all in the sense of verify */
     TAKES_CHECK = 1 << 8,
-    TAKES_TEXT = 1 << 9,     /* a TEXT as an argument, --file, --decode */
-    TAKES_TOKENS = 1 << 10,  /* --tokens, which must be given */
+    TAKES_TEXT = 1 << 9,     /* the argument TEXT, or --file or --decode */
+    TAKES_TOKENS = 1 << 10,  /* --tokens, which is required */
     TAKES_TAPS = 1 << 11,
-    TAKES_EVAL = 1 << 12,    /* a text to be read: --file or --tokens */
+    TAKES_EVAL = 1 << 12,    /* a text to evaluate: --file or --tokens */
     TAKES_REFERENCE = 1 << 13,
     TAKES_NAMES = 1 << 14,
-    TAKES_DIFF = 1 << 15,    /* A and B as arguments */
+    TAKES_DIFF = 1 << 15,    /* the arguments A and B */
     TAKES_HTML = 1 << 16,
-    TAKES_NO_MODEL = 1 << 17, /* MODEL may be left out */
+    TAKES_NO_MODEL = 1 << 17, /* the argument MODEL is optional */
     TAKES_AGAINST = 1 << 18,
     TAKES_BENCH = 1 << 19,
     TAKES_PREFILL = 1 << 20,
     TAKES_QUANTIZE = 1 << 21,
     TAKES_LOGPROBS = 1 << 22,
-    TAKES_CHAT = 1 << 23,    /* messages without a prompt */
-    TAKES_SESSION = 1 << 24, /* --session, with which the prompt may be left out, and --save-session */
+    TAKES_CHAT = 1 << 23,    /* messages, but no prompt */
+    TAKES_SESSION = 1 << 24, /* --session (which makes the prompt optional) and --save-session */
     TAKES_SAVE = 1 << 25,
     TAKES_DEMO = 1 << 26,
     TAKES_PROMPTS = 1 << 27,
@@ -56,56 +58,56 @@ enum option_group {
 
 #define MOST_STOPS 16
 
-/* What the command line says of sampling and session.sampling does not hold as it stands; see tools/cli/sampling.c. */
+/* The sampling options that session.sampling does not store in the form in which they are given; see tools/cli/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
     int num_stops;
-    const char *relaxed_delta, *thinking; /* as given */
-    int32_t *bias_tokens;
-    float *bias_values;
+    const char *relaxed_delta, *thinking; /* the texts of --relaxed-delta and --thinking-tokens */
+    int32_t *bias_tokens; /* the token ids in --logit-bias */
+    float *bias_values;   /* the values for these tokens */
 };
 
-/* Drafting in the words of other systems, as given; cli_foreign_draft understands them. */
+/* The drafting options in the formats of other systems, as they were given. cli_foreign_draft translates them. */
 struct foreign_draft {
-    const char *vllm, *mindie;         /* JSON; @FILE of MindIE's */
-    const char *words_system, *words;  /* --draft-words; the two stand one behind the other */
-    char *model_dir;                   /* a path that they name; --draft-model then points to it */
-    char *words_read;                  /* a copy of words, cut into pieces */
-    const char *by;                    /* the option that chose the method; NULL: none of these */
-    char ignored[128];                 /* their keys that nothing here depends on */
-    int relaxed;                       /* they ask for --acceptance relaxed */
+    const char *vllm, *mindie;         /* --speculative-config: JSON; --plugin-params: JSON, or @FILE */
+    const char *words_system, *words;  /* the two arguments of --draft-words; the parser needs these fields side by side */
+    char *model_dir;                   /* the model that one of these options names; drafting.model_dir then points to it */
+    char *words_read;                  /* a copy of `words`, split into separate words */
+    const char *by;                    /* the option that chose the draft method; NULL: none of these options did */
+    char ignored[128];                 /* the keys in these options that have no effect in Verbatim */
+    int relaxed;                       /* one of these options asks for --acceptance relaxed */
 };
 
-/* Of drafting, what session does not hold as it stands; see tools/cli/drafting.c. */
+/* The drafting options that the session options do not store in the form in which they are given; see tools/cli/drafting.c. */
 struct cli_drafting {
     const char *model_dir, *precision, *given_settings;
     int32_t ngram_min, ngram_max; /* 0: not given */
-    char settings[512];           /* all of them, as vb_drafting has them */
-    vb_model *model; /* opened by cli_open; session.drafting.model */
+    char settings[512];           /* all settings of the draft method, in the form that vb_drafting.settings wants */
+    vb_model *model;              /* the model of --draft-model, which cli_open opens; session.drafting.model is the same */
 };
 
 struct cli {
     const struct command *command;
-    const struct command *const *commands; /* all of them; NULL ends the list */
-    const char *model_option;              /* --model */
+    const struct command *const *commands; /* all commands; NULL ends the list */
+    const char *model_option;              /* the value of --model */
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
-    const char *load, *save; /* --session, --save-session */
+    const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
-    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* of diff; model_dir is A, other is B */
-    const char *system, *messages, *template_kwargs; /* of a conversation */
-    const char *prompts; /* of generate: a file of them; then max_sequences and cache_tokens (0: not given) */
-    int32_t max_sequences;
-    long long cache_tokens;
-    const char *where; /* what errors begin with: a line of a file; NULL: nothing */
-    const char *type, *embedding_type, *head_type; /* of quantize */
-    int longer; /* bench --long */
-    const char *held_out; /* of demo, */
-    int large;            /* and this too */
-    int x_as_is; /* of reference_options; diff's own affair */
-    int force;  /* files that exist are replaced */
+    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff, where model_dir is A and other is B */
+    const char *system, *messages, *template_kwargs; /* for a conversation */
+    const char *prompts; /* for generate: the file of --prompts */
+    int32_t max_sequences;  /* for --prompts; 0: not given */
+    long long cache_tokens; /* for --prompts; 0: not given */
+    const char *where; /* a prefix for error messages that names a line of a file; NULL: no prefix */
+    const char *type, *embedding_type, *head_type; /* for quantize */
+    int longer; /* for bench: --long */
+    const char *held_out; /* for demo */
+    int large;            /* for demo */
+    int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
+    int force;  /* --force: existing files are replaced */
     int without_hidden;
-    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* flags */
+    int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* options without a value */
     double mtp_loss_scaling_factor;
     double force_accept;        /* -1: not given */
     long long rounds;           /* -1: not given */
@@ -115,167 +117,185 @@ struct cli {
     long long runs;             /* -1: not given */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
-    int draft_by_system;        /* --as chose the draft method */
+    int draft_by_system;        /* the draft method was chosen by --as */
     struct foreign_draft foreign;
-    vb_session_options session; /* threads, isa, prefill chunk, draft method, sampling */
+    vb_session_options session; /* among others: threads, instruction set, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
     struct cli_drafting drafting;
 
-    char conventions[512];      /* --as and --convention, as vb_model_options takes them */
+    char conventions[512];      /* --as and --convention, in the form that vb_model_options.conventions wants */
     vb_model *model;            /* opened by cli_open */
-    struct tokenizer *tokenizer; /* NULL without one */
-    vb_error tokenizer_error;   /* why there is none */
-    struct chat_template *template;  /* the chat template, opened by cli_open_template */
+    struct tokenizer *tokenizer; /* NULL if the model has none */
+    vb_error tokenizer_error;   /* why tokenizer is NULL */
+    struct chat_template *template; /* opened by cli_open_template */
     double started;             /* cli_seconds() when the command began */
-    double open_seconds;        /* of the model and the tokenizer, --numa and --mlock included */
+    double open_seconds;        /* how long it took to open model and tokenizer, including --numa and --mlock */
 };
 
-/* What a command says of an option in place of the table's text. */
+/* A help text that replaces, in the help of one command, the text of an option. */
 struct note {
     const char *option, *text;
 };
 
-/* What else distinguishes a command from the others. */
+/* Other properties in which commands differ. */
 enum command_trait {
-    COMPARES_METHODS = 1,  /* runs draft methods in turn where none is given: what belongs to one of them may then be given alone */
-    DRAFTS_UNASKED = 2,    /* has a draft method where the command line names none */
-    COMPARES_SYSTEMS = 4,  /* --as is what its runs begin with: it chooses no draft method */
-    REPORTS_GROUPS = 8     /* says in its own report that expert groups are not known */
+    COMPARES_METHODS = 1,  /* without --draft, runs several draft methods; options of one method are then allowed without --draft */
+    DRAFTS_UNASKED = 2,    /* uses a draft method even if none is given */
+    COMPARES_SYSTEMS = 4,  /* here --as sets conventions only, and does not choose the draft method */
+    REPORTS_GROUPS = 8     /* its output already says that the expert groups are not known, so no warning is needed */
 };
 
 struct command {
     const char *name, *summary;
-    const char *usage;     /* a line for each way to use it, without "verbatim NAME" */
-    const char *about;     /* lines as they are printed */
-    unsigned takes;        /* enum option_group */
+    const char *usage;     /* one line for each way to use the command, without "verbatim NAME" */
+    const char *about;     /* the description in the help, with its line breaks */
+    unsigned takes;        /* bits of enum option_group */
     int (*run)(struct cli *c); /* returns an exit code */
-    const struct note *notes;  /* an option of NULL ends them; NULL: none */
-    unsigned traits;
-    const struct command *const *actions; /* NULL, or the word behind the name is the name of one of these; NULL ends the list */
+    const struct note *notes;  /* the last note has the option NULL; NULL: there are none */
+    unsigned traits;           /* bits of enum command_trait */
+    const struct command *const *actions; /* the commands, such as `session save`, whose names follow this command's name; NULL ends the
+                                           * list; NULL: there are none */
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
     command_trace, command_bench, command_quantize, command_chat, command_session;
 
-/* Reports one sentence: stderr, or with --json {"error": ...} on stdout. Returns the exit code that belongs to it. */
+/* Prints an error on stderr, or with --json {"error": ...} on stdout. Returns the exit code for this error. */
 int cli_error(const struct cli *c, const vb_error *err);
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Parses argv[2..] for the command. EXIT_DONE, or the exit code after the error was reported. */
+/* Parses the arguments from argv[2] on. Reports errors. */
 int cli_parse(struct cli *c, int argc, char **argv);
 
-/* All commands and groups of options; a command and the options that it takes (short: their names alone); a topic of
- * `verbatim help`: a group, a command or an option. Returns an exit code. */
+/* Prints a list of all commands and of the groups of options. */
 void cli_help(const struct cli *c, FILE *to);
+/* Prints the help of a command and of its options. If is_short, most options are listed by name only. */
 void cli_help_command(FILE *to, const struct command *k, int is_short);
+/* Prints the help on a topic: a group of options, a command or an option. Returns an exit code. */
 int cli_help_topic(const struct cli *c, const char *topic, int is_short);
 
-/* How many letters have to be changed, put in, left out or swapped to make the one word of the other. */
+/* The edit distance of two words: how many letters must be changed, inserted, deleted or swapped with a neighbour. */
 size_t cli_distance(const char *a, size_t a_length, const char *b, size_t b_length);
 
-/* The sampling options that were given, checked and read into session.sampling. Reports errors. */
+/* Checks the sampling options and stores them in session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);
 void cli_sampling_close(struct cli *c);
-/* The model and its tokenizer are open: relaxed acceptance gets its thinking tokens. Reports errors. */
+/* For relaxed acceptance: finds the ids of the thinking tokens. Model and tokenizer must be open. Reports errors. */
 int cli_thinking(struct cli *c);
-const char *cli_acceptance(const struct cli *c); /* its name */
+const char *cli_acceptance(const struct cli *c); /* the name of the acceptance mode */
 int cli_is_rejection(const struct cli *c);
 int cli_is_relaxed(const struct cli *c);
-/* The model and its tokenizer are open: stop strings go into o, with the tokenizer. Reports errors. */
+/* Stores the stop strings and the tokenizer in *o. Model and tokenizer must be open. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
 
-/* The words of other systems, and --as, become --draft, --draft-tokens and so on; contradictions are refused. What was chosen is
- * told on stderr when the model is open. */
+/* Translates the drafting options in the formats of other systems, and --as, to --draft, --draft-tokens and so on. Options that
+ * contradict each other are refused. Reports errors. */
 int cli_foreign_draft(struct cli *c);
+/* Prints the resulting options on stderr. The model must be open. */
 void cli_tell_foreign_draft(const struct cli *c);
 void cli_foreign_close(struct cli *c);
-/* The system that writes this option, which is not ours; NULL: none that is known. */
+/* For an option that Verbatim does not have: the name of a system that has it. NULL: no known system has it. */
 const char *cli_foreign_option(const char *name, size_t length);
 
-/* The options of drafting that were given, checked; then, by cli_open, --draft-model and what the method needs. Report errors. */
+/* Checks the drafting options. Reports errors. */
 int cli_drafting(struct cli *c);
+/* Opens --draft-model and checks what the draft method needs; cli_open calls it. Reports errors. */
 int cli_drafting_open(struct cli *c, const vb_model_options *options);
 void cli_drafting_close(struct cli *c);
 
-/* Opens the model and, when the directory has one, the tokenizer. Reports errors. */
+/* Opens the model, and the tokenizer if the model has one. Reports errors. */
 int cli_open(struct cli *c);
 void cli_close(struct cli *c);
 
-/* The prompt's ids, by --prompt, --prompt-file or --tokens; BOS as add_bos_token, --bos and --no-bos say. Checks that
- * it is not empty, within the vocabulary and the context. The caller frees *ids. Reports errors. */
+/* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. BOS is added as add_bos_token, --bos and
+ * --no-bos say. Checks that the prompt is not empty and that every id is in the vocabulary. The caller frees *ids. Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
 
-/* The chat template, unless it is open already. Reports that there is none, or no tokenizer. */
+/* Opens the chat template unless it is open already. Reports errors, also if there is no template or no tokenizer. */
 int cli_open_template(struct cli *c);
-/* A conversation (tools/cli/messages.c). Its messages, by --messages, --system and --prompt or --prompt-file; one more; the text that
- * the chat template makes of them, which is asked for an answer: free it with vb_free; all of it for --chat. Report errors. */
+/* The next six functions are in tools/cli/messages.c. All of them report errors. */
+/* Builds the conversation from --system, --messages, and --prompt or --prompt-file. */
 int cli_messages(struct cli *c, json_t **messages);
+/* Appends one message to the conversation. */
 int cli_add_message(const struct cli *c, json_t *messages, const char *role, const char *text, size_t size);
+/* Applies the chat template to the messages so that the text ends where the model's answer begins. Free *text with vb_free. */
 int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
+/* Builds the conversation and applies the chat template, for --chat. */
 int cli_chat_text(struct cli *c, char **text, size_t *size);
-/* The same of these messages (NULL: none), with --system in front and the prompt (NULL: none) behind, as the user's. */
+/* The same for given messages (NULL: none), with --system before them and `prompt` (NULL: none) after them as a user message. */
 int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, char **text, size_t *size);
+/* Checks that --chat, --messages and the other options of a conversation are used together as they must be. */
 int cli_check_chat(const struct cli *c);
 
-/* The ids of a text, with BOS in front where asked, as of --prompt (is_chat: the chat template has written it). */
+/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. is_chat: the chat template has written the
+ * text, and with it BOS. Reports errors. */
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count);
 
-/* 5,6,7 or @FILE: integers separated by commas or white space. */
+/* Reads token ids from a list such as 5,6,7 or from @FILE, separated by commas or white space. Reports errors. */
 int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count);
 
-/* Session options with the context that the prompt and n ask for; and a session opened with them. */
+/* Makes session options with enough context for the prompt and n generated tokens. Reports errors. */
 int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_session_options *o);
+/* Opens a session with these options. Reports errors. */
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
-/* tools/cli/process.c. Before all else: descriptors 0 to 2 are open, a mapped file that is cut short is an error with a sentence. */
+/* The next three functions are in tools/cli/process.c. */
+/* To be called first. Opens descriptors 0 to 2 if they are closed, and installs a signal handler that reports an error if a mapped file
+ * is truncated while it is in use. */
 void cli_begin(void);
-/* From now on cli_must reports as JSON. */
+/* From now on, cli_must reports its error as JSON. */
 void cli_say_json(void);
-/* The block; without memory (NULL) the command ends with a sentence. Allocations of jansson go through it as well. */
+/* Returns `block`. If it is NULL (an allocation failed), reports that memory is missing and ends the process. Allocations of jansson are
+ * checked in the same way. */
 void *cli_must(void *block);
 
-/* Prints a JSON value on stdout, with a newline, and drops it. NULL, which json_pack gives for a name that is not
- * UTF-8, is reported. */
+/* Prints a JSON value and a newline on stdout, and releases the value. Reports errors, also if the value is NULL, which json_pack returns
+ * for a name that is not UTF-8. */
 int cli_print_json(json_t *value);
 
-/* tokenizer_encode; an error names where the text is from. The caller frees *ids with vb_free. */
+/* Calls tokenizer_encode. `name` says in error messages where the text is from. The caller frees *ids with vb_free. Reports errors. */
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
-/* The text of ids as it would be shown, *size bytes (a token may be the character U+0000): invalid bytes as U+FFFD, the
- * end token left out, which with --ignore-eos ends nothing and is text. Of more than `most` bytes the first so many (before
- * a stop string). NULL without a tokenizer. */
+/* Returns the text of these tokens for printing, or NULL if there is no tokenizer. Invalid UTF-8 is replaced by U+FFFD. An end token at
+ * the end is left out, unless --ignore-eos is given. Only the first `most` bytes are used, to cut the text before a stop string. *size is
+ * the length of the result, which may contain zero bytes. */
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* {forwards, tokens_per_forward, ...}; draft_tokens: entries of the arrays by depth. */
+/* The statistics for --json: {forwards, tokens_per_forward, ...}. draft_tokens: the length of the arrays that have one entry per depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
+/* The name of a reason why a draft was rejected, as --json prints it. */
 const char *cli_reject_name(enum vb_reject why);
 
-/* The draft method in force and its K (of auto the longest that is possible): none and 0 when no module runs. */
+/* The draft method in use and its K (with auto, the largest possible K). Without drafting they return "none" and 0. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
-/* The K to report after a run: of auto, the longest draft that was verified. */
+/* The K to report after a run. With auto, this is the length of the longest draft that was verified. */
 int cli_used_tokens(const struct cli *c, const vb_result *r);
 
-/* tools/cli/file.c. Whether a file may be written to `path`, which an option names (NULL: none): a directory is refused, and so is a
- * file that exists without --force. Reports errors. */
+/* The next five functions are in tools/cli/file.c. */
+/* Checks that a file can be written to `path` (NULL: nothing to check), the value of `option`. A directory is refused; an existing file is
+ * refused without --force. Reports errors. */
 int cli_check_file(const struct cli *c, const char *option, const char *path);
-/* Signals that end a program are only remembered from now on, so that a file half written is removed. The one that came, or 0. A
- * signal that was ignored when the program began stays ignored. */
+/* From now on, signals that would end the program (SIGINT, SIGTERM, SIGHUP) are only recorded, so that a partly written file can be
+ * removed first. A signal that was ignored when the program began stays ignored. */
 void cli_listen_to_signals(void);
+/* The signal that was recorded, or 0. */
 int cli_stopped(void);
-/* Reports that writing `path` was stopped by it. Returns an exit code. */
+/* Reports that this signal stopped the writing of `path`. Returns an exit code. */
 int cli_tell_stopped(const struct cli *c, const char *path);
-/* Removes what is half written. For handlers of signals too. */
+/* Removes all partly written files. Signal handlers may call it. */
 void cli_remove_parts(void);
 
-/* tools/session.c: the session is written to a file; the session of --session, with room for n tokens after the `more` that are to be
- * appended. Reports errors. */
+/* The next two functions are in tools/session.c. */
+/* Saves the session to a file. Reports errors. */
 int cli_save_session(const struct cli *c, vb_session *session, const char *path);
+/* Loads the session of --session. It gets enough context to append `more` tokens and then generate n. Reports errors. */
 int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
 
+/* The time in seconds, from a clock that only measures differences. */
 double cli_seconds(void);
-/* "label: 37 %" on a terminal's stderr, at most ten times a second; done == total erases the line. */
+/* If stderr is a terminal, prints "label: 37 %" on it, at most ten times per second. Erases the line when done == total. */
 void cli_progress(const char *label, size_t done, size_t total);
 
 #endif

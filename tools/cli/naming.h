@@ -1,28 +1,30 @@
-/* tools/cli/naming.h -- what other engines call the values that we name after Hugging Face's modules (docs/ORACLE.md). */
+/* tools/cli/naming.h -- translates the names of values between Verbatim and other engines. Verbatim's names follow the modules of Hugging
+ * Face's implementation (docs/ORACLE.md). */
 #ifndef VB_NAMING_H
 #define VB_NAMING_H
 
 #include <stddef.h>
 
-#define NAMING_ROOM 320 /* for a name of either side; two joined ones included */
+#define NAMING_ROOM 320 /* large enough for a name of any engine, and for two names joined by '+' */
 
-struct naming; /* of one engine */
+struct naming; /* the names that one engine uses */
 
-/* "llama.cpp", ...; NULL when there is no such. */
+/* Finds the names of an engine, such as "llama.cpp". Returns NULL if the engine is unknown. */
 const struct naming *naming_find(const char *system);
-const char *naming_known(void); /* "hf, llama.cpp, megatron, sglang, vllm" */
+const char *naming_known(void); /* the known engines: "hf, llama.cpp, megatron, sglang, vllm" */
 
-/* The engine's name of `ours`; ours again where it has none, or has it for another value. `layers`: of the target, the MTP
- * modules follow them. */
+/* Translates Verbatim's name `ours` to the engine's name. If the engine has no name for this value, or uses its name for another value,
+ * out is `ours`. layers: the number of layers of the target; the layers after these are MTP modules. */
 void naming_to(const struct naming *n, const char *ours, int layers, char out[NAMING_ROOM]);
 
-/* Our name of `theirs`, and 1; 0 and the same name where it is unknown: it may be ours. A fused projection gives two of
- * ours with a '+' between them: their columns stand side by side. A name of ours that the engine has for another value
- * comes back as "theirs (of another value)". layers < 0: not known; MTP modules counted from 0 are then not understood. */
+/* Translates the engine's name `theirs` to Verbatim's name and returns 1. Returns 0 and leaves the name as it is if it is unknown; it may
+ * be one of Verbatim's own names. For a fused projection, out is two names joined by '+'; the columns of the first come before those of
+ * the second. If the engine uses one of Verbatim's names for another value, out is that name followed by " (of another value)".
+ * layers: as above; if negative, the number is not known, and names that count MTP modules from 0 are not translated. */
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM]);
 
-/* Where a name stands in the order of computation: its layer (-1: before or outside the layers; *last is set for what comes
- * after all of them), *step within it, larger later. A name that is not ours comes last in its layer. */
+/* Finds when a value is computed. Returns its layer, or -1 if it is not in a layer; *last is then 1 if it is computed after all layers.
+ * *step orders the values of a layer: a larger step is later. A name that is not Verbatim's gets the last step. */
 int naming_place(const char *ours, int *step, int *last);
 
 #endif

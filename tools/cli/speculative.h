@@ -1,31 +1,35 @@
-/* tools/cli/speculative.h -- what another system's words ask for, before it is compared with our own options. */
+/* tools/cli/speculative.h -- drafting options that were given in the format of another system (--speculative-config, --plugin-params,
+ * --draft-words), before they are merged with Verbatim's own options. */
 #ifndef VB_CLI_SPECULATIVE_H
 #define VB_CLI_SPECULATIVE_H
 
 #include "tools/cli/cli.h"
 
+/* What one of these options asks for. */
 struct wish {
-    const char *option;        /* who asks: for messages */
-    const char *method;        /* our name of it; NULL: nothing is asked for */
-    const char *length_option; /* who asks for the length */
-    long long tokens;          /* -1: no length */
-    const char *model;         /* a second model's directory, or NULL */
+    const char *option;        /* the name of the option, for messages */
+    const char *method;        /* Verbatim's name of the draft method; NULL: no method is asked for */
+    const char *length_option; /* the name of the option that gives the draft length, for messages */
+    long long tokens;          /* the draft length; -1: none is asked for */
+    const char *model;         /* the directory of a second model, or NULL */
     int32_t ngram_min, ngram_max, topk, nodes; /* 0: not asked for */
     float p_min;               /* 0: not asked for */
     int padded;
-    int relaxed;
+    int relaxed;               /* --acceptance relaxed is asked for, with the two values below */
     int32_t relaxed_topk;
     const char *relaxed_delta;
 };
 
-/* A system's name for a method, and ours. The table ends with a name of NULL. Reports unknown names. */
+/* Another system's name of a draft method, and Verbatim's name of it. */
 struct method_name {
     const char *name, *method;
 };
+/* Looks `name` up in a table that ends with the name NULL, and sets w->method. Reports unknown names. */
 int wish_method(const struct cli *c, struct wish *w, const struct method_name *names, const char *name);
+/* Reports that `value` is not a draft length. */
 int wish_bad_length(const struct cli *c, const char *option, const char *value);
 
-/* They fill a wish whose option is set, and report errors. --speculative-config, --plugin-params; --draft-words. */
+/* These read --speculative-config, --plugin-params and --draft-words into *w, where the caller has set w->option. Report errors. */
 int wish_of_vllm(struct cli *c, struct wish *w);
 int wish_of_mindie(struct cli *c, struct wish *w);
 int wish_of_words(struct cli *c, struct wish *w);

@@ -1,7 +1,7 @@
-/* tools/cli/tensors.h -- writing a safetensors file whose tensors are not known beforehand.
+/* tools/cli/tensors.h -- writes a safetensors file when its tensors are not known in advance.
  *
- * Data goes to a file without a name as it comes. The header is known at the end: the file is put together then, and is whole or is
- * not there (tools/cli/file.h). */
+ * The data of each tensor is first written to a temporary file without a name. At the end the header is known, and the complete file is
+ * written through tools/cli/file.h, so that no partial file is left behind. */
 #ifndef VB_TENSORS_H
 #define VB_TENSORS_H
 
@@ -11,18 +11,19 @@
 #include "tools/cli/file.h"
 
 struct tensors {
-    struct cli_stream data; /* what is gathered so far, */
-    size_t size;            /* and its bytes */
-    json_t *header;
+    struct cli_stream data; /* the temporary file with the data so far */
+    size_t size;            /* the number of bytes in it */
+    json_t *header;         /* the entries of the tensors so far */
 };
 
-/* A file without a name in the directory of `path`, for tensors_close or to be read back. Returns 0, or an errno. */
+/* Creates the temporary file, in the directory of `path`. End with tensors_close. Returns 0, or an errno. */
 int tensors_begin(struct tensors *t, const char *path);
-/* dtype: "F32", "F64", "I32"; shape [rank]; size bytes of data, row-major, little-endian. A name may be used once. A failure is
- * kept in t->data.error. */
+/* Adds a tensor with `size` bytes of data, row-major and little-endian. dtype: "F32", "F64" or "I32". Each name may be used once. If
+ * writing fails, t->data.error is set. */
 void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank, const void *data,
                  size_t size);
-/* Writes the whole file to `to`; progress (may be NULL) is told how much of it is there. Returns 0, or an errno. */
+/* Writes the complete safetensors file to `to`. Calls progress, unless it is NULL, with the number of bytes so far. Returns 0, or an
+ * errno. */
 int tensors_write(struct tensors *t, FILE *to, void (*progress)(const char *label, size_t done, size_t total));
 void tensors_close(struct tensors *t);
 
