@@ -4,8 +4,8 @@
 
 #include "tools/cli/cli.h"
 
-/* Finds the conventions with which c->model reproduces the dump c->against, and prints them. The model must be open. Returns an exit
- * code. */
+/* Finds the conventions with which c->model reproduces the dump c->against, and prints them. The model must be open. Returns an
+ * exit code. */
 int conventions_against(struct cli *c);
 
 #endif

@@ -1,8 +1,8 @@
-/* tools/eval_relaxed.h -- measures on a given text what relaxed acceptance would cost: how many drafts it would accept that are not the
- * target's most likely token, and how much less likely these drafts are.
+/* tools/eval_relaxed.h -- measures on a given text what relaxed acceptance would cost: how many drafts it would accept that are
+ * not the target's most likely token, and how much less likely these drafts are.
  *
- * As everywhere in eval, model and modules read the text and not their own output (teacher forcing). Row i of depth k drafts the token
- * that the target's row i+k+1 predicts too. */
+ * As everywhere in eval, model and modules read the text and not their own output (teacher forcing). Row i of depth k drafts
+ * the token that the target's row i+k+1 predicts too. */
 #ifndef VB_EVAL_RELAXED_H
 #define VB_EVAL_RELAXED_H
 
@@ -36,8 +36,8 @@ void relaxed_close(struct relaxed *r);
 
 /* Records the logits of the target's row `index` in the current window. */
 void relaxed_row(struct relaxed *r, size_t index, const float *logits, size_t V);
-/* Counts the drafts of a window after all its rows were recorded. ids: the tokens of the window. best[0][i]: the target's most likely
- * token at row i. best[k + 1][i]: the draft of depth k at row i. */
+/* Counts the drafts of a window after all its rows were recorded. ids: the tokens of the window. best[0][i]: the target's most
+ * likely token at row i. best[k + 1][i]: the draft of depth k at row i. */
 void relaxed_window(struct relaxed *r, const int32_t *ids, size_t count, int32_t *const *best, int depths);
 
 json_t *relaxed_json(const struct relaxed *r, int depths); /* JSON null if relaxed acceptance was not asked for */

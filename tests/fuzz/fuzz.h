@@ -1,4 +1,4 @@
-/* tests/fuzz/fuzz.h -- what fuzz targets share. */
+/* tests/fuzz/fuzz.h -- helpers that all fuzz targets use. */
 #ifndef VB_TEST_FUZZ_H
 #define VB_TEST_FUZZ_H
 
@@ -11,16 +11,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The target: libFuzzer calls it, or tests/fuzz/fuzz_main.c. */
+/* Every fuzz target defines this function. libFuzzer calls it, or tests/fuzz/fuzz_main.c. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Ends the process, which the fuzzer counts as a crash, if the condition is false. */
 static inline void demand(int truth)
 {
     if (!truth)
         abort();
 }
 
-/* A result and its sentence: one line of UTF-8 without control characters. */
+/* Checks a return code and its error message, which must be one line of UTF-8 without control characters. Returns the code. */
 static inline int check(int rc, const vb_error *err)
 {
     demand(rc == VB_OK || (rc < 0 && rc == err->code && err->message[0]));
@@ -30,7 +31,8 @@ static inline int check(int rc, const vb_error *err)
     return rc;
 }
 
-/* A file that lives in memory, by a path that can be opened; close its descriptor when done. */
+/* Creates a file in memory and sets `path` to a name under which it can be opened. Returns its descriptor, which the caller
+ * closes. */
 static inline int memory_file(char path[64], const uint8_t *bytes, size_t size)
 {
     int fd = memfd_create("fuzz", 0);
@@ -39,7 +41,7 @@ static inline int memory_file(char path[64], const uint8_t *bytes, size_t size)
     return fd;
 }
 
-/* What the command says is not looked at. A sanitizer does not print through this FILE. */
+/* Discards what the command prints on stderr. The reports of sanitizers still appear, because they do not use this FILE. */
 static inline void be_silent(void)
 {
     FILE *nowhere = fopen("/dev/null", "w");

@@ -1,4 +1,5 @@
-/* tests/kernels/checkasm.h -- what the parts of checkasm share: random data, memory that ends at an unreadable page, results. */
+/* tests/kernels/checkasm.h -- declarations shared by the source files of checkasm: random data, buffers that end at an
+ * unreadable page, and results. */
 #ifndef VB_CHECKASM_H
 #define VB_CHECKASM_H
 
@@ -8,44 +9,47 @@
 #include <stdint.h>
 #include <string.h>
 
-extern int quick; /* fewer random cases, for emulators */
+extern int quick; /* --quick: run fewer random cases, because emulators are slow */
 
-/* --- random data, all from one state (splitmix64) --- */
+/* --- random data; all of it comes from one generator (splitmix64) --- */
 
 extern uint64_t rng_state;
 uint64_t rng(void);
 static inline size_t below(size_t n) { return n ? (size_t)(rng() % n) : 0; }
 
-/* VANISH: weights negative, the other factor positive and so small (random_factors) that every product rounds to -0. */
+/* Kinds of random numbers. VANISH: the weights are negative, and the numbers that they are multiplied with (from
+ * random_factors) are positive and so small that every product rounds to -0. */
 enum kind { UNIFORM, WIDE, SUBNORMAL, UNDERFLOW, ZEROS, CANCEL, HUGE_RANGE, VANISH, KINDS };
 extern const char *const kind_names[KINDS];
 
-/* n numbers of this kind, stored as this type, at out (any address) */
+/* Writes n random numbers of this kind, stored as this type. out may be unaligned. */
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n);
 
-/* n numbers to multiply with weights of this kind; for CANCEL each comes twice, `apart` numbers from each other */
+/* Writes n random numbers that are to be multiplied with weights of this kind. For CANCEL, each number appears twice, `apart`
+ * places from each other. */
 void random_factors(float *x, enum kind kind, size_t n, size_t apart);
 
+/* The size of one number in bytes. */
 size_t type_size(enum weight_type type);
 extern const char *const type_names[WEIGHT_TYPES];
 
 /* --- memory --- */
 
-/* `bytes` bytes whose end is `slack` bytes before an unreadable page; what lies before them is filled with 0xff (NaN as
- * floats). One buffer per slot: a slot's earlier pointer is invalid. */
+/* Returns a buffer of `bytes` bytes that ends `slack` bytes before an unreadable page. The buffer and the memory around it are
+ * filled with 0xff (NaN as floats). Each slot has one buffer: a second call for a slot makes its earlier pointer invalid. */
 enum slot { SLOT_W, SLOT_SCALE, SLOT_X, SLOT_X2, SLOT_WANT, SLOT_GOT, SLOTS };
 void *ending_at_a_page(enum slot slot, size_t bytes, size_t slack);
 
-#define CANARY 0x5ca1ab1eu /* what outputs hold before a kernel runs */
+#define CANARY 0x5ca1ab1eu /* the bits that outputs are filled with before a kernel runs */
 void fill_canary(float *y, size_t n);
 
-/* --- results: one per kernel and table --- */
+/* --- results: one for each kernel of each instruction set's table --- */
 
 enum kernel {
-    MATMUL, /* + type */
+    MATMUL, /* one for each type: MATMUL + type */
     FMA_ROWS = MATMUL + WEIGHT_TYPES,
     MATMUL_NARROW = FMA_ROWS + WEIGHT_TYPES,
-    MATMUL_QUANTISED, /* + type - WEIGHT_TYPES */
+    MATMUL_QUANTISED, /* one for each type: MATMUL_QUANTISED + type - WEIGHT_TYPES */
     DOT = MATMUL_QUANTISED + WEIGHT_ALL_TYPES - WEIGHT_TYPES,
     PACK,
     NARROW,
@@ -59,18 +63,20 @@ enum kernel {
     KERNELS
 };
 extern const char *const kernel_names[KERNELS];
-int wanted(enum kernel kernel); /* by --filter */
+int wanted(enum kernel kernel); /* whether --filter matches the kernel's name */
 
-/* Says what is about to run, so that a crash can be told. */
+/* Records what runs next, so that a crash can be reported with this description. */
 void about_to_run(enum kernel kernel, const struct kernels *k, const char *what);
 
-/* Compares n outputs with scalar's as bits; NaN equals NaN (its payload is not part of the contract). The first
- * difference of each kernel and table is printed with `what` (a description of the case). Returns whether equal. */
+/* Compares n outputs with those of the scalar kernel, bit by bit. NaN equals NaN: its payload bits are not part of the
+ * contract. For each kernel and table, the first difference is printed with `what`, a description of the case. Returns whether
+ * all are equal. */
 int same_bits(enum kernel kernel, const struct kernels *k, const char *what, const float *got, const float *want,
               size_t n);
+/* Records and prints another kind of failure; why: what is wrong. */
 void failed(enum kernel kernel, const struct kernels *k, const char *what, const char *why);
 
-/* The next table that is not scalar and runs here; NULL after the last. Start with NULL. */
+/* Returns the next table after k that is not scalar and that this CPU can run; NULL after the last one. Start with k = NULL. */
 const struct kernels *next_table(const struct kernels *k);
 extern const struct kernels kernels_scalar;
 

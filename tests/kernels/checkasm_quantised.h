@@ -1,22 +1,22 @@
-/* tests/kernels/checkasm_quantised.h -- what the two parts of checkasm share that are about quantised weights. */
+/* tests/kernels/checkasm_quantised.h -- declarations shared by the two source files of checkasm that test quantised weights. */
 #ifndef VB_CHECKASM_QUANTISED_H
 #define VB_CHECKASM_QUANTISED_H
 
 #include "simd/quantised.h"
 #include "tests/kernels/checkasm.h"
 
-/* UNIT: every f16 is 1; ANY: infinities and NaN as well */
+/* Which scales random blocks get. FINITE: any finite f16; ANY: also infinities and NaN; UNIT: every scale is 1. */
 enum scales { ORDINARY_SCALES, FINITE_SCALES, ANY_SCALES, UNIT_SCALES };
 
-/* blocks of this type; extreme: bytes whose codes lie at the ends of their range */
+/* Writes random blocks of this type. extreme: the bytes are such that most codes are at the ends of their range. */
 void random_blocks(unsigned char *out, enum weight_type type, enum scales scales, int extreme, size_t blocks);
 
-/* a group with this d; extreme: q of 127 and -127, nearly all of one sign */
+/* Makes a random group of inputs with the step d. extreme: every q is 127 or -127, and nearly all have the same sign. */
 void random_group(struct quantised_group *x, float d, int extreme);
 
-/* scalar against the definition of the type, and its decoder of single weights */
+/* Compares the scalar kernel, and the function that decodes single weights, with the definition of the type. */
 void check_quantised_truth(enum weight_type type);
-/* scalar's group against the rule; x: its 32 numbers, packed */
+/* Compares a group that the scalar kernel made with the rule for quantising. packed: the 32 inputs, in packed order. */
 void quantise_truth(const struct quantised_group *got, const float *packed, const char *what);
 
 #endif

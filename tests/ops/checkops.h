@@ -1,9 +1,10 @@
-/* tests/ops/checkops.h -- what the tests of the operators share: guarded memory, matrices of every stored type with their
- * values in double, the contract's dot in plain C, error bounds, and a kernel table that tells who calls it.
+/* tests/ops/checkops.h -- helpers for all tests of operators: guarded memory, matrices of every stored type with their values
+ * as f32, the dot product of rule 1 in plain C, error bounds, and a kernel table that records from which threads it is called.
  *
- * Every operator is held to two things. Its bits: the same as a plain re-computation of the order in its header, and
- * the same for any rows beside it, threads and kernel table. Its values: within a bound of the formula in double; the
- * bound follows from the operands by the usual forward error analysis and is derived where it stands. */
+ * Each operator must pass two kinds of tests. Bits: it returns the same bits as plain C code that adds in the order which the
+ * operator's header states. These bits must not depend on other rows in the call, on the number of threads, or on the kernel
+ * table. Values: the results are within a bound of the formula computed in double. The bound follows from the operands by the
+ * usual forward error analysis; a comment beside each bound derives it. */
 #ifndef VB_CHECKOPS_H
 #define VB_CHECKOPS_H
 
@@ -28,12 +29,12 @@
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* every table of this program that this CPU can run */
+/* Loops over all kernel tables that this CPU can run. */
 #define FOR_EACH_TABLE(k)                                                                                              \
     for (const struct kernels *const *k##_ = kernel_tables, *k; (k = *k##_); k##_++)                                   \
         if (kernels_runs_here(k))
 
-/* every type of stored weights, then BF16 once more in precision bf16 */
+/* Loops over all types of stored weights, and at last BF16 a second time with in_bf16 set (precision bf16). */
 #define FOR_EACH_TYPE(type)                                                                                            \
     for (int type##_ = 0, type = 0; in_bf16 = type##_ == WEIGHT_TYPES, type = in_bf16 ? (int)WEIGHT_BF16 : type##_,    \
              type##_ <= WEIGHT_TYPES;                                                                                  \
@@ -45,9 +46,9 @@ static const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e
 
 static inline const struct kernels *scalar_table(void) { return kernels_select("scalar", NULL); }
 
-/* ---- what is being checked: the beginning of every message ---- */
+/* ---- a description of the case being checked, with which every message begins ---- */
 
-static int in_bf16; /* precision bf16: the contexts of operators, and the contract's linear layers */
+static int in_bf16; /* whether operators and the functions contract_... below compute in precision bf16 */
 static char case_name[256];
 static inline void __attribute__((format(printf, 1, 2))) CASE(const char *format, ...)
 {
@@ -58,7 +59,7 @@ static inline void __attribute__((format(printf, 1, 2))) CASE(const char *format
     va_end(list);
 }
 
-/* ---- numbers that are the same in every run ---- */
+/* ---- random numbers that are the same in every run ---- */
 
 static inline uint64_t next_random(uint64_t *seed) /* splitmix64 */
 {
@@ -70,13 +71,13 @@ static inline uint64_t next_random(uint64_t *seed) /* splitmix64 */
 
 static inline size_t random_below(uint64_t *seed, size_t n) { return (size_t)(next_random(seed) >> 33) % n; }
 
-/* in [-1, 1), all 24 bits in use */
+/* A random number in [-1, 1), a multiple of 2^-23. */
 static inline float random_float(uint64_t *seed)
 {
     return (float)((int)(next_random(seed) >> 40) - (1 << 23)) * 0x1p-23f;
 }
 
-/* ---- memory that ends where an inaccessible page begins; what was not written is NaN ---- */
+/* ---- memory that ends where an inaccessible page begins, filled with NaN ---- */
 
 struct guard {
     unsigned char *base, *data;
@@ -115,7 +116,8 @@ static inline float *copy_of(const float *x, size_t n)
     return copy;
 }
 
-/* Gives back what was taken since `mark` and looks at the bytes before each piece (a write behind it has crashed). */
+/* Frees all buffers except the oldest `mark` ones. Fails if a byte before a buffer was changed. (A write after a buffer would
+ * have crashed.) */
 static inline void release_to(size_t mark)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -128,7 +130,7 @@ static inline void release_to(size_t mark)
     }
 }
 
-/* within a test, or after it */
+/* Frees all buffers. Tests call it with NULL. cmocka calls it after a test; it then also resets in_bf16. */
 static inline int release_all(void **state)
 {
     in_bf16 = in_bf16 && !state;
@@ -136,7 +138,7 @@ static inline int release_all(void **state)
     return 0;
 }
 
-/* A context whose scratch is exactly `bytes` long. */
+/* Makes an operator context with exactly `bytes` bytes of scratch memory. */
 static inline struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes)
 {
     struct op_ctx cx = {.k = k, .threads = threads, .thread_cost = 32768.0, .scratch_size = bytes, .bf16 = in_bf16};
@@ -154,7 +156,7 @@ static inline uint32_t bits_of(float f)
     return bits;
 }
 
-/* NaN equals NaN: its payload is not part of the contract */
+/* Whether two numbers have the same bits. NaN equals NaN: its payload bits are not part of the contract. */
 static inline int same_bits(float a, float b) { return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b)); }
 
 static inline void check_same_bits(const float *got, size_t ld_got, const float *want, size_t ld_want, size_t rows,
@@ -176,7 +178,7 @@ static inline void check_within(float got, double want, double bound, size_t row
                  index, (double)got, want, fabs((double)got - want), bound);
 }
 
-/* numbers between rows that nobody may touch */
+/* Checks that the numbers between the rows were not written: those from column `cols` to the next row. */
 static inline void check_untouched(const float *y, size_t ld, size_t rows, size_t cols)
 {
     for (size_t s = 0; s + 1 < rows; s++)
@@ -185,21 +187,23 @@ static inline void check_untouched(const float *y, size_t ld, size_t rows, size_
                 fail_msg("%s: wrote behind row %zu, at index %zu of %zu", case_name, s, i, cols);
 }
 
-/* ---- bounds. u = 2^-24 is the largest relative error of one rounding to nearest of a normal number. ---- */
+/* ---- error bounds; u = 2^-24 is the largest relative error when a normal number is rounded to nearest ---- */
 
-/* k roundings on the way from an operand to the result: |error| <= gamma(k) |operand|  (Higham 2002, lemma 3.1) */
+/* gamma(k): if an operand passes through k roundings on its way to the result, then |error| <= gamma(k) |operand| (Higham 2002,
+ * lemma 3.1). */
 static inline double rounding_gamma(double k) { return k * 0x1p-24 / (1.0 - k * 0x1p-24); }
 
-/* Roundings a product of rule 1 passes through: two fma in each chunk of its block, four additions of the fold, and
- * one addition per block after the first. (The product itself is not rounded: fma.) */
+/* How many roundings a product passes through in a dot product by rule 1. Each chunk of its block has two fma, the fold has
+ * four additions, and each block after the first has one addition. (The product itself is not rounded, because fma rounds only
+ * the sum.) */
 static inline double dot_depth(size_t K)
 {
     size_t block = K < DOT_BLOCK ? K : DOT_BLOCK;
     return (double)(2 * ((block + DOT_CHUNK - 1) / DOT_CHUNK) + 4 + (K + DOT_BLOCK - 1) / DOT_BLOCK);
 }
 
-/* |dot - sum w x| <= gamma(depth) sum|w x|; each fma that ends below 2^-126 adds at most half of 2^-149. The sum in
- * double that we compare with is off by at most K 2^-53 sum|w x|. */
+/* The bound of a dot product: |dot - sum w x| <= gamma(depth) sum|w x|. An fma with a result below 2^-126 adds at most half of
+ * 2^-149 to the error. The sum in double with which the test compares has an error of at most K 2^-53 sum|w x|. */
 static inline double dot_bound(size_t K, double sum_abs)
 {
     return (rounding_gamma(dot_depth(K)) + (double)K * 0x1p-53) * sum_abs + (double)K * 0x1p-150;
@@ -207,7 +211,7 @@ static inline double dot_bound(size_t K, double sum_abs)
 
 /* ---- the contract in plain C ---- */
 
-/* rule 1, on natural vectors */
+/* The dot product by rule 1 (docs/ARITHMETIC.md), on vectors in natural order. */
 static inline float contract_dot(const float *w, const float *x, size_t K)
 {
     float total = 0.0f;
@@ -215,7 +219,7 @@ static inline float contract_dot(const float *w, const float *x, size_t K)
         float a[16] = {0};
         for (size_t k = block; k < block + 1024 && k < K; k += 32)
             for (size_t l = 0; l < 16; l++)
-                for (size_t i = k + 2 * l + 2; i-- > k + 2 * l;) /* the odd one first */
+                for (size_t i = k + 2 * l + 2; i-- > k + 2 * l;) /* of each pair, the number with the odd index first */
                     a[l] = fmaf(i < K ? w[i] : 0.0f, i < K ? x[i] : 0.0f, a[l]);
         for (size_t h = 8; h; h /= 2)
             for (size_t l = 0; l < h; l++)
@@ -225,7 +229,8 @@ static inline float contract_dot(const float *w, const float *x, size_t K)
     return total;
 }
 
-/* x as a linear layer takes it: in precision bf16 the nearest of 8 significant bits, ties to even, then 0 below 2^-56 */
+/* Rounds the input x of a linear layer. In precision bf16, each number is rounded to 8 significant bits (ties to even), and
+ * becomes 0 if it is then below 2^-56 in magnitude. Otherwise x is only copied. */
 static inline void contract_x(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -236,7 +241,7 @@ static inline void contract_x(float *y, const float *x, size_t n)
     }
 }
 
-/* one block of rule 4c: p[j] = exp(s[j] - m); returns m */
+/* The softmax of one block by rule 4c: p[j] = exp(s[j] - m), where m is the largest s[j]. Returns m. */
 static inline float contract_softmax_block(float *p, const float *s, size_t n, float *sum)
 {
     float m = s[0], lane[16] = {0};
@@ -255,8 +260,9 @@ static inline float contract_softmax_block(float *p, const float *s, size_t n, f
 
 /* ---- matrices ---- */
 
-/* `value` [rows, cols] is what the stored weights mean, decoded here by our own code: f32 numbers. The view has rows
- * further apart than they are long, starts at an odd address, and with F8 begins inside its blocks of scales. */
+/* A random matrix in stored form (view), and its values as f32 numbers (value [rows, cols]), which the code below computes
+ * without the kernels. In memory, there are unused numbers between the rows of the view, and its data starts at an odd address.
+ * With F8, its first row and column are inside a block of scales. */
 struct matrix {
     struct weight_view view;
     float *value;
@@ -277,13 +283,13 @@ static inline float store_weight(enum weight_type type, unsigned char *at, float
         bits &= 0xffff0000;
         memcpy(&f, &bits, 4);
         return f;
-    case WEIGHT_F16: { /* exponents 0 (subnormal) to 14: less than 1 */
+    case WEIGHT_F16: { /* exponent fields 0 (subnormal) to 14: magnitudes below 1 */
         unsigned exponent = 14 - (unsigned)(r >> 1 & 15) % 15, fraction = r >> 8 & 1023;
         uint16_t code = (uint16_t)((r & 1) << 15 | exponent << 10 | fraction);
         memcpy(at, &code, 2);
         return (float)(sign * (exponent ? ldexp(1024.0 + fraction, (int)exponent - 25) : ldexp(fraction, -24)));
     }
-    default: { /* every code but the two NaNs; one rounding */
+    default: { /* F8: every code except the two NaNs; only the product with the scale is rounded */
         unsigned code = (unsigned)(r >> 1 & 127) % 127, exponent = code >> 3, fraction = code & 7;
         *at = (unsigned char)((r & 1) << 7 | code);
         return (float)(sign * (exponent ? ldexp(8.0 + fraction, (int)exponent - 10) : ldexp(fraction, -9)) *
@@ -322,11 +328,11 @@ static inline struct matrix random_matrix(enum weight_type type, size_t rows, si
     return m;
 }
 
-/* ---- a table that tells who calls it ----
+/* ---- a kernel table that records which threads call it ----
  *
- * Each thread's first call waits until as many threads have arrived as its parallel region has: that proves that they
- * all ran at once, and hands the tasks out in another order than a single thread would. An operator's first region has
- * to be worth all its threads. */
+ * The first call of each thread waits until all threads of its parallel region have made a call. This proves that they all ran
+ * at the same time; it also makes tasks run in another order than on a single thread. The first parallel region of the operator
+ * must therefore be large enough to use all threads. */
 static struct {
     const struct kernels *real;
     atomic_int arrived, most_threads, spoiled, late;
@@ -347,7 +353,7 @@ static inline void spy_on_caller(void)
     spy_round = spy.round;
     atomic_fetch_add(&spy.arrived, 1);
     for (double since = omp_get_wtime(); atomic_load(&spy.arrived) < threads; sched_yield())
-        if (omp_get_wtime() - since > 600.0) { /* they never come */
+        if (omp_get_wtime() - since > 600.0) { /* the other threads never come */
             atomic_store(&spy.late, 1);
             return;
         }
@@ -388,11 +394,11 @@ static inline void check_threads_ran(int threads)
         fail_msg("%s: wanted %d threads, a region had %d, %d came", case_name, threads, spy.most_threads, spy.arrived);
 }
 
-/* ---- a floating-point environment no bit may depend on: flush to zero, round towards zero ---- */
+/* ---- a spoiled floating-point environment, on which no result may depend: flush to zero, round towards zero ---- */
 
 #if defined(__x86_64__)
 #define SPOILED_ENVIRONMENT 0xffc0u /* 0x1f80 | flush to zero | denormals are zero | towards zero */
-static inline uint64_t get_environment(void) { return __builtin_ia32_stmxcsr() & 0xffc0u; } /* without sticky flags */
+static inline uint64_t get_environment(void) { return __builtin_ia32_stmxcsr() & 0xffc0u; } /* without the exception flags */
 static inline void set_environment(uint64_t e) { __builtin_ia32_ldmxcsr((uint32_t)e); }
 #elif defined(__aarch64__)
 #define SPOILED_ENVIRONMENT (3u << 22 | 1u << 24)
@@ -414,12 +420,13 @@ static inline int environment_is_spoiled(void)
     return SPOILED_ENVIRONMENT && get_environment() == SPOILED_ENVIRONMENT;
 }
 
-/* Spoils the environment of `threads` threads, the caller's included, or sets it right again. */
+/* Sets the environment of `threads` threads, the caller included, to e. */
 static inline void set_environment_of_threads(int threads, uint64_t e)
 {
 #pragma omp parallel num_threads(threads)
     set_environment(e);
-    set_environment(e); /* LLVM's OpenMP undoes it at the end of a region, and gives workers the caller's at the next */
+    /* Again, because LLVM's OpenMP restores it at the end of a region, and gives the caller's one to the workers of the next region. */
+    set_environment(e);
 }
 
 static inline int spoiled_threads(int threads)
@@ -430,7 +437,8 @@ static inline int spoiled_threads(int threads)
     return count;
 }
 
-/* Runs call() on `threads` threads in a spoiled environment: no kernel may see it, every thread must still have it. */
+/* Runs `call` on `threads` threads in a spoiled environment. No kernel may run in it, and afterwards every thread must still
+ * have it. */
 #define IN_SPOILED_ENVIRONMENT(threads, call)                                                                          \
     do {                                                                                                               \
         uint64_t default_environment = get_environment();                                                              \

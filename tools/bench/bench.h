@@ -7,7 +7,7 @@
 #include "tools/cli/cli.h"
 
 #define BENCH_ROUNDS 64
-#define BENCH_BEYOND_CACHES 128e6 /* bytes: work that reads more than this reads from memory; with less, the data may be in the CPU caches */
+#define BENCH_BEYOND_CACHES 128e6 /* if work reads more bytes than this, the CPU caches cannot hold them */
 
 /* The first four kinds measure the machine itself. The results of all other kinds are compared with these. */
 enum bench_kind {
@@ -91,11 +91,11 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 void bench_run_attention(struct bench *b, const struct bench_item *i);
 
 /* --- work.c --- */
-/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head`, the output head is included. It runs the pass to
- * see which experts the router chooses; each expert is counted once per pass. Reports errors. */
+/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head`, the output head is included. It runs
+ * the pass to see which experts the router chooses; each expert is counted once per pass. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
-/* The same for a pass of `rows` rows through an MTP module, with its head on one row. It counts as many experts as the rows can choose at
- * most. */
+/* The same for a pass of `rows` rows through an MTP module, with its head on one row. It counts as many experts as the rows can
+ * choose at most. */
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
 /* The same for attention alone (from the queries to the values of the heads), with `rows` queries that see `depth` tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);

@@ -1,12 +1,12 @@
-/* tools/bench/forced.h -- decoding with forced acceptance (each draft is made right with a given probability), and counting the bytes
- * that a run reads. */
+/* tools/bench/forced.h -- decoding with forced acceptance (each draft is made right with a given probability), and counting the
+ * bytes that a run reads. */
 #ifndef VB_BENCH_FORCED_H
 #define VB_BENCH_FORCED_H
 
 #include "engine/verbatim.h"
 
-/* The least number of bytes that a run must read, and its number of floating-point operations. The lines that measure the machine store
- * in `bytes` the bytes read or the operations done. */
+/* The least number of bytes that a run must read, and its number of floating-point operations. The lines that measure the
+ * machine store in `bytes` the bytes read or the operations done. */
 struct bench_work {
     double bytes, flops;
 };
@@ -17,8 +17,8 @@ struct bench_counter *bench_counter_open(const vb_model *m, size_t prompt);
 void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */
 struct bench_work bench_counter_close(struct bench_counter *counter);
 
-/* Replaces the session's drafter. The new drafter runs the old one, then replaces each token of its draft: with probability `force` by
- * the right token (the one in `plain`), else by a wrong one. plain must stay valid while the session is open. */
+/* Replaces the session's drafter. The new drafter runs the old one, then replaces each token of its draft: with probability
+ * `force` by the right token (the one in `plain`), else by a wrong one. plain must stay valid while the session is open. */
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force);
 
 #endif

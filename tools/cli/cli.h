@@ -208,8 +208,9 @@ void cli_drafting_close(struct cli *c);
 int cli_open(struct cli *c);
 void cli_close(struct cli *c);
 
-/* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. BOS is added as add_bos_token, --bos and
- * --no-bos say. Checks that the prompt is not empty and that every id is in the vocabulary. The caller frees *ids. Reports errors. */
+/* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. BOS is added as add_bos_token,
+ * --bos and --no-bos say. Checks that the prompt is not empty and that every id is in the vocabulary. The caller frees *ids.
+ * Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
 
 /* Opens the chat template unless it is open already. Reports errors, also if there is no template or no tokenizer. */
@@ -228,8 +229,8 @@ int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, 
 /* Checks that --chat, --messages and the other options of a conversation are used together as they must be. */
 int cli_check_chat(const struct cli *c);
 
-/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. is_chat: the chat template has written the
- * text, and with it BOS. Reports errors. */
+/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. is_chat: the chat template has
+ * written the text, and with it BOS. Reports errors. */
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count);
 
 /* Reads token ids from a list such as 5,6,7 or from @FILE, separated by commas or white space. Reports errors. */
@@ -241,28 +242,30 @@ int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_ses
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
 /* The next three functions are in tools/cli/process.c. */
-/* To be called first. Opens descriptors 0 to 2 if they are closed, and installs a signal handler that reports an error if a mapped file
- * is truncated while it is in use. */
+/* To be called first. Opens descriptors 0 to 2 if they are closed, and installs a signal handler that reports an error if a
+ * mapped file is truncated while it is in use. */
 void cli_begin(void);
 /* From now on, cli_must reports its error as JSON. */
 void cli_say_json(void);
-/* Returns `block`. If it is NULL (an allocation failed), reports that memory is missing and ends the process. Allocations of jansson are
- * checked in the same way. */
+/* Returns `block`. If it is NULL (an allocation failed), reports that memory is missing and ends the process. Allocations of
+ * jansson are checked in the same way. */
 void *cli_must(void *block);
 
-/* Prints a JSON value and a newline on stdout, and releases the value. Reports errors, also if the value is NULL, which json_pack returns
- * for a name that is not UTF-8. */
+/* Prints a JSON value and a newline on stdout, and releases the value. Reports errors, also if the value is NULL, which
+ * json_pack returns for a name that is not UTF-8. */
 int cli_print_json(json_t *value);
 
-/* Calls tokenizer_encode. `name` says in error messages where the text is from. The caller frees *ids with vb_free. Reports errors. */
+/* Calls tokenizer_encode. `name` says in error messages where the text is from. The caller frees *ids with vb_free. Reports
+ * errors. */
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
-/* Returns the text of these tokens for printing, or NULL if there is no tokenizer. Invalid UTF-8 is replaced by U+FFFD. An end token at
- * the end is left out, unless --ignore-eos is given. Only the first `most` bytes are used, to cut the text before a stop string. *size is
- * the length of the result, which may contain zero bytes. */
+/* Returns the text of these tokens for printing, or NULL if there is no tokenizer. Invalid UTF-8 is replaced by U+FFFD. An end
+ * token at the end is left out, unless --ignore-eos is given. Only the first `most` bytes are used, to cut the text before a
+ * stop string. *size is the length of the result, which may contain zero bytes. */
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* The statistics for --json: {forwards, tokens_per_forward, ...}. draft_tokens: the length of the arrays that have one entry per depth. */
+/* The statistics for --json: {forwards, tokens_per_forward, ...}. draft_tokens: the length of the arrays that have one entry
+ * per depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
 /* The name of a reason why a draft was rejected, as --json prints it. */
 const char *cli_reject_name(enum vb_reject why);
@@ -274,8 +277,8 @@ int cli_draft_tokens(const struct cli *c);
 int cli_used_tokens(const struct cli *c, const vb_result *r);
 
 /* The next five functions are in tools/cli/file.c. */
-/* Checks that a file can be written to `path` (NULL: nothing to check), the value of `option`. A directory is refused; an existing file is
- * refused without --force. Reports errors. */
+/* Checks that a file can be written to `path` (NULL: nothing to check), the value of `option`. A directory is refused; an
+ * existing file is refused without --force. Reports errors. */
 int cli_check_file(const struct cli *c, const char *option, const char *path);
 /* From now on, signals that would end the program (SIGINT, SIGTERM, SIGHUP) are only recorded, so that a partly written file can be
  * removed first. A signal that was ignored when the program began stays ignored. */

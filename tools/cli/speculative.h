@@ -1,5 +1,5 @@
-/* tools/cli/speculative.h -- drafting options that were given in the format of another system (--speculative-config, --plugin-params,
- * --draft-words), before they are merged with Verbatim's own options. */
+/* tools/cli/speculative.h -- drafting options that were given in the format of another system (--speculative-config,
+ * --plugin-params, --draft-words), before they are merged with Verbatim's own options. */
 #ifndef VB_CLI_SPECULATIVE_H
 #define VB_CLI_SPECULATIVE_H
 

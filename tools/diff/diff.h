@@ -1,101 +1,108 @@
-/* tools/diff/diff.h -- `verbatim diff`: two dumps side by side.
+/* tools/diff/diff.h -- `verbatim diff`: compares two dumps, value by value.
  *
- * A side is read by read.c from a safetensors file and, where there is one, its manifest; a side that is a model is
- * computed into such a file first (diff.c). Rows of one name are gathered over all passes and known by (sequence, index);
- * rejected drafts and padding are left out, and so are an MTP module's rows behind drafts; of rows computed again the newest
- * counts. So a dump of decoding with drafts has the rows of one without.
+ * read.c reads a side from a safetensors file and from its manifest, if there is one. If a side is a model, diff.c first computes its
+ * values into such a file. All rows of one name are collected over all passes; a row is identified by (sequence, index). Rows of rejected
+ * drafts and of padding are left out, and so are the rows that an MTP module computed on top of drafts. If a row was computed more than
+ * once, the newest one counts. Therefore a dump of decoding with drafts has the same rows as a dump of plain decoding.
  *
- * Numbers of two dtypes are both rounded to the coarser one first: everything that is told is told there.
+ * If two numbers have different dtypes, both are first rounded to the less precise dtype. All reported distances are between these
+ * rounded numbers.
  *
- * Verdicts of a tap (compare.c):
- *   identical   every number has the same bits
- *   rounding    every row is within the bound (bound.c)
- *   tie-flip    a choice fell the other way and the margin it fell by is within twice the bound: a value that A has above
- *               another by more than that cannot lie below it in B when each moved by at most the bound
- *   structural  anything else: out of bounds, another shape, a number that is not finite on one side only, other tokens
- *   after a tie-flip   only rows behind a tie-flip differ: the same row further on, and from the next layer on, through
- *               attention, every later row. They are not judged, and neither they nor their numbers are told. */
+ * Verdicts on a tap, that is, on all rows of one name (compare.c):
+ *   identical   All numbers have the same bits.
+ *   rounding    Every row is within the bound (bound.c).
+ *   tie-flip    The two sides made a different choice (of experts, or of the best token), and the margin of the choice is at most twice
+ *               the bound. Rounding can explain this: if each of two values moves by at most the bound, they can change places only if
+ *               they were at most twice the bound apart.
+ *   structural  Any other difference: a row out of bounds, another shape, another token, or a number that is not finite on one side
+ *               only.
+ *   after a tie-flip   All rows that differ depend on a tie-flip. These are the same row in later steps and, through attention, every
+ *               later row from the next layer on. They are not judged, and neither they nor their numbers are reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
 #include "tools/cli/cli.h"
 #include "tools/cli/naming.h"
 
-enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* the coarser first */
+enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* the least precise first */
 
 struct diff_row {
     int32_t sequence, index, token; /* token -1: not known */
-    size_t width;                   /* of attention scores, which are wider from pass to pass; else the series' */
-    const char *data;               /* in the mapped file, at any address */
+    size_t width;                   /* how many numbers it has: as series.width, but rows of attention scores can be shorter */
+    const char *data;               /* points into the mapped file; may be unaligned */
 };
 
-struct diff_series { /* the rows of one name */
-    char *name;                /* ours, or as it is in the file */
-    int layer, depth;          /* depth -1: the target */
-    int rank, step;            /* order of computation; see naming_place */
+struct diff_series { /* all rows of one name */
+    char *name;                /* Verbatim's name, or the name in the file if it cannot be translated */
+    int layer, depth;          /* depth: the MTP depth; -1 for the target */
+    int rank, step;            /* place in the order of computation; see naming_place */
     enum diff_dtype dtype;
-    size_t item;               /* bytes of a number */
-    size_t width, count, room; /* numbers of a row; rows */
+    size_t item;               /* size of a number in bytes */
+    size_t width, count, room; /* how many numbers a row has; how many rows there are; how many fit into the allocation */
     struct diff_row *rows;
-    char shape[64];            /* as in the file, for messages */
-    const char *layout;        /* of RoPE rows: "interleaved", "halves" or NULL */
-    size_t block, rope;        /* > 0: the last `rope` of every `block` columns are halves and are read as interleaved */
-    int disordered;            /* rows do not ascend: an index may be there already */
-    int known_rows;            /* a manifest says which rows they are */
+    char shape[64];            /* the shape in the file, for messages */
+    const char *layout;        /* the order of the RoPE dimensions: "interleaved", "halves", or NULL if not known */
+    size_t block, rope;        /* if > 0: of every `block` columns the last `rope` are stored as halves; diff_numbers interleaves them */
+    int disordered;            /* the rows are not in ascending order, so that a row may be there twice */
+    int known_rows;            /* the manifest says which rows these are */
 };
 
 struct diff_side {
-    const char *path, *kind;   /* kind: "dump", "engine", "reference" */
+    const char *path, *kind;   /* kind: "dump", "engine" or "reference" */
     void *bytes;               /* the mapped file */
     size_t size;
     struct diff_series *series; /* in the order of computation */
     size_t count, room;
-    json_t *places;            /* "DEPTH NAME": its index in series; a V3 dump has 17,000 */
-    int has_manifest, layers;  /* layers of the target, -1: not known */
-    int32_t *tokens;           /* of the target, from the manifest or the file itself */
+    json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */
+    int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
+    int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
     size_t token_count;
-    void **owned;              /* numbers that are not in the file: see router.c */
+    void **owned;              /* allocated numbers that are not in the file; see router.c */
     size_t owned_count;
-    json_t *notes;             /* what the reader of the result should know about this side */
+    json_t *notes;             /* sentences about this side that are printed with the result */
 };
 
-/* Reads a dump. names: of a side without manifest, NULL: ours. layers: of the target if known, else -1. 0, or an exit code
- * after the error was reported. Call diff_close in any case. */
+/* Reads a dump. names: the names that a dump without manifest uses; NULL: Verbatim's. layers: how many layers the target has,
+ * or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
 
-/* Joins what has other shapes or names for the same rows: fused columns, RoPE layouts, an engine that keeps the last row
- * only. layout_a, layout_b: where no manifest tells it, or NULL. */
+/* Makes both sides comparable where they store the same rows in different forms: fused columns, another order of the RoPE
+ * dimensions, only the last row of the logits. layout_a, layout_b: the order of the RoPE dimensions if no manifest has it, or
+ * NULL. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
+/* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
-/* x [series' width]: the numbers of a row; those that it is too short for are left as they are. */
+/* Converts the numbers of a row to x [s->width]. If the row is shorter, the rest of x is not changed. */
 void diff_numbers(const struct diff_series *s, const struct diff_row *row, double *x);
 
-/* One pass over ids of c->model (or its reference), written under TMPDIR, read back, and gone. seed: see reference_options.
- * Reports errors. */
+/* Runs c->model, or its reference, over ids in one pass. The values are written to a file in TMPDIR and read from there; the
+ * file is then deleted. seed: as reference_options.perturb. scores: whether attention scores are wanted too. Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
-/* Where one side has router logits and no choices, its choices by the other side's rules; router.c. */
+/* For a side that has router logits but no chosen experts: computes its choices by the rules that the other side follows
+ * (router.c). */
 void diff_choose(struct diff_side *side, const struct diff_side *other);
-/* Puts the series into the order of computation again, after some were added or renamed. */
+/* Sorts the series into the order of computation, after some were added or renamed. */
 void diff_sort(struct diff_side *side);
-/* The series of this name, made if there is none. */
+/* Finds the series of this name, or adds an empty one. */
 struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
 
-/* --- how far rounding may take a value: bound.c --- */
+/* --- how far rounding can move a value: bound.c --- */
 
 struct bounds {
-    int runs;               /* of the perturbed reference; 0: the bound is a priori */
-    int arithmetic_given;
-    enum diff_dtype arithmetic; /* of the coarser side: F32, F16 or BF16 */
-    size_t longest;         /* terms of a sum */
-    json_t *spread;         /* "DEPTH NAME": the largest relative distance of a row, measured */
-    json_t *turned;         /* the same with roundings to groups of 32 turned near ties; NULL: there are none */
-    int layers;
+    int runs;               /* how many perturbed runs of the reference were made; 0: the bound is estimated, not measured */
+    int arithmetic_given;   /* --arithmetic was given */
+    enum diff_dtype arithmetic; /* the arithmetic of the less precise side: F32, F16 or BF16 */
+    size_t longest;         /* the number of terms in the longest sum */
+    json_t *spread;         /* for each "DEPTH NAME": the largest relative distance of a row in these runs */
+    json_t *turned;         /* only if the inputs of linear layers are quantised: the same from a second set of runs, in which an input
+                             * that is nearly halfway between two quantised values may become either; else NULL */
+    int layers;             /* how many layers the target has */
 };
-/* Measures over `runs` runs of the reference of c->model at these tokens. Reports errors. */
+/* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
-/* Relative to the largest magnitude in the row; `coarser`: the dtype that is told in. */
+/* The bound for this series, relative to the largest magnitude in a row. coarser: the dtype to which both sides are rounded. */
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);
 
@@ -104,50 +111,54 @@ void bounds_close(struct bounds *b);
 enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
 extern const char *const verdict_name[];
 
-struct diff_place { /* of a difference */
+struct diff_place { /* where two numbers differ, and both numbers */
     int32_t sequence, index, token;
     size_t column;
     double a, b;
     uint64_t a_bits, b_bits, ulps;
 };
 
-#define ULP_BUCKETS 66 /* 0, 1, 2, 3-4, 5-8, ... */
+#define ULP_BUCKETS 66 /* the buckets of the histogram of distances in ULPs: 0, 1, 2, 3-4, 5-8, ... */
 
-struct tap {
+struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
-    enum diff_dtype dtype;      /* the coarser */
-    char why[256];              /* of structural and tie-flip */
-    size_t rows, after, only_a, only_b, numbers, equal;
-    uint64_t ulps[ULP_BUCKETS], most_ulps;
+    enum diff_dtype dtype;      /* the less precise of both dtypes */
+    char why[256];              /* an explanation of the verdicts structural and tie-flip */
+    size_t rows, after;         /* how many rows were compared; how many come after a tie-flip and were not */
+    size_t only_a, only_b;      /* how many rows only one side has */
+    size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
+    uint64_t ulps[ULP_BUCKETS], most_ulps; /* the histogram of distances in ULPs; the largest one */
     double max_abs, relative, bound, nmse, cosine;
-    int differs, breaks;        /* first, worst are set */
-    struct diff_place first, worst;  /* worst: the first that is out of bounds */
-    int is_logits, is_choice;   /* what follows is of these */
-    double kl_mean, kl_max, margin_a, margin_b; /* smallest margins; NAN: cannot be told */
-    size_t top1_equal, flips;
+    int differs, breaks;        /* whether `first` is set; whether `worst` is set */
+    struct diff_place first, worst; /* first: the first difference; worst: the first number that is out of bounds */
+    int is_logits, is_choice;   /* the members below are for logits and for choices of experts or groups */
+    double kl_mean, kl_max;     /* for logits: KL(A || B) */
+    double margin_a, margin_b;  /* how narrow the closest choice was on each side; NAN: not known */
+    size_t top1_equal, flips;   /* rows with the same best token; rows with different choices */
 };
 
 struct comparison {
-    struct tap *taps;           /* of the names that both have, in the order of computation */
+    struct tap *taps;           /* one for each name that both sides have, in the order of computation */
     size_t count;
-    enum diff_verdict verdict;       /* the worst */
-    const struct tap *first, *structural; /* the first that differs; the first structural one */
-    int32_t other_token;        /* the index from which the two read other tokens, or -1 */
+    enum diff_verdict verdict;  /* the worst verdict of all taps */
+    const struct tap *first, *structural; /* the first tap that differs; the first structural one */
+    int32_t other_token;        /* the first index where the two sides read different tokens, or -1 */
 };
 
-/* bounds NULL: only distances are wanted, and every choice that fell the other way counts as a tie-flip. */
+/* Compares two sides. If bounds is NULL, only distances are computed, and every different choice counts as a tie-flip. */
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
 
 /* --- print.c --- */
-struct diff_told {
+struct diff_told { /* everything that is printed */
     const struct diff_side *a, *b;
     const struct comparison *r;
     const struct bounds *bounds;
-    size_t tokens;
+    size_t tokens; /* how many tokens both sides read; 0: not known */
 };
 json_t *diff_json(const struct diff_told *t);
+/* Prints the result as text. all: --all was given. */
 void diff_print(const struct diff_told *t, int all);
 
 #endif

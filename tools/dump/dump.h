@@ -1,5 +1,5 @@
-/* tools/dump/dump.h -- a dump being written: tensors and their manifest. What `verbatim dump` fills from the engine's taps or
- * from the reference's hook. */
+/* tools/dump/dump.h -- writes a dump: a file of tensors, and its manifest. The values come from the engine's taps or from the
+ * reference's hook. */
 #ifndef VB_DUMP_H
 #define VB_DUMP_H
 
@@ -9,7 +9,7 @@
 
 enum dump_dtype { DUMP_F32, DUMP_F64, DUMP_I32 };
 
-/* Some rows of one named value. Names and rows: vb_tap in verbatim.h. */
+/* Some rows of one named value. The members have the meaning that they have in vb_tap (engine/verbatim.h). */
 struct dump_rows {
     const char *name;
     int32_t layer, depth;
@@ -21,49 +21,50 @@ struct dump_rows {
     const void *data;
 };
 
-struct dump_tensor; /* rows gathered of one name in one pass */
+struct dump_tensor; /* the rows of one name in one pass */
 
 struct dump {
     const struct cli *c;
     struct tensors tensors;
-    char *path, *manifest_path; /* the two files */
-    char *directory;            /* theirs, if it has to be made; else NULL */
-    struct cli_stream manifest; /* the lines so far, and */
-    size_t manifest_size;       /* their bytes */
-    char **globs;           /* which names are wanted; none: all */
-    int *matched;           /* whether a glob has met a name */
+    char *path, *manifest_path; /* the names of the two files */
+    char *directory;            /* the directory for these files if it must be created, else NULL */
+    struct cli_stream manifest; /* the lines of the manifest so far */
+    size_t manifest_size;       /* their size in bytes */
+    char **globs;           /* [glob_count]: patterns of the wanted names; if there are none, all names are wanted */
+    int *matched;           /* [glob_count]: whether the pattern has matched a name */
     size_t glob_count;
-    const struct naming *naming; /* of the tensors, or NULL; the manifest has our names as well */
-    int layers;             /* of the target */
-    json_t *named;          /* what each tensor's name stands for */
-    const char *layout;     /* of RoPE rows: "interleaved" or "halves" */
-    size_t prompt;          /* tokens of the prompt */
-    int decodes;            /* rounds follow it */
-    int prompt_done;
-    int64_t step;           /* of the target: 0 the prompt, r round r of decoding */
-    uint64_t pass;
+    const struct naming *naming; /* the engine after whose names the tensors are called; NULL: Verbatim's names */
+    int layers;             /* how many layers the target has */
+    json_t *named;          /* with naming: Verbatim's name for each name in the file */
+    const char *layout;     /* the order of the RoPE dimensions: "interleaved" or "halves" */
+    size_t prompt;          /* the number of tokens in the prompt */
+    int decodes;            /* tokens are decoded after the prompt */
+    int prompt_done;        /* the last pass over the prompt has begun */
+    int64_t step;           /* the target's step: 0 is the prompt, r is round r of decoding */
+    uint64_t pass;          /* the number of the current pass */
     struct dump_tensor *first, *last;
-    struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* in the newest target pass */
+    struct dump_emitted { size_t index; int draft; } emitted[VB_MAX_DRAFT + 1]; /* tokens chosen in the newest target pass */
     size_t emitted_count, tensor_count;
-    char error[512];        /* one sentence, once something failed */
+    char error[512];        /* the error message, if something has failed */
 };
 
-/* path: NAME.safetensors, or a directory, which is made if it is missing and gets dump.safetensors. The manifest stands
- * beside it, .jsonl for .safetensors. Until dump_end both are files without a name. taps: globs separated by commas, or NULL.
- * Reports errors, after which nothing is left to do. */
+/* Begins a dump. path: NAME.safetensors, or a directory (created if it is missing) for dump.safetensors. The manifest has the
+ * same name with .jsonl in place of .safetensors. Until dump_end, both are temporary files without a name. taps: patterns
+ * separated by commas, or NULL. Reports errors, and then leaves nothing behind. */
 int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps);
-/* Whether a glob meets the name of a layer's attention scores. Without globs they are left out. */
+/* Whether a pattern matches the attention scores of any layer. Without patterns, attention scores are left out. */
 int dump_wants_scores(const struct dump *d, int layers, int heads);
-/* Takes the rows over when their name is wanted. Rows of a pass that belong together may come in pieces. */
+/* Copies the rows into the dump if their name is wanted. The rows of one name in a pass may come in several calls. */
 void dump_rows(struct dump *d, const struct dump_rows *r);
-/* A token was chosen in the newest target pass; depth as in vb_event. */
+/* To be called for each token that was chosen in the newest target pass. draft: as draft_depth in vb_event. */
 void dump_emitted(struct dump *d, size_t index, int draft);
-/* Writes the two files from what is gathered; *tensors: how many. A glob that met no name is an error. Reports errors. */
+/* Writes both files. *tensors: how many tensors were written. It is an error if a pattern matched no name. Reports errors. */
 int dump_end(struct dump *d, size_t *tensors);
+/* Ends a dump without writing its files. */
 void dump_abandon(struct dump *d);
 
-/* One pass over ids by c->model, or by the reference when c->reference; c->n > 0: decoding after it. perturb: see
- * reference_options. Reports errors; what is dumped is for dump_end or dump_abandon. */
+/* Runs c->model over ids in one pass and dumps its values; with c->reference, runs the reference instead. If c->n > 0, decodes
+ * after that. perturb: as in reference_options. Reports errors. In any case the caller then calls dump_end or dump_abandon. */
 int dump_values(struct cli *c, struct dump *d, const int32_t *ids, size_t count, uint64_t perturb);
 
 #endif

@@ -1,57 +1,59 @@
-/* tools/prompts/prompts.h -- generate --prompts: a file of prompts (JSON Lines) run in a batch, and the file of its answers.
+/* tools/prompts/prompts.h -- generate --prompts: runs a file of prompts (JSON Lines) as a batch, and writes a file of answers.
  *
- * The file of prompts is in memory as text; a line is understood twice: when all of them are checked, before anything starts, and
- * when it is its turn. An answer is a line too, {"index": N, "request": KEY, ...}: KEY is a hash of the prompt's line and of all
- * that its answer depends on, by which a run that was interrupted knows its answers again. */
+ * The file of prompts is kept in memory as text. Each line is parsed twice: before the run starts, to check all lines, and
+ * again when it is the prompt's turn. An answer is also a line of JSON, {"index": N, "request": KEY, ...}. KEY is a hash of the
+ * prompt's line and of everything else that the answer depends on. When an interrupted run continues, it recognises its answers
+ * by this key. */
 #ifndef VB_PROMPTS_H
 #define VB_PROMPTS_H
 
 #include "tools/cli/cli.h"
 
-#define SETTINGS_SIZE 65 /* of a SHA-256 in hexadecimal digits, */
-#define KEY_SIZE 17      /* and of the part of one that answers carry; the 0 included */
+#define SETTINGS_SIZE 65 /* room for a SHA-256 in hexadecimal digits and the final 0 */
+#define KEY_SIZE 17      /* room for the first 16 digits of such a hash, which are the key of an answer, and the final 0 */
 
 /* ---- the lines of the file (tools/prompts/file.c) ---------------------------------------------------------------------- */
 
 struct prompt_line {
-    const char *text; /* without the white space around it */
-    size_t size;      /* 0: blank */
-    size_t most;      /* tokens that it may come to, prompt included */
-    int answered;
+    const char *text; /* the line without white space at both ends */
+    size_t size;      /* in bytes; 0: the line is blank */
+    size_t most;      /* the largest number of tokens that prompt and answer can have together */
+    int answered;     /* the file of answers already has its answer */
 };
 
 struct prompt_file {
-    const char *name; /* for messages */
-    char *text;       /* of vb_read_input */
+    const char *name; /* the name of the file, for messages */
+    char *text;       /* the whole file; from vb_read_input */
     struct prompt_line *line;
-    size_t num_lines, num_prompts; /* those that are not blank */
+    size_t num_lines, num_prompts; /* num_prompts: how many lines are not blank */
 };
 
-/* Reads all of it ("-": stdin). Reports errors. */
+/* Reads the whole file; if path is "-", reads stdin. Reports errors. */
 int prompt_file_read(const struct cli *c, struct prompt_file *f, const char *path);
 void prompt_file_close(struct prompt_file *f);
-/* What the answer to a line is known by. */
+/* Computes the key of the answer to a line. */
 void prompt_key(const struct prompt_line *line, const char settings[SETTINGS_SIZE], char key[KEY_SIZE]);
 
-/* A hash of all that reaches every answer: the model's files by their names, sizes and parts of their bytes, precision and
- * conventions, the prompt and sampling options, -n; of drafting only where it leads the path. Reports errors. */
+/* Computes a hash of everything that influences all answers: the model's files (names, sizes and parts of their bytes), precision,
+ * conventions, -n, and the options for the prompt and for sampling. Drafting options are included only if drafts influence the text
+ * (--acceptance other than strict). Reports errors. */
 int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE]);
 
-/* ---- one line, understood (tools/prompts/line.c) ------------------------------------------------------------------------ */
+/* ---- one parsed line (tools/prompts/line.c) ------------------------------------------------------------------------ */
 
 struct prompt {
-    json_t *json; /* the line; what follows points into it */
-    const json_t *id; /* NULL: none */
+    json_t *json; /* the parsed line; other members point into it */
+    const json_t *id; /* the key id; NULL: not given */
     int32_t *tokens;
     size_t count, max_tokens;
     vb_sampling sampling;
-    const char *draft;    /* NULL: the command line's */
-    int32_t draft_tokens; /* 0: the command line's, or with another method that one's; negative: none */
+    const char *draft;    /* the draft method; NULL: that of the command line */
+    int32_t draft_tokens; /* 0: as on the command line, or if `draft` is given, the default of that method; negative: no drafts */
     const char *stop[MOST_STOPS];
     size_t num_stops;
 };
 
-/* Reports errors (c->where should name the line); all is released then. */
+/* Parses a line. Reports errors, and then releases everything. The caller sets c->where to a text that names the line. */
 int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *out);
 void prompt_close(struct prompt *p);
 
@@ -60,20 +62,23 @@ void prompt_close(struct prompt *p);
 struct answers {
     const char *path; /* NULL: stdout */
     int fd;
-    long long whole;  /* bytes of whole lines */
-    double synced;
-    size_t kept, errors; /* lines that were there; those of all lines that are errors */
+    long long whole;  /* the size of all complete lines, in bytes */
+    double synced;    /* the time of the last fsync */
+    size_t kept, errors; /* how many answers were in the file before this run; how many answers are errors */
 };
 
-/* Opens or makes the file and marks the lines that are answered. A last line that is torn is cut off; a file with anything else
- * in it is refused and left as it is. Reports errors. */
+/* Opens or creates the file, and marks the prompts that it already answers. An incomplete last line is removed. A file that
+ * contains anything else is refused and not changed. Reports errors. */
 int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, const char settings[SETTINGS_SIZE]);
-/* Appends one answer and drops it. One write: whoever ends this process leaves whole lines. Reports errors. */
+/* Appends one answer in a single write, so that only complete lines remain if the process is killed. Releases `answer`. Reports
+ * errors. */
 int answers_write(const struct cli *c, struct answers *a, json_t *answer);
 int answers_close(const struct cli *c, struct answers *a);
 
-/* ---- the run (tools/prompts/prompts.c) ------------------------------------------------------------------------------------------ */
+/* ---- the run (tools/prompts/prompts.c)
+ * ------------------------------------------------------------------------------------------ */
 
+/* Runs all prompts that have no answer yet. Returns an exit code. */
 int prompts_run(struct cli *c);
 
 #endif
