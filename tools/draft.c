@@ -64,7 +64,7 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. For a tree, also print \"parents\" and \"confidences\". The parent of a "
                "draft is the number of the draft that it follows, counted from 1 (0 means next). Its confidence is the product of all "
-               "probabilities on its path."},
+               "probabilities on its path through the tree."},
     {NULL, NULL}};
 
 const struct command command_draft = {

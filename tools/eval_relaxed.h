@@ -10,8 +10,8 @@
 
 /* A token that relaxed acceptance would accept at some row of the target. */
 struct near {
-    int32_t token; /* -1 ends the list of a row */
-    double nats;   /* log p_best - log p: how much less likely it is than the best token */
+    int32_t token; /* a token of -1 ends the list of a row */
+    double nats;   /* how much less likely it is than the best token: log p_best - log p */
 };
 
 struct relaxed {
@@ -23,8 +23,8 @@ struct relaxed {
     unsigned char *open; /* [window]: whether token i of the window lies between the thinking tokens */
     struct near *list;   /* [window, topk]: for each row of the target, the tokens that would be accepted */
     /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
-    size_t drafts, forwards; /* number of drafts, number of chains */
-    size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* by depth: drafts accepted by strict and by relaxed acceptance */
+    size_t drafts, forwards; /* the number of drafts; the number of chains */
+    size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* for each depth: how many drafts strict and relaxed acceptance accept */
     size_t others;       /* drafts that relaxed accepts although they are not the best token */
     double nats;         /* the sum of their `nats` */
 };
@@ -36,8 +36,8 @@ void relaxed_close(struct relaxed *r);
 
 /* Records the logits of the target's row `index` in the current window. */
 void relaxed_row(struct relaxed *r, size_t index, const float *logits, size_t V);
-/* Counts the drafts of a window after all its rows were recorded. ids: the tokens of the window. best[0][i]: the target's most
- * likely token at row i. best[k + 1][i]: the draft of depth k at row i. */
+/* Counts the drafts of a window after all its rows were recorded. `ids`: the tokens of the window. `best[0][i]`: the target's most
+ * likely token at row i. `best[k + 1][i]`: the draft of depth k at row i. */
 void relaxed_window(struct relaxed *r, const int32_t *ids, size_t count, int32_t *const *best, int depths);
 
 json_t *relaxed_json(const struct relaxed *r, int depths); /* JSON null if relaxed acceptance was not asked for */

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-extern int quick; /* --quick: run fewer random cases, because emulators are slow */
+extern int quick; /* the option --quick, for emulators: run fewer random cases */
 
 /* --- random data; all of it comes from one generator (splitmix64) --- */
 
@@ -73,7 +73,7 @@ void about_to_run(enum kernel kernel, const struct kernels *k, const char *what)
  * all are equal. */
 int same_bits(enum kernel kernel, const struct kernels *k, const char *what, const float *got, const float *want,
               size_t n);
-/* Records and prints another kind of failure; why: what is wrong. */
+/* Records and prints a failure of another kind. `why` says what is wrong. */
 void failed(enum kernel kernel, const struct kernels *k, const char *what, const char *why);
 
 /* Returns the next table after k that is not scalar and that this CPU can run; NULL after the last one. Start with k = NULL. */

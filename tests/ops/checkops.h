@@ -283,7 +283,7 @@ static inline float store_weight(enum weight_type type, unsigned char *at, float
         bits &= 0xffff0000;
         memcpy(&f, &bits, 4);
         return f;
-    case WEIGHT_F16: { /* exponent fields 0 (subnormal) to 14: magnitudes below 1 */
+    case WEIGHT_F16: { /* F16 with exponent fields 0 (subnormal) to 14, so that magnitudes are below 1 */
         unsigned exponent = 14 - (unsigned)(r >> 1 & 15) % 15, fraction = r >> 8 & 1023;
         uint16_t code = (uint16_t)((r & 1) << 15 | exponent << 10 | fraction);
         memcpy(at, &code, 2);
@@ -397,7 +397,7 @@ static inline void check_threads_ran(int threads)
 /* ---- a spoiled floating-point environment, on which no result may depend: flush to zero, round towards zero ---- */
 
 #if defined(__x86_64__)
-#define SPOILED_ENVIRONMENT 0xffc0u /* 0x1f80 | flush to zero | denormals are zero | towards zero */
+#define SPOILED_ENVIRONMENT 0xffc0u /* the default 0x1f80, and: flush to zero, denormals are zero, round towards zero */
 static inline uint64_t get_environment(void) { return __builtin_ia32_stmxcsr() & 0xffc0u; } /* without the exception flags */
 static inline void set_environment(uint64_t e) { __builtin_ia32_ldmxcsr((uint32_t)e); }
 #elif defined(__aarch64__)
@@ -425,7 +425,7 @@ static inline void set_environment_of_threads(int threads, uint64_t e)
 {
 #pragma omp parallel num_threads(threads)
     set_environment(e);
-    /* Again, because LLVM's OpenMP restores it at the end of a region, and gives the caller's one to the workers of the next region. */
+    /* Set it again: LLVM's OpenMP restores it at the end of a region, and gives the caller's environment to the next workers. */
     set_environment(e);
 }
 

@@ -22,7 +22,7 @@ struct bench_item {
     char name[48];
     size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it */
     const char *draft;     /* for GENERATE: the draft method */
-    int K, topk;           /* for GENERATE: the values of --draft-tokens and --draft-topk; negative K: plain decoding; topk 0: no tree */
+    int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no tree */
     double force;          /* each draft is made right with this probability; negative: drafts are not changed */
     size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
@@ -43,7 +43,7 @@ struct bench {
     struct bench_item *item;
     size_t count;
     int rounds, threads;
-    int warm;              /* this is the first round, which only warms up */
+    int warm;              /* whether this is the first round, which only warms up */
     double read, fma;      /* the machine's newest measured speed, per second */
     const char *isa;       /* name of the instruction set in use */
     void *data;            /* random BF16 numbers for BENCH_READ; also the weights of LINEAR and (as F32) the cache of ATTENTION */
@@ -63,7 +63,7 @@ struct bench {
     int prefill_onednn;    /* whether oneDNN can compute prompts with this model's types of weights */
 };
 
-/* --- lines.c: which lines the table has --- */
+/* --- lines.c: the lines of the table --- */
 /* Fills b->item with the lines that the options ask for. */
 void bench_choose(struct bench *b);
 /* Whether lines of this kind are wanted: --only lists the kind or was not given. */

@@ -24,7 +24,7 @@ int answer_token(void *context, const vb_event *e);
  * complete. */
 int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *result);
 
-/* The object that --json prints: {prompt_tokens, tokens, text, finish_reason, ...}. prompt: how many of the session's tokens
+/* The object that --json prints: {prompt_tokens, tokens, text, finish_reason, ...}. `prompt`: how many of the session's tokens
  * are the prompt. */
 json_t *answer_json(struct answer *a, const vb_session *session, size_t prompt, const vb_result *r);
 /* The object for one token: {token, logprob, top: [{token, logprob}, ...]}, where top has the `count` most likely tokens. */

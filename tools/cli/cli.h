@@ -30,7 +30,7 @@ enum option_group {
     TAKES_LENGTH = 1 << 4,   /* -n and --ignore-eos */
     TAKES_OUT = 1 << 5,      /* -o, which is required */
     TAKES_STATS = 1 << 6,
-    TAKES_ALL = 1 << 7,      /* --all in the sense of verify */
+    TAKES_ALL = 1 << 7,      /* the option --all of verify */
     TAKES_CHECK = 1 << 8,
     TAKES_TEXT = 1 << 9,     /* the argument TEXT, or --file or --decode */
     TAKES_TOKENS = 1 << 10,  /* --tokens, which is required */
@@ -47,7 +47,7 @@ enum option_group {
     TAKES_QUANTIZE = 1 << 21,
     TAKES_LOGPROBS = 1 << 22,
     TAKES_CHAT = 1 << 23,    /* messages, but no prompt */
-    TAKES_SESSION = 1 << 24, /* --session (which makes the prompt optional) and --save-session */
+    TAKES_SESSION = 1 << 24, /* the options --session, which makes the prompt optional, and --save-session */
     TAKES_SAVE = 1 << 25,
     TAKES_DEMO = 1 << 26,
     TAKES_PROMPTS = 1 << 27,
@@ -70,7 +70,7 @@ struct cli_sampling {
 
 /* The drafting options in the formats of other systems, as they were given. cli_foreign_draft translates them. */
 struct foreign_draft {
-    const char *vllm, *mindie;         /* --speculative-config: JSON; --plugin-params: JSON, or @FILE */
+    const char *vllm, *mindie;         /* the values of --speculative-config (JSON) and --plugin-params (JSON or @FILE) */
     const char *words_system, *words;  /* the two arguments of --draft-words; the parser needs these fields side by side */
     char *model_dir;                   /* the model that one of these options names; drafting.model_dir then points to it */
     char *words_read;                  /* a copy of `words`, split into separate words */
@@ -84,7 +84,7 @@ struct cli_drafting {
     const char *model_dir, *precision, *given_settings;
     int32_t ngram_min, ngram_max; /* 0: not given */
     char settings[512];           /* all settings of the draft method, in the form that vb_drafting.settings wants */
-    vb_model *model;              /* the model of --draft-model, which cli_open opens; session.drafting.model is the same */
+    vb_model *model;              /* the model of --draft-model, opened by cli_open; session.drafting.model points to it too */
 };
 
 struct cli {
@@ -105,7 +105,7 @@ struct cli {
     const char *held_out; /* for demo */
     int large;            /* for demo */
     int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
-    int force;  /* --force: existing files are replaced */
+    int force;  /* the option --force: existing files are replaced */
     int without_hidden;
     int help, json, bos, no_bos, no_special, stats, all, check, ignore_eos, reference, bits, mlock, chat; /* options without a value */
     double mtp_loss_scaling_factor;
@@ -113,7 +113,7 @@ struct cli {
     long long rounds;           /* -1: not given */
     long long n;                /* -1: not given */
     long long context;          /* -1: not given */
-    long long draft_tokens;     /* -1: not given; CLI_AUTO: auto */
+    long long draft_tokens;     /* CLI_AUTO: auto; -1: not given */
     long long runs;             /* -1: not given */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
@@ -123,7 +123,7 @@ struct cli {
     struct cli_sampling sampling;
     struct cli_drafting drafting;
 
-    char conventions[512];      /* --as and --convention, in the form that vb_model_options.conventions wants */
+    char conventions[512];      /* the values of --as and --convention, in the form that vb_model_options.conventions wants */
     vb_model *model;            /* opened by cli_open */
     struct tokenizer *tokenizer; /* NULL if the model has none */
     vb_error tokenizer_error;   /* why tokenizer is NULL */
@@ -142,7 +142,7 @@ enum command_trait {
     COMPARES_METHODS = 1,  /* without --draft, runs several draft methods; options of one method are then allowed without --draft */
     DRAFTS_UNASKED = 2,    /* uses a draft method even if none is given */
     COMPARES_SYSTEMS = 4,  /* here --as sets conventions only, and does not choose the draft method */
-    REPORTS_GROUPS = 8     /* its output already says that the expert groups are not known, so no warning is needed */
+    REPORTS_GROUPS = 8     /* its output says whether the expert groups are known, so no warning is needed */
 };
 
 struct command {
@@ -229,7 +229,7 @@ int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, 
 /* Checks that --chat, --messages and the other options of a conversation are used together as they must be. */
 int cli_check_chat(const struct cli *c);
 
-/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. is_chat: the chat template has
+/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. `is_chat`: the chat template has
  * written the text, and with it BOS. Reports errors. */
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count);
 
@@ -264,7 +264,7 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
  * stop string. *size is the length of the result, which may contain zero bytes. */
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *size);
 
-/* The statistics for --json: {forwards, tokens_per_forward, ...}. draft_tokens: the length of the arrays that have one entry
+/* The statistics for --json: {forwards, tokens_per_forward, ...}. `draft_tokens`: the length of the arrays that have one entry
  * per depth. */
 json_t *cli_stats(const vb_result *r, int draft_tokens);
 /* The name of a reason why a draft was rejected, as --json prints it. */
@@ -296,7 +296,7 @@ int cli_save_session(const struct cli *c, vb_session *session, const char *path)
 /* Loads the session of --session. It gets enough context to append `more` tokens and then generate n. Reports errors. */
 int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
 
-/* The time in seconds, from a clock that only measures differences. */
+/* The time of a monotonic clock, in seconds. */
 double cli_seconds(void);
 /* If stderr is a terminal, prints "label: 37 %" on it, at most ten times per second. Erases the line when done == total. */
 void cli_progress(const char *label, size_t done, size_t total);

@@ -14,13 +14,13 @@ const struct naming *naming_find(const char *system);
 const char *naming_known(void); /* the known engines: "hf, llama.cpp, megatron, sglang, vllm" */
 
 /* Translates Verbatim's name `ours` to the engine's name. If the engine has no name for this value, or uses its name for
- * another value, out is `ours`. layers: the number of layers of the target; the layers after these are MTP modules. */
+ * another value, out is `ours`. `layers`: the number of layers of the target; the layers after these are MTP modules. */
 void naming_to(const struct naming *n, const char *ours, int layers, char out[NAMING_ROOM]);
 
 /* Translates the engine's name `theirs` to Verbatim's name and returns 1. Returns 0 and leaves the name as it is if it is
  * unknown; it may be one of Verbatim's own names. For a fused projection, out is two names joined by '+'; the columns of the
  * first come before those of the second. If the engine uses one of Verbatim's names for another value, out is that name
- * followed by " (of another value)". layers: as above; if negative, the number is not known, and names that count MTP modules
+ * followed by " (of another value)". `layers`: as above; if negative, the number is not known, and names that count MTP modules
  * from 0 are not translated. */
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM]);
 

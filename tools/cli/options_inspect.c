@@ -22,17 +22,17 @@ const struct option options_to_inspect[] = {
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,
-     "Measure with N runs of the perturbed reference how far rounding can move each value (default 8). With 0, this bound is estimated "
-     "from dtype and depth."},
+     "Measure how far rounding can move each value, with N runs of the reference that have small random perturbations (default 8). With "
+     "0, this bound is estimated from dtype and depth."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
      "When A and B are both dumps: measure the rounding bound with this model."},
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,
-     "Name the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Use bf16 also "
-     "for an engine that quantises the inputs of linear layers to 8 bits."},
+     "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Use bf16 "
+     "also for an engine that quantises the inputs of linear layers to 8 bits."},
     {"--layout-a", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, TEXT_VALUE, AT(layout_a), 0, 0,
-     "Name the order of the RoPE dimensions in q_rope and k_rope of the first dump, if it has no manifest: interleaved or halves."},
+     "Specify the order of the RoPE dimensions in q_rope and k_rope of the first dump, if it has no manifest: interleaved or halves."},
     {"--layout-b", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0,
-     "Name the order of the RoPE dimensions in q_rope and k_rope of the second dump, if it has no manifest: interleaved or halves."},
+     "Specify the order of the RoPE dimensions in q_rope and k_rope of the second dump, if it has no manifest: interleaved or halves."},
 
     /* ---- checks and measurements ---- */
     {"--all", NULL, NULL, MEASURE_OPTIONS, TAKES_ALL, FLAG, AT(all), 0, 0,

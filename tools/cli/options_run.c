@@ -22,15 +22,15 @@ const struct option options_to_run[] = {
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,
-     "Choose what computes the prompt: contract or onednn (default contract). With contract, Verbatim's own kernels do, and the bits are "
-     "the same on every machine. With onednn, the oneDNN library multiplies the matrices, which is faster. It reads the prompt in chunks "
-     "of 512 tokens and rounds as --precision bf16 does if the weights are BF16. Its bits differ from those of contract and may differ "
-     "between machines, but they do not depend on drafting, threads or --isa."},
+     "Choose what computes the prompt: contract or onednn (default contract). With contract, Verbatim's own kernels compute it, and the "
+     "bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices, which is faster. The prompt is then "
+     "computed in chunks of 512 tokens, and with BF16 weights the inputs of linear layers are rounded as with --precision bf16. The bits "
+     "of onednn differ from those of contract and may differ between machines, but they do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,
      "Compute N tokens of the prompt in one pass (default 512). The output is the same for every N."},
     {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0,
-     "Choose between variants of a step on which implementations disagree. `verbatim conventions` lists the names and values. "
-     "Conventions about drafting do not change the output."},
+     "Choose how to compute a step on which implementations disagree. `verbatim conventions` lists the names and values. Conventions "
+     "about drafting do not change the output."},
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
      "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers or "
      "official. Also draft with that system's method, unless a method is given."},
@@ -77,7 +77,7 @@ const struct option options_to_run[] = {
     {"--seed", "-s", "N", SAMPLING_OPTIONS, TAKES_SAMPLING, SEED_VALUE, SAMPLING(seed), 0, 0,
      "Set the seed of the random numbers (default 0). The same seed gives the same output."},
     {"--repetition-penalty", NULL, "R", SAMPLING_OPTIONS, TAKES_SAMPLING, FLOAT_VALUE, SAMPLING(repetition_penalty), 0, 0,
-     "Make tokens that already occur in the prompt or the output less likely: divide their positive logits by R, and multiply their "
+     "Make tokens less likely that already occur in the prompt or the output: divide their positive logits by R, and multiply their "
      "negative logits by R (default 1: no penalty). 0 also means no penalty."},
     {"--presence-penalty", NULL, "X", SAMPLING_OPTIONS, TAKES_SAMPLING, SIGNED_VALUE, SAMPLING(presence_penalty), 0, 0,
      "Subtract X from the logit of every token that already occurs in the output (default 0)."},
@@ -175,15 +175,15 @@ const struct option options_to_run[] = {
     {"--numa", NULL, "MODE", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0,
      "Choose where threads and weights are placed on a machine with several NUMA nodes: off, interleave or bind (default off). With "
      "interleave, the weights are spread over the memories of all nodes. With bind, each node computes with the weights in its own "
-     "memory. Both read all weights when the model is opened. The output is the same."},
+     "memory. In both modes, all weights are read when the model is opened. The output is the same."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},
 
     /* ---- saved sessions ---- */
     {"--session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION, TEXT_VALUE, AT(load), 0, 0,
-     "Continue the session that was saved in FILE (see `verbatim session --help`). A prompt is optional then, and is appended to the "
-     "session."},
+     "Continue the session that was saved in FILE (see `verbatim session --help`). The prompt is then optional; if one is given, it is "
+     "appended to the session."},
     {"--save-session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION, TEXT_VALUE, AT(save), 0, 0,
      "Save the session to FILE when the output is complete."},
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,

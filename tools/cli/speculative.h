@@ -15,7 +15,7 @@ struct wish {
     int32_t ngram_min, ngram_max, topk, nodes; /* 0: not asked for */
     float p_min;               /* 0: not asked for */
     int padded;
-    int relaxed;               /* --acceptance relaxed is asked for, with the two values below */
+    int relaxed;               /* asks for --acceptance relaxed, with the two values below */
     int32_t relaxed_topk;
     const char *relaxed_delta;
 };

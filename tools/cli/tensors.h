@@ -18,7 +18,7 @@ struct tensors {
 
 /* Creates the temporary file, in the directory of `path`. End with tensors_close. Returns 0, or an errno. */
 int tensors_begin(struct tensors *t, const char *path);
-/* Adds a tensor with `size` bytes of data, row-major and little-endian. dtype: "F32", "F64" or "I32". Each name may be used
+/* Adds a tensor with `size` bytes of data, row-major and little-endian. `dtype`: "F32", "F64" or "I32". Each name may be used
  * once. If writing fails, t->data.error is set. */
 void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank, const void *data,
                  size_t size);

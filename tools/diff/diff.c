@@ -274,7 +274,7 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--tokens", "Give the token ids (5,6,7 or @FILE) if no manifest has them, or use these instead of the manifest's."},
     {"--names", "The tensor names in a dump without manifest are those of this system: hf, llama.cpp, megatron, sglang or vllm."},
-    {"--reference", "Compute MODEL with the double-precision reference instead of the engine."},
+    {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
     {"--json", "Print an object with the keys verdict, first, first_structural, taps, only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
 
@@ -288,11 +288,11 @@ const struct command command_diff = {
     "For each value it prints how many numbers have equal bits, the largest distance in ULPs and in absolute terms, the largest\n"
     "distance relative to the largest number of its row, the bound for this relative distance, NMSE and cosine. If the two dtypes\n"
     "differ, the numbers are first rounded to the less precise one.\n"
-    "Each value gets one of four verdicts.\n"
+    "Each value gets one of five verdicts.\n"
     "  `identical`            All bits are equal.\n"
     "  `rounding`             The distance is within the bound.\n"
-    "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it. Rows that depend on this\n"
-    "                         choice are not judged.\n"
+    "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
+    "  `after a tie-flip`     Only rows that depend on a tie-flip differ. Such rows are not judged.\n"
     "  `structural`           Any other difference.\n"
     "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

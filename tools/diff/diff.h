@@ -1,23 +1,25 @@
 /* tools/diff/diff.h -- `verbatim diff`: compares two dumps, value by value.
  *
- * read.c reads a side from a safetensors file and from its manifest, if there is one. If a side is a model, diff.c first computes its
- * values into such a file. All rows of one name are collected over all passes; a row is identified by (sequence, index). Rows of rejected
- * drafts and of padding are left out, and so are the rows that an MTP module computed on top of drafts. If a row was computed more than
- * once, the newest one counts. Therefore a dump of decoding with drafts has the same rows as a dump of plain decoding.
+ * read.c reads a side from a safetensors file and from its manifest, if there is one. If a side is a model, diff.c first computes
+ * its values into such a file. All rows of one name are collected over all passes; a row is identified by (sequence, index). Rows
+ * of rejected drafts and of padding are left out, and so are the rows that an MTP module computed on top of drafts. If a row was
+ * computed more than once, the newest one counts. Therefore a dump of decoding with drafts has the same rows as a dump of plain
+ * decoding.
  *
  * If two numbers have different dtypes, both are first rounded to the less precise dtype. All reported distances are between these
  * rounded numbers.
  *
- * Verdicts on a tap, that is, on all rows of one name (compare.c):
- *   identical   All numbers have the same bits.
- *   rounding    Every row is within the bound (bound.c).
- *   tie-flip    The two sides made a different choice (of experts, or of the best token), and the margin of the choice is at most twice
- *               the bound. Rounding can explain this: if each of two values moves by at most the bound, they can change places only if
- *               they were at most twice the bound apart.
- *   structural  Any other difference: a row out of bounds, another shape, another token, or a number that is not finite on one side
- *               only.
- *   after a tie-flip   All rows that differ depend on a tie-flip. These are the same row in later steps and, through attention, every
- *               later row from the next layer on. They are not judged, and neither they nor their numbers are reported. */
+ * There are five verdicts on a tap, that is, on all rows of one name (compare.c).
+ *   `identical`    All numbers have the same bits.
+ *   `rounding`     Every row is within the bound (bound.c).
+ *   `tie-flip`     The two sides made a different choice (of experts, or of the best token), and the margin of the choice is at
+ *                  most twice the bound. Rounding can explain this: if each of two values moves by at most the bound, they can
+ *                  change places only if they were at most twice the bound apart.
+ *   `structural`   Any other difference: a row out of bounds, another shape, another token, or a number that is not finite on one
+ *                  side only.
+ *   `after a tie-flip`   All rows that differ depend on a tie-flip. These are the same row in later steps of the computation and,
+ *                  through attention, every later row from the next layer on. They are not judged, and neither they nor their
+ *                  numbers are reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
@@ -62,13 +64,13 @@ struct diff_side {
     json_t *notes;             /* sentences about this side that are printed with the result */
 };
 
-/* Reads a dump. names: the names that a dump without manifest uses; NULL: Verbatim's. layers: how many layers the target has,
+/* Reads a dump. `names`: the names that a dump without manifest uses; NULL: Verbatim's. `layers`: how many layers the target has,
  * or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
 
 /* Makes both sides comparable where they store the same rows in different forms: fused columns, another order of the RoPE
- * dimensions, only the last row of the logits. layout_a, layout_b: the order of the RoPE dimensions if no manifest has it, or
+ * dimensions, only the last row of the logits. `layout_a`, `layout_b`: the order of the RoPE dimensions if no manifest has it, or
  * NULL. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
 /* Finds the rows of this name; NULL if there are none. */
@@ -77,7 +79,7 @@ const struct diff_series *diff_find(const struct diff_side *side, const char *na
 void diff_numbers(const struct diff_series *s, const struct diff_row *row, double *x);
 
 /* Runs c->model, or its reference, over ids in one pass. The values are written to a file in TMPDIR and read from there; the
- * file is then deleted. seed: as reference_options.perturb. scores: whether attention scores are wanted too. Reports errors. */
+ * file is then deleted. `seed`: as reference_options.perturb. `scores`: whether attention scores are wanted too. Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
 /* For a side that has router logits but no chosen experts: computes its choices by the rules that the other side follows
@@ -96,13 +98,13 @@ struct bounds {
     enum diff_dtype arithmetic; /* the arithmetic of the less precise side: F32, F16 or BF16 */
     size_t longest;         /* the number of terms in the longest sum */
     json_t *spread;         /* for each "DEPTH NAME": the largest relative distance of a row in these runs */
-    json_t *turned;         /* only if the inputs of linear layers are quantised: the same from a second set of runs, in which an input
-                             * that is nearly halfway between two quantised values may become either; else NULL */
+    json_t *turned;         /* only if inputs of linear layers are quantised, else NULL: the same from a second set of runs, in
+                             * which an input that is nearly halfway between two quantised values may become either */
     int layers;             /* how many layers the target has */
 };
 /* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
-/* The bound for this series, relative to the largest magnitude in a row. coarser: the dtype to which both sides are rounded. */
+/* The bound for this series, relative to the largest magnitude in a row. `coarser`: the dtype to which both sides are rounded. */
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);
 
@@ -111,7 +113,7 @@ void bounds_close(struct bounds *b);
 enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
 extern const char *const verdict_name[];
 
-struct diff_place { /* where two numbers differ, and both numbers */
+struct diff_place { /* the place of a difference, and the two numbers there */
     int32_t sequence, index, token;
     size_t column;
     double a, b;
@@ -124,17 +126,17 @@ struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
     enum diff_dtype dtype;      /* the less precise of both dtypes */
-    char why[256];              /* an explanation of the verdicts structural and tie-flip */
+    char why[256];              /* why the verdict is structural or tie-flip */
     size_t rows, after;         /* how many rows were compared; how many come after a tie-flip and were not */
     size_t only_a, only_b;      /* how many rows only one side has */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
-    uint64_t ulps[ULP_BUCKETS], most_ulps; /* the histogram of distances in ULPs; the largest one */
+    uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
     struct diff_place first, worst; /* first: the first difference; worst: the first number that is out of bounds */
     int is_logits, is_choice;   /* the members below are for logits and for choices of experts or groups */
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
-    double margin_a, margin_b;  /* how narrow the closest choice was on each side; NAN: not known */
+    double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
     size_t top1_equal, flips;   /* rows with the same best token; rows with different choices */
 };
 
@@ -158,7 +160,7 @@ struct diff_told { /* everything that is printed */
     size_t tokens; /* how many tokens both sides read; 0: not known */
 };
 json_t *diff_json(const struct diff_told *t);
-/* Prints the result as text. all: --all was given. */
+/* Prints the result as text. `all`: --all was given. */
 void diff_print(const struct diff_told *t, int all);
 
 #endif
