@@ -139,8 +139,8 @@ struct note {
 
 /* Other properties in which commands differ. */
 enum command_trait {
-    COMPARES_METHODS = 1,  /* without --draft, runs several draft methods; options of one method are then allowed without --draft */
-    DRAFTS_UNASKED = 2,    /* uses a draft method even if none is given */
+    COMPARES_METHODS = 1,  /* runs several draft methods if --draft is not given; options of a single method are allowed then too */
+    DRAFTS_UNASKED = 2,    /* uses a draft method even if --draft is not given */
     COMPARES_SYSTEMS = 4,  /* here --as sets conventions only, and does not choose the draft method */
     REPORTS_GROUPS = 8     /* its output says whether the expert groups are known, so no warning is needed */
 };
@@ -153,8 +153,8 @@ struct command {
     int (*run)(struct cli *c); /* returns an exit code */
     const struct note *notes;  /* the last note has the option NULL; NULL: there are none */
     unsigned traits;           /* bits of enum command_trait */
-    const struct command *const *actions; /* the commands, such as `session save`, whose names follow this command's name; NULL ends the
-                                           * list; NULL: there are none */
+    const struct command *const *actions; /* the subcommands, such as `save` of `session`, with a NULL at the end; a NULL pointer: there are
+                                           * no subcommands */
 };
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,

@@ -174,7 +174,7 @@ const struct option options_to_run[] = {
      "Choose the instruction set: best, scalar, avx2, avx512 or neon (default best). The output is the same."},
     {"--numa", NULL, "MODE", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0,
      "Choose where threads and weights are placed on a machine with several NUMA nodes: off, interleave or bind (default off). With "
-     "interleave, the weights are spread over the memories of all nodes. With bind, each node computes with the weights in its own "
+     "interleave, the weights are spread over the memories of all nodes. With bind, each node first computes with the weights in its own "
      "memory. In both modes, all weights are read when the model is opened. The output is the same."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "

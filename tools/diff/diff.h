@@ -120,21 +120,21 @@ struct diff_place { /* the place of a difference, and the two numbers there */
     uint64_t a_bits, b_bits, ulps;
 };
 
-#define ULP_BUCKETS 66 /* the buckets of the histogram of distances in ULPs: 0, 1, 2, 3-4, 5-8, ... */
+#define ULP_BUCKETS 66 /* the histogram of distances in ULPs counts 0, 1, 2, 3-4, 5-8, ... separately */
 
 struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
     enum diff_dtype dtype;      /* the less precise of both dtypes */
     char why[256];              /* why the verdict is structural or tie-flip */
-    size_t rows, after;         /* how many rows were compared; how many come after a tie-flip and were not */
+    size_t rows, after;         /* how many rows were compared; how many were not, because they depend on a tie-flip */
     size_t only_a, only_b;      /* how many rows only one side has */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
     struct diff_place first, worst; /* first: the first difference; worst: the first number that is out of bounds */
-    int is_logits, is_choice;   /* the members below are for logits and for choices of experts or groups */
+    int is_logits, is_choice;   /* whether the values are logits, or choices of experts or groups; the members below are for these */
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
     double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
     size_t top1_equal, flips;   /* rows with the same best token; rows with different choices */
