@@ -1,21 +1,25 @@
-/* engine/base/crc64.h -- CRC-64/XZ (polynomial 0x42F0E1EBA9EA3693, reflected, start and end inverted), the checksum of session files.
+/* engine/base/crc64.h -- CRC-64/XZ, the checksum of session files.
  *
- * Why this one: whatever differs within 64 bits side by side is noticed for certain, so every byte that changed is, and of
- * damage of other kinds one in 2^64 is not. It is no defence against a forger. Its result for "123456789" is
- * 0x995DC9BBDF1939FA; of the standard ones it is the one that `xz --check=crc64` and many tools know. */
+ * The polynomial is 0x42F0E1EBA9EA3693, processed with reflected bits; the initial value and the result are inverted. The
+ * CRC of the string "123456789" is 0x995DC9BBDF1939FA. `xz --check=crc64` and many other tools compute the same CRC.
+ *
+ * Why a 64-bit CRC: it detects all damage that lies within 64 consecutive bits, such as one wrong byte. Other damage goes
+ * unnoticed with probability 2^-64. A CRC does not protect against deliberate forgery. */
 #ifndef VB_CRC64_H
 #define VB_CRC64_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Eight tables, so that eight bytes are one step: 1 to 2 GB/s, more than most disks. Whoever checks has one of these. */
+/* Lookup tables with which crc64 processes eight bytes per step. It reaches 1 to 2 GB/s, which is faster than most disks.
+ * The caller provides the memory; crc64_open fills it. */
 struct crc64 {
     uint64_t table[8][256];
 };
 
 void crc64_open(struct crc64 *c);
-/* Of nothing it is 0; what comes after goes on with what came before. */
+/* Returns the CRC of `size` bytes at `data`, continued from `before`, which is the CRC of the bytes that precede them.
+ * Pass before = 0 for the first call. The CRC of no bytes at all is 0. */
 uint64_t crc64(const struct crc64 *c, uint64_t before, const void *data, size_t size);
 
 #endif

@@ -1,14 +1,14 @@
-/* engine/base/decimal.h -- decimal numbers with a point, whatever the locale of the process has instead. */
+/* engine/base/decimal.h -- reads and prints numbers with a decimal point, even if the locale of the process uses a comma. */
 #ifndef VB_DECIMAL_H
 #define VB_DECIMAL_H
 
 #include <stdarg.h>
 #include <stddef.h>
 
-/* strtod of the C locale. */
+/* Does what strtod does in the C locale. */
 double decimal_parse(const char *s, char **end);
 
-/* snprintf and vsnprintf of the C locale. */
+/* Do what snprintf and vsnprintf do in the C locale. */
 int decimal_print(char *out, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int decimal_vprint(char *out, size_t size, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
 

@@ -1,5 +1,7 @@
-/* engine/base/json.h -- JSON that comes from outside: its size in memory is bounded, and messages quote values only as escaped
- * JSON, so that a hostile file cannot put a newline or a control character into a sentence of ours. */
+/* engine/base/json.h -- reads JSON from untrusted files, with jansson.
+ *
+ * The memory that a parsed text can need is limited. Error messages quote values from a file only as escaped JSON, so a
+ * hostile file cannot put a newline or a control character into a message. */
 #ifndef VB_JSON_H
 #define VB_JSON_H
 
@@ -7,35 +9,39 @@
 
 #include <jansson.h>
 
-#define JSON_SHOWN 64             /* characters of a value that a message quotes, the terminating 0 included */
-#define JSON_MOST_VALUES 4194304  /* values and keys of one text: jansson takes up to 120 bytes for each */
+#define JSON_SHOWN 64             /* size of the buffer for a quoted value: 63 characters and the terminating 0 */
+#define JSON_MOST_VALUES 4194304  /* limit on values and keys in one text; jansson needs up to 120 bytes for each */
 
 /* Why a text could not be read. */
 struct json_trouble {
     int line, column;
     int no_memory;
-    const char *what; /* "it is not JSON" */
+    const char *what; /* a constant sentence such as "it is not JSON" */
 };
 
-/* The value, or NULL. The caller owns it (json_decref). `flags` are those of json_loadb.
- * A number that neither 64 bits nor a double can hold is refused. */
+/* Parses `size` bytes of JSON. Returns NULL if they cannot be read, and then fills *why. The caller owns the returned value
+ * and releases it with json_decref. `flags` are the flags of jansson's json_loadb. A number that fits neither a 64-bit
+ * integer nor a double is an error. */
 json_t *json_load(const char *text, size_t size, size_t flags, struct json_trouble *why);
-/* The same, but a whole number that 64 bits cannot hold becomes a real number of about that size, and a number that no double
- * can hold becomes 1e308 or -1e308: files hold such numbers where nobody reads them. Whoever reads one that has to be an integer
- * finds that it is none. */
+/* Does what json_load does, but accepts numbers that are too large, because files contain them in fields that nobody reads.
+ * An integer that does not fit 64 bits becomes a real number of about the same size. A number that does not fit a double
+ * becomes 1e308 or -1e308. Code that expects an integer in such a field finds a real number there and can report it. */
 json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct json_trouble *why);
 
-/* json_load_any_number for a file: without duplicate keys (which of two would count?), and with a sentence that names the file. */
+/* Parses the contents of a file with json_load_any_number. A duplicate key is an error, since it is unclear which of the
+ * two values counts. Returns NULL on error, with a message in *err that names `file`. */
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
-/* The same with json_load: for texts whose numbers are going to be shown again. */
+/* Does what json_read does, but with json_load: for texts whose numbers are printed again later. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
-/* "FILE: line 1, column 2: it is not JSON", or that there is no memory. Returns the error's code. */
+/* Fills *err from *why: either "FILE: line 1, column 2: it is not JSON", or a message that memory ran out. `size` is the
+ * length of the text in bytes. Returns the error code. */
 int json_fail(const struct json_trouble *why, size_t size, const char *file, vb_error *err);
 
-/* At least as many as the values and keys that jansson would make of this text. */
+/* Returns an upper bound on the number of values and keys that jansson would create for this text. */
 size_t json_values(const char *text, size_t size);
 
-/* How a value looks in a message: as JSON in ASCII, a long one cut with dots. */
+/* Returns `value` as it appears in an error message: JSON in ASCII, with "..." in place of the end if it is too long. The
+ * result is in `shown`; for NULL it is the constant "missing". */
 const char *json_show(const json_t *value, char shown[JSON_SHOWN]);
 
 #endif

@@ -1,4 +1,4 @@
-/* engine/base/mapping.h -- files mapped read-only: the bytes of weights, whatever the format around them. */
+/* engine/base/mapping.h -- files that are memory-mapped read-only: the weights of a checkpoint, in any file format. */
 #ifndef VB_MAPPING_H
 #define VB_MAPPING_H
 
@@ -10,8 +10,9 @@ struct mapping {
     size_t size;
 };
 
-/* Maps the file at `path` and puts it at the head of *list. Not a regular file, or one that cannot be read, is VB_IO, naming
- * the path; one of fewer than 8 bytes is VB_BAD_CHECKPOINT: `file`: N bytes are no `kind` file. */
+/* Maps the file at `path` and adds the mapping at the front of *list. Error messages call the file `file`, and `kind` is the
+ * name of its format. A file that cannot be read, or that is not a regular file, is VB_IO; the message has its path. A file
+ * of fewer than 8 bytes is VB_BAD_CHECKPOINT: "FILE: N bytes are no KIND file". */
 int mapping_open(struct mapping **list, const char *path, const char *file, const char *kind, const vb_allocator *a,
                  vb_error *err);
 void mapping_close_all(struct mapping **list, const vb_allocator *a);

@@ -1,38 +1,44 @@
-/* engine/base/new_file.h -- a file that gets its name when it is whole and on the disk, and not before.
+/* engine/base/new_file.h -- writes a file so that it appears under its name only when it is complete and on the disk.
  *
- * It is written under another name in the same directory: PATH.XXXXXXXXXXXXXXXX.part, 16 random hexadecimal digits, made with
- * O_EXCL, so that nobody can put a link or a file of their own there first. A link at PATH is never followed. */
+ * Until then the file has a temporary name in the same directory: PATH.XXXXXXXXXXXXXXXX.part, with 16 random hexadecimal
+ * digits. It is created with O_EXCL, so nobody can put a symbolic link or another file there first. A symbolic link at PATH
+ * is never followed.
+ *
+ * The sequence is: new_file_begin, write to `fd`, optionally new_file_name, and new_file_end. */
 #ifndef VB_NEW_FILE_H
 #define VB_NEW_FILE_H
 
 #include "engine/base/support.h"
 
 enum new_file_state {
-    NEW_FILE_BEGUN,     /* it has the name `part` */
-    NEW_FILE_NAMED,     /* it has the name `path`, which was free */
-    NEW_FILE_EXCHANGED, /* it has the name `path`; the file that was replaced has the name `part` */
-    NEW_FILE_REPLACED   /* it has the name `path`; the file that was replaced is gone */
+    NEW_FILE_BEGUN,     /* the new file still has its temporary name, `part` */
+    NEW_FILE_NAMED,     /* the new file has the name `path`; there was no file of that name before */
+    NEW_FILE_EXCHANGED, /* the new file has the name `path`; the file that it replaced still exists as `part` */
+    NEW_FILE_REPLACED   /* the new file has the name `path`; the file that it replaced has been deleted */
 };
 
 struct new_file {
     const vb_allocator *allocator;
-    const char *path;          /* the caller's */
-    char *part;                /* the name until the file is whole */
+    const char *path;          /* owned by the caller */
+    char *part;                /* the temporary name, in memory of the allocator */
     int fd, replace;
     enum new_file_state state;
 };
 
-/* Creates the file, open for reading and writing. Without `replace` a file at `path` is refused, now and when the new one gets its
- * name; what is neither a regular file nor absent is always refused. */
+/* Creates the file under its temporary name, open for reading and writing. Without `replace`, a file that exists at `path` is
+ * an error, both here and later when the new file is renamed. Anything at `path` that is not a regular file, such as a
+ * directory or a symbolic link, is always an error. */
 int new_file_begin(struct new_file *f, const char *path, int replace, const vb_allocator *a, vb_error *err);
-/* Gives the file its name after fsync. until_end: new_file_end can still take it back, and then the file that was replaced is there
- * again (not on file systems without RENAME_EXCHANGE). */
+/* Calls fsync and renames the file to `path`. With until_end, new_file_end can still undo this and restore the file that was
+ * replaced. On a file system without RENAME_EXCHANGE that is not possible: the replaced file is then deleted at once. */
 int new_file_name(struct new_file *f, int until_end, vb_error *err);
-/* Closes it. When `code` is VB_OK the file gets its name, unless it has it, and stays; otherwise, and when that fails, it is removed,
- * unless it is REPLACED. Returns the code. */
+/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has not done
+ * so. With another code, or if renaming fails, the new file is deleted; only in state NEW_FILE_REPLACED does it stay.
+ * Returns `code`, or the error of the renaming. */
 int new_file_end(struct new_file *f, int code, vb_error *err);
 
-/* The descriptor of an empty file in the directory of `path` that has no name: it is gone when it is closed. -1 is errno's. */
+/* Creates an empty file without a name in the directory of `path`; it disappears when it is closed. Returns its descriptor,
+ * which the caller closes, or -1 with the reason in errno. */
 int new_file_without_name(const char *path, const vb_allocator *a);
 
 #endif

@@ -1,4 +1,4 @@
-/* engine/base/support.h -- what every file of engine/ needs: errors, memory, whole files. No global state. */
+/* engine/base/support.h -- what every file of engine/ needs: errors, memory, reading whole files. There is no global state. */
 #ifndef VB_SUPPORT_H
 #define VB_SUPPORT_H
 
@@ -6,33 +6,37 @@
 
 #include <stdarg.h>
 
-/* Fills *err (may be NULL) and returns `code`, so that a failing function can say `return vb_fail(err, ...)`.
- * An error already set is overwritten, and may be one of the arguments. The sentence is cut at the size of vb_error.message.
- * Names from outside may be anything: what is not UTF-8 becomes U+FFFD, a control character '?'. */
+/* Fills *err and returns `code`, so that a function that fails can say `return vb_fail(err, ...)`. err may be NULL. An error
+ * that is already in *err is overwritten, and its message may be one of the arguments. A message that is longer than
+ * vb_error.message is cut. Arguments may come from untrusted files: bytes that are not UTF-8 become U+FFFD, and control
+ * characters become '?'. */
 int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Memory of `a` (NULL, or with NULL functions: malloc). vb_alloc returns 64-byte aligned memory, zeroed, or NULL;
- * count * size that overflows returns NULL. vb_free accepts NULL. */
+/* Allocate and free memory with the functions of `a`, or with malloc and free if `a` or its functions are NULL. vb_alloc
+ * returns zeroed memory that is aligned to 64 bytes. It returns NULL if there is no memory or if count * size overflows.
+ * vb_free accepts NULL. */
 void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
 void vb_free(const vb_allocator *a, void *block);
-/* The same for much memory that is going to be written as a whole: not zeroed, in huge pages where the kernel has them
- * (measured: reading it back is twice as fast). */
+/* Allocates a large block that the caller will overwrite completely. The memory is not zeroed, and is in huge pages where the
+ * kernel provides them; reading such a block back was measured to be twice as fast. vb_free frees it. */
 void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);
 
-/* The bytes of a whole file, with a 0 byte appended that *size does not count. The caller frees *data with vb_free.
- * What is no regular file, a missing file or a short read is VB_IO, naming the path. */
+/* Reads a whole file into *data and its length into *size. A 0 byte, which *size does not count, follows the data. The caller
+ * frees *data with vb_free. A missing file, a short read, or anything that is not a regular file is VB_IO; the message
+ * has the path. */
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
-/* The same for what a user wrote: a pipe or a terminal is read to its end, at most 1 GiB. A NULL path is stdin. */
+/* Does what vb_read_file does, but also reads a pipe or a terminal to its end, up to 1 GiB: for input that a user names.
+ * A NULL path means stdin. */
 int vb_read_input(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
 
-/* "DIR/NAME" in memory of `a`, or NULL. */
+/* Returns "DIR/NAME" in memory of `a`, or NULL if there is no memory. */
 char *vb_path(const vb_allocator *a, const char *dir, const char *name);
 
-/* 0 when there is no such file, 1 when there is. */
+/* Returns 1 if a file or directory of this name exists, else 0. */
 int vb_file_exists(const char *path);
 
-/* Those of the affinity mask. */
+/* Returns how many processors the affinity mask of the calling thread allows. */
 int vb_processors(void);
 
 #endif

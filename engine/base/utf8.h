@@ -5,23 +5,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Decoding while streaming: bytes go in as tokens come, only whole characters come out; invalid bytes become
- * U+FFFD (one per maximal invalid part, as Unicode's recommended practice has it). */
+/* A stream decoder for text that arrives token by token. A token may end inside a character, so only complete characters are
+ * put out. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends. A new decoder is all
+ * zeros. */
 struct utf8_stream {
-    unsigned char pending[4];
+    unsigned char pending[4]; /* the first n bytes of a character that is not complete yet */
     int n;
 };
 
-/* Appends `size` bytes; writes what is complete to out, which has room for 3 * (size + 4) bytes; returns the count. */
+/* Adds `size` bytes to the stream, writes all characters that are now complete to `out`, and returns how many bytes it wrote.
+ * The caller provides `out` with room for 3 * (size + 4) bytes. */
 size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t size, char *out);
-/* At the end: an unfinished character becomes U+FFFD. out has room for 12 bytes. */
+/* Ends the stream: an incomplete character becomes U+FFFD. Returns how many bytes it wrote to `out`, which has room for 12. */
 size_t utf8_stream_finish(struct utf8_stream *s, char *out);
 
-/* The offset of the first byte that is not valid UTF-8, or `size` when all is valid. */
+/* Returns the offset of the first byte that is not valid UTF-8, or `size` if all bytes are valid. */
 size_t utf8_valid(const char *text, size_t size);
 
-/* The code point at s (valid UTF-8), its length in bytes in *size. */
+/* Returns the code point at s, which must be valid UTF-8, and writes its length in bytes to *size. */
 uint32_t utf8_at(const char *s, size_t *size);
-int is_white_space(uint32_t c); /* Unicode's White_Space, which is \s in Oniguruma and in Rust's regex */
+int is_white_space(uint32_t c); /* Unicode's White_Space property, the same set as \s in Oniguruma and in Rust's regex */
 
 #endif

@@ -1,14 +1,17 @@
-/* engine/files/checkpoint.h -- the files of a checkpoint: safetensors or GGUF, one or many, mapped; copied is only what a GGUF file
- * holds in another order than it is used (checkpoint_gguf.c). Names are those of the Hugging Face layout.
+/* engine/files/checkpoint.h -- the tensors of a checkpoint, stored in one or more safetensors or GGUF files.
  *
- * A checkpoint knows names, shapes, dtypes and bytes; engine/model knows what they mean. Every tensor is consumed
- * exactly once (checkpoint_take) or explained (checkpoint_ignore): what is left over is an error of the load report. */
+ * Files are memory-mapped. Only some matrices of GGUF files are copied, because attention needs them transposed
+ * (checkpoint_gguf.c). Tensors of GGUF files get the names that they have in the Hugging Face layout.
+ *
+ * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. Opening a model uses
+ * each tensor exactly once (checkpoint_take) or records why it is not used (checkpoint_ignore). A tensor for which neither
+ * happened is an error. */
 #ifndef VB_CHECKPOINT_H
 #define VB_CHECKPOINT_H
 
 #include "engine/base/support.h"
 
-enum dtype { /* the order of enum weight_type; from Q8_0 on in GGUF files only */
+enum dtype { /* in the order of enum weight_type (simd/kernels.h); Q8_0 and the types after it occur only in GGUF files */
     DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3,
     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
     DTYPE_OTHER
@@ -21,73 +24,78 @@ static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q
 struct tensor {
     const char *name;
     enum dtype dtype;
-    char dtype_name[16];           /* as written in the file: "BF16", "I64" */
+    char dtype_name[16];           /* the dtype as the file names it, for example "BF16" or "I64" */
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
-    const void *data;              /* in the mapping or a copy, at any address; NULL for a list without weights */
+    const void *data;              /* in the mapping or in a copy, not necessarily aligned; NULL without weights */
     size_t bytes;
-    const char *file;              /* the shard's name, for messages */
-    int taken;                     /* how often it was consumed */
-    int copied;                    /* what is read of it from now on is a copy of the model's */
-    const char *ignored;           /* why it is not used, or NULL */
+    const char *file;              /* name of the file that stores the tensor, for messages */
+    int taken;                     /* how often checkpoint_take returned it: 0 or 1 */
+    int copied;                    /* 1: the model has made its own copy and no longer reads `data` */
+    const char *ignored;           /* the reason why the tensor is not used, or NULL */
 };
 
 struct checkpoint;
 
-/* `dir` is a directory, or a GGUF file (gguf.h). In a directory:
- * DIR/model.safetensors, or else the shards of DIR/model.safetensors.index.json (its weight_map and the shards' headers
- * must agree, both ways). Memory-maps each file read-only; nothing is read but headers. A missing or truncated shard,
- * overlapping or out-of-range offsets, a byte count that differs from shape * dtype, a duplicate name are errors naming
- * file and tensor. A file that another program cuts short while it is mapped ends the process with SIGBUS. */
+/* Opens a checkpoint. `dir` is a GGUF file (gguf.h), or a directory with model.safetensors or with shards that
+ * model.safetensors.index.json lists. If a directory has both, model.safetensors is used.
+ *
+ * Each file is memory-mapped read-only, and only its header is read. The following are errors that name the file and the
+ * tensor: a shard that is missing or cut short, offsets that overlap or lie outside the file, a byte count that does not
+ * follow from shape and dtype, a duplicate name, and a difference between weight_map in the index and the shards' headers.
+ *
+ * If another program shortens a mapped file, the next read of the missing part raises SIGBUS and ends the process. */
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* A checkpoint of names, dtypes and shapes without data: for a test that binds the published list of DeepSeek-R1.
- * Names and file names are copied. */
+/* Creates a checkpoint from a list of names, dtypes and shapes, without any weights. A test uses it to bind the published
+ * tensor list of DeepSeek-R1. Tensor and file names are copied. */
 int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, size_t count, const vb_allocator *a,
                          vb_error *err);
 void checkpoint_close(struct checkpoint *c);
 
-/* The tensor of this name, or NULL. By hash; a hundred thousand names are looked up in a few milliseconds. */
+/* Returns the tensor of this name, or NULL. Tensors are found by hash: 100,000 lookups need a few milliseconds. */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
-/* Finds and marks as consumed; NULL when there is none; a second time is a bug (assert). */
+/* Returns the tensor of this name and marks it as used, or returns NULL. Using a tensor twice is a bug (assert). */
 const struct tensor *checkpoint_take(struct checkpoint *c, const char *name);
-/* Marks as explained: `why` is a string constant. */
+/* Records why a tensor is not used. `why` is a string constant, which is not copied. */
 void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why);
 
-/* Marks as copied, see struct tensor. */
+/* Sets the field `copied` of a tensor, see struct tensor. */
 void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t);
-/* Lets the pages of these bytes go, if they are mapped: they are no longer counted as this process's memory, and come back
- * when they are read again. */
+/* Releases the mapped pages of these bytes (MADV_DONTNEED), so that they no longer count as memory of this process. The
+ * kernel reads them again at the next access. Memory that is not mapped from a file is left alone. */
 void checkpoint_release(const struct checkpoint *c, const void *data, size_t bytes);
 
-/* Locks the mappings into memory until they are closed, without the tensors that are copied; and `more` bytes of the model's.
- * All or none. An error names RLIMIT_MEMLOCK when that is why. */
+/* Locks into memory (mlock) all mapped tensors that the model has not copied, and the `more` bytes at `copies`, which are the
+ * model's copies. Mappings stay locked until checkpoint_close. If anything cannot be locked, nothing stays locked, and the
+ * error message says whether the limit RLIMIT_MEMLOCK is the cause. */
 int checkpoint_lock(const struct checkpoint *c, const void *copies, size_t more, vb_error *err);
-void checkpoint_unlock(const void *copies, size_t more); /* those, before they are freed */
+void checkpoint_unlock(const void *copies, size_t more); /* unlocks the model's copies; call it before freeing them */
 
 size_t checkpoint_count(const struct checkpoint *c);
-const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* sorted by name */
-/* The tensors whose names begin with `prefix` are *first .. *first + the result - 1 of that order. */
+const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* tensor i in the order of names */
+/* Returns how many tensors have names that begin with `prefix`. They are consecutive in the order of names, and *first is the
+ * index of the first one. */
 size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, size_t *first);
-const char *checkpoint_dir(const struct checkpoint *c); /* "the list" for a list */
-size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of the tensors that are not mapped */
+const char *checkpoint_dir(const struct checkpoint *c); /* the path given to checkpoint_open; "the list" for a list */
+size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that checkpoint_open had to copy */
 
-/* A checksum of names, types and shapes of all tensors, of all bytes of vectors (which opening a model reads anyway), and of
- * 64 bytes at each of 256 places that are spread evenly over the matrices. It costs milliseconds, and 256 reads where nothing was
- * read yet. It differs for a model trained further, of another size or another quantisation; an edit of a few numbers inside one
- * matrix may leave it as it is. */
+/* Returns a checksum that distinguishes checkpoints without reading all of them. It covers the names, types and shapes of all
+ * tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that are spread
+ * evenly over the matrices. It takes milliseconds, or 256 disk reads if the files are not cached. It changes when a model is
+ * trained further, has another size or is quantised otherwise. It may miss a change of a few numbers in one matrix. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
-/* The header of one safetensors file, from memory: `data` are the file's first bytes, `size` of `file_size` in all.
+/* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. The file has three parts:
  *
  *     8 bytes: n, little-endian | n bytes: JSON {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
  *
- * Calls `each` for every tensor, in the order of the data, with offsets relative to the file's start in begin and end,
- * after all of them were found to cover the data exactly: no overlap, no hole, nothing after the last.
- * `each` returns 0 or a negative code that ends the parse. `__metadata__` is skipped. */
+ * First all tensors are checked: they must cover the data exactly, without an overlap, a hole, or bytes after the last one.
+ * Then `each` is called for every tensor, in the order of the data. It returns 0 to continue, or a negative error code, which
+ * safetensors_parse returns at once. The entry `__metadata__` is skipped. `file` is the name for error messages. */
 struct safetensors_entry {
-    struct tensor tensor; /* name (valid during the call), dtype, shape, bytes; data NULL, file as given */
-    size_t begin, end;
+    struct tensor tensor; /* name (valid only during the call), dtype, shape, bytes and file are set; data is NULL */
+    size_t begin, end;    /* offsets of the tensor's bytes from the start of the file */
 };
 int safetensors_parse(const char *data, size_t size, size_t file_size, const char *file,
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,

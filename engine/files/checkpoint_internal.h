@@ -1,4 +1,4 @@
-/* engine/files/checkpoint_internal.h -- what the readers of the two file formats share: a checkpoint while it is being filled. */
+/* engine/files/checkpoint_internal.h -- functions with which the readers of safetensors and GGUF files build a checkpoint. */
 #ifndef VB_CHECKPOINT_INTERNAL_H
 #define VB_CHECKPOINT_INTERNAL_H
 
@@ -10,25 +10,26 @@ struct checkpoint {
     vb_allocator allocator;
     char *dir;
     struct mapping *mappings;
-    struct text *text;
-    struct copy *copies;    /* what lies in the file in another order than it is used */
-    size_t copied;          /* bytes of them */
-    struct tensor *tensors; /* sorted by name once complete */
+    struct text *text;       /* chunks of memory that hold names */
+    struct copy *copies;     /* memory of matrices that the file stores in another order than attention needs */
+    size_t copied;           /* total bytes of the copies */
+    struct tensor *tensors;  /* sorted by name after checkpoint_build_index */
     size_t count, room;
-    struct name_table names; /* of tensors: their index */
+    struct name_table names; /* maps a tensor's name to its index in `tensors` */
 };
 
 int checkpoint_create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
 int checkpoint_no_memory(const struct checkpoint *c, vb_error *err);
 
-/* A copy of the string that lives as long as the checkpoint, or NULL. */
+/* Copies a string. The copy lives as long as the checkpoint. Returns NULL if there is no memory. */
 const char *checkpoint_keep_text(struct checkpoint *c, const char *s);
-/* Memory that lives as long as the checkpoint, or NULL. */
+/* Allocates zeroed memory that lives as long as the checkpoint. Returns NULL if there is no memory. */
 void *checkpoint_keep_copy(struct checkpoint *c, size_t bytes);
 
-/* Appends a copy of *t, its name too; t->file must outlive the checkpoint (checkpoint_keep_text). */
+/* Adds a copy of *t to the checkpoint. The name is copied as well. t->file is not copied and must live as long as the
+ * checkpoint; checkpoint_keep_text makes such a string. */
 int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err);
-/* After the last: sorts, refuses a name that is there twice, and builds the hash table. */
+/* Sorts the tensors and builds the hash table, after the last checkpoint_add. A duplicate name is VB_BAD_CHECKPOINT. */
 int checkpoint_build_index(struct checkpoint *c, vb_error *err);
 
 #endif

@@ -1,5 +1,7 @@
-/* engine/text/export.h -- what a program that writes a tokenizer in another format asks of it: its parts as JSON, and
- * comparisons with what was read back. */
+/* engine/text/export.h -- functions for converting a tokenizer to another file format, as `quantize` does for GGUF.
+ *
+ * They return a tokenizer in tiktoken's format as JSON, find the name under which GGUF knows a pre-tokenizer, and compare two
+ * tokenizers, for example an original and its converted form. A pre-tokenizer is the step that cuts text into words. */
 #ifndef VB_TEXT_EXPORT_H
 #define VB_TEXT_EXPORT_H
 
@@ -7,24 +9,27 @@
 
 #include <jansson.h>
 
-/* 1: DIR has tiktoken.model, and no tokenizer.json; 0; else an error. */
+/* Returns 1 if the directory has tiktoken.model and no tokenizer.json, else 0, or a negative error code. */
 int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err);
 
-/* The files of a directory in tiktoken's format as tokenizer.json and tokenizer_config.json would say them; reserved tokens from
- * id `limit` on are left out. The caller owns both objects. */
+/* Reads a tokenizer in tiktoken's format from a directory and returns it as two JSON objects, with the contents that
+ * tokenizer.json and tokenizer_config.json would have. Reserved tokens with ids of `limit` or more are left out. The caller
+ * owns both objects and releases them with json_decref. */
 int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
-/* The tokenizer that two such objects describe. */
+/* Creates a tokenizer from two such objects, which the caller still owns. `name` is the file name for error messages. */
 int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                          vb_error *err);
 
-/* The tokenizer.ggml.pre of how a tokenizer cuts words, by trial (words.c); NULL: none that is known here. */
+/* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. It compares
+ * the words of many test strings (words.c). *name is a constant, or NULL if no known name cuts in the same way. */
 int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
-/* Whether tokens, merges and flags are equal; patterns and what added tokens strip are not compared. */
+/* Returns 1 if both have the same tokens, merges and flags. It compares neither the patterns that cut words, nor the white
+ * space that added tokens remove. */
 int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b);
-/* How many added tokens strip blanks beside them or match only as whole words. */
+/* Returns how many added tokens remove the white space beside them or match only as whole words. */
 int tokenizer_count_stripping(const struct tokenizer *t);
-/* Whether long texts are cut first, as Kimi's Python code does (slices.c). */
+/* Returns 1 if long texts are first cut into slices, as Kimi's Python code does (slices.c). */
 int tokenizer_cuts_slices(const struct tokenizer *t);
 
 #endif

@@ -1,11 +1,12 @@
-/* engine/text/tokenizer_internal.h -- what the files of the tokenizer share; nobody else includes it.
+/* engine/text/tokenizer_internal.h -- types and functions that the tokenizer's own files share. No other file includes it.
+ *
+ * Text passes through three stages:
  *
  *   text -> added tokens (added.c) -> words (split.c) -> ids (bpe.c)
  *
- * model.c fills the tables from the JSON, which gguf.c and tiktoken.c make of other formats,
- * pattern.c carries Oniguruma patterns over to PCRE2,
- * tokenizer.c holds the public functions. Everything in a struct tokenizer is constant
- * once it is open; what an encoding needs to write lives in a struct encoding of its own. */
+ * tokenizer.c has the public functions. model.c fills the tables from JSON; gguf.c and tiktoken.c convert their formats to
+ * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct tokenizer does not change
+ * once it is open; every call that encodes a text has its own struct encoding for what it writes. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
@@ -18,22 +19,22 @@
 #include <jansson.h>
 #include <pcre2.h>
 
-#define MAX_TOKEN_ID (1 << 24) /* exclusive; the largest vocabulary in use has 2^18 entries */
+#define MAX_TOKEN_ID (1 << 24) /* token ids must be smaller than this; the largest vocabulary in use has 2^18 tokens */
 #define MAX_STAGES 64
 
-/* One token's bytes as they stand in the text: arena[at .. at + size). */
+/* The bytes of one token: `size` bytes from arena[at] on. */
 struct piece {
     uint32_t at;
     uint32_t size : 30;
-    uint32_t used : 1;
+    uint32_t used : 1;    /* 0: no token has this id */
     uint32_t special : 1;
 };
 
-/* A pair of neighbours that BPE joins; the lowest rank goes first. key = left << 32 | right. */
+/* A BPE merge: two adjacent tokens that become one. The pair with the lowest rank is merged first. */
 struct merge {
-    uint64_t key;
-    uint32_t rank_plus_1; /* 0: a free slot of the table */
-    int32_t joined;
+    uint64_t key;         /* id of the left token << 32 | id of the right token */
+    uint32_t rank_plus_1; /* 0: this entry of the hash table is free */
+    int32_t joined;       /* id of the merged token */
 };
 
 struct added_token {
@@ -42,10 +43,11 @@ struct added_token {
     int single_word, lstrip, rstrip, normalized, special;
 };
 
-/* A trie over bytes; children are a list of siblings, which is short everywhere but at the roots: those have a table. */
+/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings. Such lists
+ * are short, except for the first byte of a token, which is looked up in a table (`root` below). */
 struct trie_node {
-    uint32_t child, sibling; /* 0: none (node 0 is never a child) */
-    uint32_t token_plus_1;   /* index into added_token, 0: no token ends here */
+    uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
+    uint32_t token_plus_1;   /* 1 + index of the added token that ends here; 0: none ends here */
     unsigned char byte;
 };
 struct added {
@@ -53,23 +55,24 @@ struct added {
     size_t n_tokens;
     struct trie_node *nodes;
     uint32_t n_nodes;
-    uint32_t root[2][256]; /* [normalized][first byte]: a node or 0 */
-    pcre2_code *word;      /* one word character, for single_word; NULL when no token asks for it */
+    uint32_t root[2][256]; /* [flag `normalized` of the token][its first byte]: index of a node, or 0 */
+    pcre2_code *word;      /* pattern for one word character; NULL if no token has the flag single_word */
 };
 
 enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
-/* One pre-tokenizer. A stage without a pattern puts a space before every piece that has none. */
+/* One pre-tokenizer, a step that cuts text at matches of a pattern. A stage without a pattern instead puts a space before
+ * every piece of text that does not begin with one. */
 struct stage {
     pcre2_code *code;
-    enum behavior behavior;
-    int invert;
+    enum behavior behavior; /* what becomes of a match; the names are those of Hugging Face's SplitDelimiterBehavior */
+    int invert;             /* 1: matches and the text between them change roles */
 };
 
-/* Our allocator as PCRE2's; every compiled pattern points to the one in its tokenizer. */
+/* The tokenizer's allocator, in the form in which it is passed to PCRE2. Every compiled pattern keeps a pointer to it. */
 struct pcre_memory {
     vb_allocator allocator;
-    int failed; /* while opening: an allocation of PCRE2's did */
+    int failed; /* 1: PCRE2 could not allocate memory while the tokenizer was opened */
 };
 
 struct tokenizer {
@@ -77,14 +80,14 @@ struct tokenizer {
 
     char *arena;
     struct piece *pieces; /* [size] */
-    int32_t size;         /* one more than the largest id */
+    int32_t size;         /* the largest token id plus 1 */
 
-    int32_t byte_id[256]; /* -1: this byte has no token */
-    struct merge *merges;
+    int32_t byte_id[256]; /* id of the token that is this single byte; -1: there is none */
+    struct merge *merges; /* a hash table of merge_mask + 1 entries */
     size_t merge_mask;
-    uint64_t merge_secret; /* odd; see bpe.c */
-    struct name_table words; /* the bytes of each token, only with ignore_merges */
-    int ignore_merges;
+    uint64_t merge_secret;   /* random odd factor of the hash function (bpe.c) */
+    struct name_table words; /* maps the bytes of each token to its id; empty without ignore_merges */
+    int ignore_merges;       /* a word that is a token as a whole is not merged from its bytes */
 
     struct added added;
     struct stage stages[MAX_STAGES];
@@ -92,40 +95,40 @@ struct tokenizer {
 
     int32_t bos, eos;
     int add_bos;
-    int slices; /* long texts are cut first, as Kimi's Python code does (slices.c) */
+    int slices; /* long texts are first cut into slices, as Kimi's Python code does (slices.c) */
 };
 
-/* What opening needs and the open tokenizer does not. */
+/* Data that are needed only while a tokenizer is opened. */
 struct tokenizer_loading {
     struct tokenizer *t;
-    const char *file; /* for messages */
+    const char *file; /* file name for error messages */
     vb_error *err;
     json_t *root;
     pcre2_general_context *pcre;
-    struct name_table names; /* vocabulary and added tokens as tokenizer.json writes them */
+    struct name_table names; /* maps the strings of vocabulary and added tokens, as in tokenizer.json, to their ids */
     size_t arena_used;
 };
 
-struct symbol { /* a token of a word that is being joined; a list through prev and next, -1 at the ends */
+struct symbol { /* a token of the word that is being encoded, in a doubly linked list; prev or next is -1 at its ends */
     int32_t id, prev, next;
 };
-struct candidate { /* a pair that may be joined, if it is still there when its turn comes */
+struct candidate { /* a pair of adjacent tokens that may be merged, unless an earlier merge has changed one of them */
     uint32_t rank;
-    int32_t at;
-    int32_t left, right, joined;
+    int32_t at;                  /* index of the left symbol */
+    int32_t left, right, joined; /* token ids: the pair, and the token that it becomes */
 };
 
-/* What one call of tokenizer_encode writes. */
+/* The working memory and the result of one call of tokenizer_encode. */
 struct encoding {
     const struct tokenizer *t;
     vb_error *err;
-    int words; /* what is pushed are the sizes of the words, not ids */
+    int words; /* 1: the result is the size of each word in bytes; 0: token ids */
     int32_t *ids;
     size_t n_ids, ids_capacity;
     struct symbol *symbols;
     struct candidate *heap;
     size_t word_capacity;
-    char *spaced; /* a piece with a space put before it */
+    char *spaced; /* a copy of a piece of text with a space before it */
     size_t spaced_capacity;
     pcre2_match_data *match;
     pcre2_match_context *limits;
@@ -134,25 +137,28 @@ struct encoding {
 /* ---- tokenizer.c ---- */
 int encoding_push(struct encoding *e, int32_t id);
 
-struct shown { /* a string from a file made fit for a message: one line, whole characters, not long */
+struct shown { /* a string from a file, cleaned for an error message: one line, valid UTF-8, shortened */
     char text[96];
 };
 struct shown token_show(const char *s);
-/* `object`'s member or NULL; JSON null counts as missing. */
+/* Returns a member of a JSON object, or NULL if it is missing or null. */
 json_t *get_member(const json_t *object, const char *key);
-/* A missing member is `otherwise`; one that is not a boolean is an error naming `where`. */
+/* Reads a boolean member into *flag, or `otherwise` if the member is missing. Another type is an error; its message says
+ * `where` in the file the object is. */
 int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
-/* ---- model.c: vocabulary, merges, added tokens; decoder and normalizer are checked there too ---- */
+/* ---- model.c: reads vocabulary, merges and added tokens; checks that decoder and normalizer are supported ---- */
 int tables_load(struct tokenizer_loading *l);
 
 #define LAST_BYTE_CHARACTER 0x143
-/* byte_of[c]: the byte that character c stands for in a byte-level vocabulary, -1: none. */
+/* A byte-level vocabulary writes each byte as one printable character. Sets byte_of[c] to the byte that character c
+ * represents, or to -1 if it represents none. */
 void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- bpe.c ---- */
 int merges_load(struct tokenizer_loading *l, const json_t *merges);
-/* Whether both join the same pairs, in the same order: slots do not tell, since each table has a secret of its own. */
+/* Returns 1 if both tokenizers have the same merges with the same ranks. Each table has its own hash function, so entries are
+ * looked up and not compared place by place. */
 int merges_same(const struct tokenizer *a, const struct tokenizer *b);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
@@ -160,20 +166,21 @@ int bpe_encode(struct encoding *e, const char *word, size_t size);
 int added_load(struct tokenizer_loading *l, const json_t *list);
 void added_close(struct tokenizer *t);
 
-/* Cuts text into stretches of plain text (id -1) and added tokens, in order; empty stretches are left out. */
+/* An iterator that cuts a text into added tokens and the plain text between them. */
 struct added_scan {
     struct encoding *e;
     const char *text;
     size_t size;
-    int normalized;    /* which of the two sets of tokens */
-    int parse_special; /* 0: special tokens are text */
-    size_t search;     /* the next match begins here or later */
-    size_t done;       /* text before this has been handed out */
-    size_t blank_from, blank_to; /* white space that was looked through last */
-    const struct added_token *waiting; /* found behind plain text that had to go first */
-    size_t token_end;
+    int normalized;    /* search for added tokens whose flag `normalized` has this value */
+    int parse_special; /* 0: tokens marked "special" are not recognised */
+    size_t search;     /* offset at which the search for the next token continues */
+    size_t done;       /* offset up to which the text has been returned */
+    size_t blank_from, blank_to;       /* the white space that was skipped last, so that it is not skipped twice */
+    const struct added_token *waiting; /* a token to return next: the plain text before it was returned first */
+    size_t token_end;                  /* offset behind that token */
 };
-/* 1: there is one; 0: the end; else an error. */
+/* Returns the next part of the text: its id if it is an added token, or id -1 and the bytes if it is plain text. Parts are
+ * never empty. The result is 1, or 0 at the end of the text, or a negative error code. */
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id);
 
 /* ---- split.c ---- */
@@ -182,48 +189,54 @@ void split_close(struct tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
 
 /* ---- slices.c ---- */
-struct slices { /* all 0 at first but text and size */
+struct slices { /* an iterator over the slices of a long text; at the start all fields but text and size are 0 */
     const char *text;
     size_t size, at;
-    size_t block, run; /* characters since a block began, and alike in being white space */
-    int blank;
+    size_t block, run; /* characters in this block of at most 400,000; length of the current run of white space or other text */
+    int blank;         /* 1: the last character was white space */
 };
-/* The bytes of the next slice, 0: the end. */
+/* Returns the size of the next slice in bytes, or 0 at the end of the text. */
 size_t slices_next(struct slices *s);
 
 /* ---- gguf.c ---- */
-/* The tokenizer of a GGUF file's metadata as tokenizer.json and tokenizer_config.json would describe it; the caller owns both
- * objects. */
+/* Converts the tokenizer in a GGUF file's metadata to two JSON objects, with the contents that tokenizer.json and
+ * tokenizer_config.json would have. The caller owns both objects. */
 int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err);
 #define KIMI_K2 "kimi-k2"
-/* *out: the parts of a tokenizer.json put together, with words cut as GGUF's name `pre`, one of those known, has it. Takes
- * the parts over. 0: no memory. */
+/* Builds the JSON of a tokenizer.json from its parts, and takes over the references to them. `pre` is a known value of
+ * tokenizer.ggml.pre and selects the patterns that cut text into words. Returns 0 if there is no memory. */
 int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges);
 
 /* ---- tiktoken.c ---- */
-struct tiktoken { /* the files */
+struct tiktoken { /* the texts of tiktoken.model (`ranks`) and tokenizer_config.json, with their file names for messages */
     const char *ranks, *config, *ranks_name, *config_name;
     size_t ranks_size, config_size;
-    int32_t limit; /* a reserved token from this id on is left out */
+    int32_t limit; /* reserved tokens with this id or a larger one are left out */
 };
-/* A tokenizer in tiktoken's format as tokenizer.json and tokenizer_config.json say it; the caller owns both objects. */
+/* Converts a tokenizer in tiktoken's format to two JSON objects, with the contents that tokenizer.json and
+ * tokenizer_config.json would have. The caller owns both objects. */
 int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
 
-/* ---- words.c: which name a GGUF file has for how text is cut into words ---- */
-/* As tokenizer_encode, without added tokens: the sizes in bytes of the words that BPE would see. */
+/* ---- words.c: finds out whether two tokenizers cut text into the same words ---- */
+/* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The
+ * caller frees *sizes with vb_free and the tokenizer's allocator. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
-/* *same: whether both cut every text alike, by trial: all that is common, and every character among others. */
+/* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. The strings contain common text, and most
+ * Unicode characters among letters, digits and spaces. */
 int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
 /* ---- pattern.c ---- */
-/* The PCRE2 pattern that matches what `onig` matches in Oniguruma, in memory of the allocator; a construct whose
- * meaning differs and is not translated is VB_UNSUPPORTED, by name. */
+/* Translates a regular expression of Oniguruma, `onig`, to a PCRE2 pattern that matches the same text. A construct that has
+ * another meaning in PCRE2 and no translation is VB_UNSUPPORTED; the message names it. The caller frees *pcre with vb_free. */
 int pattern_translate(struct tokenizer_loading *l, const char *onig, char **pcre);
 int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t options, pcre2_code **code);
-/* Looks for the pattern from `start` on. 1: found, at match's ovector; 0: not there; else an error. */
+/* Searches for the pattern from offset `start` on. Returns 1 if it is found, 0 if not, or a negative error code. The offsets
+ * of the match are in the ovector of e->match. */
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
 /* ---- unicode.c ---- */
+/* Both return a list of characters in the syntax of a PCRE2 character class. unicode_since_14: the characters of a category
+ * such as "Lu" that are newer than Unicode 14, or "". unicode_han: the characters of the script Han. */
 const char *unicode_since_14(const char *category, size_t size);
 const char *unicode_han(void);
 
