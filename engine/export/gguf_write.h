@@ -1,53 +1,62 @@
-/* engine/export/gguf_write.h -- a model of the Hugging Face layout as one GGUF file of llama.cpp's architecture "deepseek2", its
- * weights rounded or quantised on the way. gguf.h draws the format; the keys and the tensors' names are those of llama.cpp's
- * converter, with the MTP layers (nextn), which it leaves out.
+/* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantises its weights.
  *
- * First a plan: the whole header, and of every tensor its type, place and source. Then the data, in pieces, straight from
- * the mapped weights to the file, whatever the size of the model. What surprises:
+ * The file has llama.cpp's architecture "deepseek2", with the keys and tensor names of llama.cpp's converter. Unlike that
+ * converter it includes the MTP layers (nextn). engine/files/gguf.h describes the file format.
  *
- *   kv_b_proj [H(n+v), c]   becomes attn_k_b [H, c, n], transposed so that its blocks run along n, the index that attention
- *                           sums over, and attn_v_b [H, v, c].
- *   FP8                     is not a type of GGUF: where such a matrix is to stay as stored it becomes F32, which holds
- *                           fl32(code * scale) exactly.
- *   MTP copies              a module's embedding or head that is, byte for byte, the main one is left out: who finds none
- *                           uses the main one.
- *   tied head               the embedding, unless the head is to be of another type: then a tensor of its own. */
+ * Writing has two steps. gguf_plan_open makes a plan: the whole header, and the type, place and source of every tensor.
+ * gguf_plan_write then converts the mapped weights in small pieces and writes them to the file, so a large model needs little
+ * memory. Some tensors differ from those of the Hugging Face layout:
+ *
+ *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. The keys are transposed so that quantised blocks
+ *   run along n, the index over which attention sums.
+ *
+ *   FP8 matrices that keep their stored type become F32, since GGUF has no FP8 type. F32 holds code * scale, rounded once to
+ *   f32, exactly.
+ *
+ *   An MTP module's embedding or head whose bytes equal the main model's is left out. A reader that does not find it uses the
+ *   main model's.
+ *
+ *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. It is written as its own tensor only
+ *   if it should have another type than the embedding. */
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
 #include "engine/model/model.h"
 
-/* AS_STORED keeps the source's type. Matrices of linear layers are of one type, `linear`, where their rows allow it (Q8_0 and
- * Q4_0 want a multiple of 32; others stay as stored); so is the embedding, and the heads. Norms, routers' matrices and their
- * biases are F32. */
+/* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of 32; a
+ * matrix with other rows keeps its stored type. */
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
 
+/* The types of the matrices of linear layers, of the embedding, and of the output heads. `linear` may not be GGUF_AS_STORED.
+ * Weights of norms, and the matrices and biases of routers, are always written as F32. */
 struct gguf_write_options {
-    enum gguf_as linear, embedding, head; /* linear is not AS_STORED */
+    enum gguf_as linear, embedding, head;
 };
 
 enum gguf_role { GGUF_LINEAR, GGUF_EMBEDDING, GGUF_HEAD, GGUF_OTHER };
-enum gguf_layout { GGUF_ROWS, GGUF_EXPERTS, GGUF_KEYS, GGUF_VALUES }; /* what a row of the tensor is of its source */
+/* How a tensor of the file is made from matrices of the model: ROWS copies one matrix row by row; EXPERTS joins one matrix of
+ * each expert; KEYS is W_uk of all heads, transposed; VALUES is W_uv of all heads. */
+enum gguf_layout { GGUF_ROWS, GGUF_EXPERTS, GGUF_KEYS, GGUF_VALUES };
 
 struct gguf_planned {
     char name[64];
     enum gguf_role role;
     const struct gguf_written_type *type;
-    int kept;                  /* as stored, because its rows are no multiple of 32 numbers */
+    int kept;                  /* 1: keeps its stored type, because its rows are not a multiple of 32 numbers long */
     int ndim;
-    size_t shape[3];           /* outermost first */
-    size_t offset, bytes;      /* in the data */
+    size_t shape[3];           /* outermost extent first */
+    size_t offset, bytes;      /* place in the data section of the file, and size */
     enum gguf_layout layout;
-    struct weight_view matrix; /* its source; of experts the first one's; of KEYS and VALUES it begins with head 0's */
-    size_t head_stride;        /* rows of it from a head's first to the next head's: KEYS, VALUES */
-    const struct mlp *experts; /* their matrices, `which` of each */
-    int which;
+    struct weight_view matrix; /* source; for EXPERTS the matrix of expert 0; for KEYS and VALUES it begins with the rows of head 0 */
+    size_t head_stride;        /* for KEYS and VALUES: rows of `matrix` from the start of one head to the next */
+    const struct mlp *experts; /* for EXPERTS: all experts of the layer */
+    int which;                 /* for EXPERTS: the matrix of each expert; 0 gate, 1 up, 2 down */
 };
 
 struct gguf_written_type {
     const char *name;
-    unsigned id, numbers, bytes; /* blocks of so many numbers and bytes */
-    enum gguf_as as;             /* AS_STORED: F16, which is never asked for */
+    unsigned id, numbers, bytes; /* GGUF's number for the type; numbers and bytes per block */
+    enum gguf_as as;             /* GGUF_AS_STORED for F16, a type that only a matrix stored as F16 has */
 };
 
 #define GGUF_NOTES 8
@@ -57,25 +66,28 @@ struct gguf_plan {
     const struct model *model;
     struct gguf_planned *tensors;
     size_t count;
-    unsigned char *header; /* ends where the data begin */
+    unsigned char *header; /* all bytes of the file before the data section, padding included */
     size_t header_bytes, data_bytes;
-    const char *pre;                 /* tokenizer.ggml.pre; NULL: the file has no tokenizer, a note says why */
-    char notes[GGUF_NOTES][256];     /* sentences about what the file does not say as the directory does */
+    const char *pre;                 /* value of tokenizer.ggml.pre; NULL: the file has no tokenizer, and a note says why */
+    char notes[GGUF_NOTES][256];     /* sentences about differences between the file and the directory */
     int num_notes;
 };
 
-/* The model was opened from `dir` in precision f32, and stays open. VB_UNSUPPORTED: something that the format cannot say
- * (key and value are named): experts in other layers than all behind the first ones, rotation in halves, two different
- * mscales, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a 32-bit float. A tokenizer
- * that it cannot say is left out, with a note. */
+/* Plans a GGUF file. The model must have been opened from the directory `dir` in precision f32, and must stay open until
+ * gguf_plan_close. VB_UNSUPPORTED means that the format cannot express a setting of config.json; the message names its key and
+ * value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves, mscale other than
+ * mscale_all_dim, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a 32-bit float holds. A
+ * tokenizer that the format cannot express is left out, and a note says so. */
 int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err);
 void gguf_plan_close(struct gguf_plan *p);
 
-/* Writes the file to `fd`, an empty file open for writing, on so many threads (0: as many as there are processors).
- * `progress` (may be NULL) is told the bytes done and in all, and stops with VB_STOPPED when it does not return 0. VB_IO names
- * `path`. VB_BAD_CHECKPOINT: a weight, whatever its type becomes, is not finite, or too large for that type or its block's scale;
- * file, tensor and index are named. */
+/* Writes the planned file to `fd`, an empty file that is open for writing. `path` is its name for error messages. `threads` 0
+ * means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in total; it may be
+ * NULL. If it returns a value other than 0, writing stops with VB_STOPPED.
+ *
+ * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for the type to write or for the
+ * scale of its block; the message names the file, the tensor and the index. */
 int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 

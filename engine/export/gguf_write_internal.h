@@ -1,4 +1,4 @@
-/* engine/export/gguf_write_internal.h -- what the files of the GGUF writer share: the header while it grows. */
+/* engine/export/gguf_write_internal.h -- functions that the GGUF writer's own files share, mostly for building the header. */
 #ifndef VB_GGUF_WRITE_INTERNAL_H
 #define VB_GGUF_WRITE_INTERNAL_H
 
@@ -9,8 +9,8 @@ struct gguf_bytes {
     const vb_allocator *a;
     unsigned char *data;
     size_t size, room;
-    uint64_t keys; /* written so far */
-    int failed;    /* there was no memory: what is here is of no use */
+    uint64_t keys; /* number of keys written so far */
+    int failed;    /* 1: an allocation failed, so the data are incomplete */
 };
 
 void gguf_put(struct gguf_bytes *b, const void *data, size_t size);
@@ -23,7 +23,7 @@ void gguf_put_bool(struct gguf_bytes *b, const char *key, int x);
 void gguf_put_string(struct gguf_bytes *b, const char *key, const char *s);
 void gguf_put_array(struct gguf_bytes *b, const char *key, enum gguf_type type, uint64_t count);
 
-/* The gate, up or down matrix (`which` 0, 1, 2) of expert e. */
+/* Returns the gate, up or down matrix of expert e, for `which` = 0, 1 or 2. */
 static inline const struct weight_view *gguf_expert_matrix(const struct mlp *experts, size_t e, int which)
 {
     return which == 0 ? &experts[e].gate_proj : which == 1 ? &experts[e].up_proj : &experts[e].down_proj;
@@ -32,11 +32,12 @@ static inline const struct weight_view *gguf_expert_matrix(const struct mlp *exp
 void gguf_note(struct gguf_plan *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int gguf_no_memory(const struct model *m, vb_error *err);
 
-/* gguf_write_config.c */
+/* Writes the keys that describe the configuration (defined in gguf_write_config.c). */
 int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gguf_write_options *o, vb_error *err);
-/* gguf_write_tokenizer.c: the tokenizer, or that there is none, and the special ids. */
+/* Writes the keys of the tokenizer and the ids of special tokens (defined in gguf_write_tokenizer.c). If there is no tokenizer,
+ * or the format cannot express it, writes that instead and adds a note to the plan. */
 int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *dir, vb_error *err);
-/* gguf_write_tensors.c: p->tensors, without memory for data. */
+/* Fills p->tensors: the type, place and source of every tensor (defined in gguf_write_tensors.c). */
 int gguf_plan_tensors(struct gguf_plan *p, const struct gguf_write_options *o, vb_error *err);
 
 #endif

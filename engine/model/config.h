@@ -1,5 +1,7 @@
-/* engine/model/config.h -- config.json: what the model is. Every value comes from the file, else from the default of that
- * architecture's Hugging Face class (one table in config.c, printed by `inspect`); nothing is inferred from a size. */
+/* engine/model/config.h -- the configuration of a model, read from config.json or from a GGUF file's metadata.
+ *
+ * A value that the file does not have gets the default of the architecture's Hugging Face class. The table of these defaults is
+ * in config.c, and `verbatim inspect` prints it. No value is guessed from the size of a tensor. */
 #ifndef VB_CONFIG_H
 #define VB_CONFIG_H
 
@@ -13,15 +15,15 @@ enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
 #define CONFIG_MAX_EOS 16
 
-/* The extents of a model's tensors, as sizes: what config says as numbers of a file. */
+/* The sizes of a model's tensors, as size_t. They repeat numbers of struct config; docs/SEMANTICS.md explains the letters. */
 struct dims {
-    size_t V, d, H;             /* vocabulary, hidden size, attention heads */
-    size_t q, c, n, r, v;       /* of latent attention: q_lora_rank, kv_lora_rank, and of a head qk_nope, qk_rope, v */
-    size_t row;                 /* c + r: numbers in a row of the cache */
-    size_t layers, positions;   /* main layers; max_position_embeddings */
-    size_t dense, expert;       /* intermediate sizes, of dense layers and of one expert */
-    size_t E, shared, chosen;   /* routed experts; how many experts wide the shared one is; chosen per token */
-    size_t groups, chosen_groups;
+    size_t V, d, H;             /* vocabulary size, hidden size, number of attention heads */
+    size_t q, c, n, r, v;       /* q_lora_rank, kv_lora_rank; per head: qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
+    size_t row;                 /* c + r: numbers in one row of the KV cache */
+    size_t layers, positions;   /* main layers (without MTP); max_position_embeddings */
+    size_t dense, expert;       /* intermediate size of a dense layer and of one expert */
+    size_t E, shared, chosen;   /* n_routed_experts, n_shared_experts, num_experts_per_tok */
+    size_t groups, chosen_groups; /* n_group, topk_group */
 };
 
 struct config {
@@ -30,91 +32,97 @@ struct config {
 
     int vocab_size;        /* V */
     int hidden_size;       /* d */
-    int num_hidden_layers; /* main layers; MTP layers come after them */
-    int num_nextn_predict_layers; /* D, MTP modules that config.json promises */
+    int num_hidden_layers; /* main layers; MTP layers have the layer numbers after them */
+    int num_nextn_predict_layers; /* number of MTP modules according to config.json; the checkpoint may store fewer */
     int max_position_embeddings;
     double rms_norm_eps;
     int tie_word_embeddings;
 
     int num_attention_heads; /* H */
-    int q_lora_rank;         /* q; 0: q_proj instead of q_a_proj, q_b_proj */
+    int q_lora_rank;         /* q; 0: the model has one matrix q_proj instead of q_a_proj and q_b_proj */
     int kv_lora_rank;        /* c */
     int qk_nope_head_dim;    /* n */
     int qk_rope_head_dim;    /* r, even */
     int v_head_dim;          /* v */
-    double latent_eps;       /* of q_a_layernorm and kv_a_layernorm: 1e-6, whatever rms_norm_eps says (docs/SEMANTICS.md, "Conventions": latent-eps) */
+    double latent_eps;       /* eps of q_a_layernorm and kv_a_layernorm: 1e-6 by default, whatever rms_norm_eps is; see the
+                                convention latent-eps in docs/SEMANTICS.md */
 
     double rope_theta;
-    int rope_interleave; /* 1: adjacent pairs (2i, 2i+1) are rotated; 0: halves (i, i + r/2) */
-    int rope_yarn;       /* 1: the fields below count; 0: they hold what changes nothing */
+    int rope_interleave; /* 1: RoPE rotates the adjacent pairs (2i, 2i+1); 0: the pairs (i, i + r/2) */
+    int rope_yarn;       /* 1: YaRN is used, with the fields below; 0: they have values that change nothing */
     double rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int rope_original_max_position_embeddings;
 
-    int intermediate_size;     /* of dense layers */
-    int moe_intermediate_size; /* of one expert */
+    int intermediate_size;     /* intermediate size of dense layers */
+    int moe_intermediate_size; /* intermediate size of one expert */
     int n_routed_experts;      /* E */
-    int n_shared_experts;      /* the shared expert is this many times as wide as an expert; 0: none */
+    int n_shared_experts;      /* the shared expert is this many times as wide as a routed one; 0: there is none */
     int num_experts_per_tok;
-    int n_group, topk_group;   /* both 1 when topk_method is greedy and the file gives none */
+    int n_group, topk_group;   /* both are 1 if topk_method is greedy and the file does not set them */
     int first_k_dense_replace, moe_layer_freq;
     int norm_topk_prob;
     double routed_scaling_factor;
     enum scoring_func scoring_func;
     enum topk_method topk_method;
 
-    int fp8;                              /* quantization_config.quant_method is fp8 */
-    int fp8_block_rows, fp8_block_cols;   /* weight_block_size; 0 without fp8 */
+    int fp8;                              /* 1: quantization_config.quant_method is fp8 */
+    int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8 */
 
-    int bos_token_id;                     /* -1: none; may lie beyond the vocabulary, as the end ids may */
-    int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* of generation_config.json when it has them, else of config.json */
+    int bos_token_id;                     /* -1: none; this id and the EOS ids may be larger than the vocabulary */
+    int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 
-    int gguf;      /* all this is from a GGUF file's metadata (gguf.h), not from a config.json */
-    int no_groups; /* a GGUF file without expert_group_count: experts are chosen among all, whatever the original did */
+    int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
+    int no_groups; /* 1: a GGUF file without expert_group_count; experts are chosen among all, even if the original has groups */
 
-    struct dims dims;               /* of the numbers above: config_set_dims */
-    struct conventions conventions; /* not of the file: the defaults, unless somebody asked for others */
-    enum precision precision;       /* likewise */
-    uint64_t from_default;                /* bit i: row i of config_row's table was not in the file */
+    struct dims dims;               /* the sizes above once more; config_set_dims sets them */
+    struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
+    enum precision precision;       /* chosen by the user, not by the file; initially f32 */
+    uint64_t from_default;          /* bit i is 1 if key i (see config_row) is not in the file */
 };
 
-/* Reads the text of a config.json and, when not NULL, of a generation_config.json (only its eos_token_id is used).
- * What this program does not compute is VB_UNSUPPORTED, naming key and value (attention_bias true, hidden_act, sparse
- * indexer, zero experts, another architecture, scoring_func, topk_method, rope type...); a value of the wrong type or
- * out of range is VB_BAD_CHECKPOINT, naming key, what was wanted, what was found. `name` stands for the file. */
+/* Reads the text of a config.json. `generation` is the text of generation_config.json, of which only eos_token_id is used; it
+ * may be NULL. `name` is the file name for error messages.
+ *
+ * VB_UNSUPPORTED means that the model needs something that Verbatim does not compute; the message names the key and its value.
+ * Examples: attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture, a sparse indexer, zero
+ * experts. VB_BAD_CHECKPOINT means that a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
-/* From the metadata of a GGUF file, with all checks of config.json (config_gguf.c). */
+/* Reads the metadata of a GGUF file and makes the same checks as for a config.json (defined in config_gguf.c). */
 struct gguf;
 int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
 
-/* DIR/config.json and DIR/generation_config.json (optional); or the metadata of a GGUF file (gguf.h). */
+/* Reads config.json and, if present, generation_config.json of the directory `dir`. If `dir` is a GGUF file, reads its
+ * metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* Row i of the table of keys, as text, for `inspect`: 1, or 0 past the last row. *from_default says that the file was
- * silent and the class default stands. */
+/* Returns key i of the configuration and its value as text, for `verbatim inspect`. *from_default becomes 1 if the file does
+ * not have the key, so that the value is the default of the class. The result is 1, or 0 if there is no key i. */
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default);
 
-/* Where the values are from, for messages: "config.json", "the metadata". */
+/* Returns where the values are from, for error messages: "config.json" or "the metadata". */
 const char *config_origin(const struct config *c);
 
-/* Whether layer L (main, or MTP from num_hidden_layers on) has experts. */
+/* Returns 1 if a layer has experts. Layers from num_hidden_layers on are MTP layers. */
 int config_layer_is_moe(const struct config *c, int layer);
-/* Whether any layer, MTP modules included, is of the kind: what the others alone use may be of any size. */
+/* Returns 1 if some layer, MTP layers included, has experts (moe = 1) or is dense (moe = 0). A size that belongs only to a
+ * kind of layer that the model does not have may be any number. */
 int config_has_layers(const struct config *c, int moe);
 
-/* Fills c->dims. Every function that reads a config does. */
+/* Sets c->dims. All functions that read a configuration call it. */
 void config_set_dims(struct config *c);
 
-/* Takes the conventions over, and what follows from them for the values above (latent_eps). */
+/* Sets c->conventions and the values that depend on them (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* "f32", "bf16", "q8" or "q4"; NULL: f32. VB_BAD_ARGUMENT names the known ones. */
+/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Another name is VB_BAD_ARGUMENT, and the message lists the known ones. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
-/* (n+r)^-1/2, times m^2 under YaRN (docs/SEMANTICS.md, "Attention (MLA)"), in double, rounded once to f32. */
+/* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). It is computed
+ * in double and rounded once to f32. */
 float config_attention_scale(const struct config *c);
-/* the same before rounding: s = 1 / sqrt(n + r), m = 0.1 * mscale_all_dim * ln(factor) + 1, (s * m) * m */
+/* Returns the factor before rounding: (s * m) * m with s = 1 / sqrt(n + r) and m = 0.1 * mscale_all_dim * ln(factor) + 1. */
 double config_attention_scale_f64(const struct config *c);
 
 #endif

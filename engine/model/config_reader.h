@@ -1,4 +1,6 @@
-/* engine/model/config_reader.h -- typed values out of a config.json, and complaints about them: for the model's and for a draft head's. */
+/* engine/model/config_reader.h -- reads typed values from a config.json and reports errors in them.
+ *
+ * The readers of a model's configuration and of a draft head's configuration share these functions. */
 #ifndef VB_CONFIG_READER_H
 #define VB_CONFIG_READER_H
 
@@ -7,36 +9,38 @@
 
 #include <math.h>
 
-#define NONE NAN     /* no such default: the file must say; or: null is not a value */
-#define DIM 16777216 /* no dimension is more than 2^24, so that products of two, and sums of a few, fit 64 bits */
+#define NONE NAN     /* in the table of keys: this key has no default, or may not be null */
+#define DIM 16777216 /* largest dimension, 2^24: a product of two dimensions, or a sum of a few such products, fits 64 bits */
 
 enum config_kind { INTEGER, BOOLEAN, REAL, SCORING, TOPK };
 
 struct config_reader {
     struct config *c;
     json_t *root;
-    const char *name; /* of the file, for messages */
+    const char *name; /* file name for error messages */
     vb_error *err;
 };
 
-/* Reads an object that says what a config.json says. */
+/* Does what config_parse does, but from a JSON object that is already parsed. */
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err);
 
-/* `inside` is the object that holds the key, or NULL. FILE: KEY is VALUE, wanted WHAT. */
+/* Returns VB_BAD_CHECKPOINT with the message "FILE: KEY is VALUE, wanted WHAT". `inside` is the name of the object that has the
+ * key, or NULL for the top level; the message writes both as INSIDE.KEY. */
 int config_bad(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *wanted);
-/* FILE: KEY VALUE is not supported, only KNOWN. */
+/* Returns VB_UNSUPPORTED with the message "FILE: KEY VALUE is not supported, only KNOWN". */
 int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known);
 
+/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out; otherwise returns config_bad's error. */
 int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
                   double least, double most, double *out);
-/* A key that has one supported value; absent, it has that one (unless `needed`). */
+/* Checks a key of which only one value is supported. A missing key is accepted as well, unless `needed` is 1. */
 int config_must_be(const struct config_reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
                    int needed);
-/* null, false, 0 and an empty object or list switch a feature off. */
+/* Returns 0 if a value switches its feature off: it is missing, null, false, 0, or an empty object or list. Otherwise 1. */
 int config_switched_on(const json_t *value);
 
-/* Old files have rope_scaling, new ones rope_parameters. */
+/* Returns the JSON object with the RoPE settings: rope_scaling in old files, rope_parameters in new ones. */
 json_t *config_rope_object(const struct config_reader *r);
 int config_read_rope(const struct config_reader *r);
 int config_read_quantization(const struct config_reader *r);

@@ -1,31 +1,33 @@
-/* engine/model/conventions.h -- where implementations disagree, as named switches.
+/* engine/model/conventions.h -- named switches for the points on which implementations of these models differ.
  *
- * Draft conventions change what is proposed, never what is put out. Target conventions change the output: they are part
- * of what a fingerprint belongs to. Value 0 of each is the default. conventions.c has the table, with who does what. */
+ * Draft conventions change which tokens are drafted, but never the output. Target conventions change the output, so results
+ * can be compared only if they were computed with the same target conventions. Value 0 of each convention is the default.
+ * The table in conventions.c says which implementation does what, and docs/SEMANTICS.md explains each point. */
 #ifndef VB_CONVENTIONS_H
 #define VB_CONVENTIONS_H
 
 #include "engine/verbatim.h"
 
 enum convention {
-    /* draft */
-    MAIN_HIDDEN,     /* 0 post-norm: modules take the target's hidden row after model.norm; 1 pre-norm: before it */
-    DRAFT_HIDDEN,    /* 0 post-norm: the next depth takes a module's row after shared_head.norm; 1 pre-norm: before it */
-    CONCAT,          /* 0 embedding-hidden: eh_proj [embedding; hidden]; 1 hidden-embedding */
-    DRAFT_POSITION,  /* 0 hidden: RoPE position of the pair (h_i, tok[i+k+1]) is i; 1 token: i+k+1 */
-    FIRST_EMBEDDING, /* 0 kept; 1 zeroed where the position is 0 */
-    FIRST_ROW,       /* 0 none; 1 phantom: a module's cache begins with the pair (zeros, tok[k]), one place before row 0 */
-    PREFILL_DRAFT,   /* 0 used; 1 discarded: modules draft after the prompt too, and again in the first round */
-    MISSING_HIDDEN,  /* 0 sent; 1 zeros: as if the prompt had been computed elsewhere and its last hidden row not been sent. The first draft
-                        takes zeros for it, in a dummy slot; the modules' rows of the prompt are those computed elsewhere */
-    /* target */
-    LATENT_EPS,      /* of q_a_layernorm and kv_a_layernorm: 0 1e-6; 1 config: rms_norm_eps */
-    GROUP_MASK,      /* choices outside the kept groups: 0 inf: out; 1 zero: worth 0, elected before a negative one */
-    NORMALISER_EPS,  /* norm_topk_prob divides by: 0 the sum; 1 the sum + 1e-20; 2 the larger of the sum and 2^-14 */
-    YARN,            /* 0 config: whenever config.json has it; 1 max-len: only where the session's context is longer than
-                        original_max_position_embeddings */
-    ROPE_ANGLE,      /* 0 f64; 1 f32: frequencies, angles, cosines and sines rounded at each step */
-    GATE,            /* 0 f32; 1 bf16: x, W, logits, sigmoid scores and weights of the router rounded to bf16 */
+    /* draft conventions; h_i is the target's hidden row of token i, k the number of the MTP module */
+    MAIN_HIDDEN,     /* hidden row that MTP modules get from the target: 0 (post-norm) after model.norm; 1 (pre-norm) before it */
+    DRAFT_HIDDEN,    /* hidden row that the next module gets: 0 (post-norm) after shared_head.norm; 1 (pre-norm) before it */
+    CONCAT,          /* order of eh_proj's input: 0 the embedding, then the hidden row; 1 the hidden row, then the embedding */
+    DRAFT_POSITION,  /* RoPE position of a module's row made of h_i and token i+k+1: 0 (hidden) i; 1 (token) i+k+1 */
+    FIRST_EMBEDDING, /* embedding of the row at position 0: 0 is kept; 1 is replaced by zeros */
+    FIRST_ROW,       /* 0: nothing; 1 (phantom): a module's cache begins with one more row, made of zeros and token k */
+    PREFILL_DRAFT,   /* the drafts that follow the prompt directly: 0 used; 1 discarded and drafted again in the first round */
+    MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
+                        its last hidden row. The first draft then uses zeros in its place and does not keep that cache row. The
+                        modules' other rows for the prompt are kept */
+    /* target conventions */
+    LATENT_EPS,      /* eps of q_a_layernorm and kv_a_layernorm: 0 means 1e-6; 1 (config) means rms_norm_eps */
+    GROUP_MASK,      /* score of experts outside the selected groups: 0 (inf) minus infinity; 1 (zero) zero */
+    NORMALISER_EPS,  /* divisor for norm_topk_prob: 0 the sum; 1 the sum + 1e-20; 2 the larger of the sum and 2^-14 */
+    YARN,            /* 0 (config): YaRN is used if config.json has it; 1 (max-len): only if, in addition, the session's context is
+                        longer than original_max_position_embeddings */
+    ROPE_ANGLE,      /* 0 (f64): angles in double; 1 (f32): frequencies, angles, cosines and sines are rounded to f32 at each step */
+    GATE,            /* 0 (f32); 1 (bf16): input, matrix, logits, sigmoid scores and weights of the router are rounded to bf16 */
     CONVENTIONS
 };
 #define FIRST_TARGET_CONVENTION LATENT_EPS
@@ -34,23 +36,27 @@ struct conventions {
     unsigned char value[CONVENTIONS];
 };
 
-/* Sets what `list` names, from left to right: "as=vllm-2025,main-hidden=pre-norm". NULL and "" change nothing. A name or
- * value that is not known is VB_BAD_ARGUMENT; the sentence lists those that are. */
+/* Sets the conventions that `list` names, from left to right, for example "as=vllm-2025,main-hidden=pre-norm". as=SYSTEM sets
+ * the conventions of another system. NULL and "" change nothing. An unknown name or value is VB_BAD_ARGUMENT, and the message
+ * lists the known ones. */
 int conventions_parse(struct conventions *c, const char *list, vb_error *err);
 
-/* The list that sets these: what differs from the defaults. Cut off at room, which 512 never is. */
+/* Writes the conventions that differ from the defaults to `list`, as conventions_parse reads them. The text is cut to `room`
+ * bytes; 512 bytes are always enough. */
 void conventions_list(const struct conventions *c, char *list, size_t room);
-/* The same for the conventions of one kind. */
+/* Do the same for the draft conventions or the target conventions only. */
 void conventions_list_draft(const struct conventions *c, char *list, size_t room);
 void conventions_list_target(const struct conventions *c, char *list, size_t room);
 
-/* Row of the table; NULL past CONVENTIONS. values end with NULL; the first is the default. `who` follows which. */
+/* Returns the description of convention i, or NULL if i >= CONVENTIONS. `values` ends with NULL, and its first entry is the
+ * default. `who` says which implementations use which value. */
 struct convention_row {
     const char *name, *values[4], *who;
 };
 const struct convention_row *convention_row(size_t i);
 
-/* A system of the field as a list for conventions_parse, and the draft method that it uses: row i, or NULL. */
+/* Returns known system i, or NULL if there are fewer: its name for as=SYSTEM, its conventions as a list for conventions_parse,
+ * its draft method, and what in its code or documents shows this. */
 struct convention_preset {
     const char *name, *list, *draft, *evidence;
 };

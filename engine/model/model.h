@@ -1,7 +1,8 @@
-/* engine/model/model.h -- a model: config and weights, every tensor bound by name to the place where it is used.
+/* engine/model/model.h -- an open model: its configuration, and a pointer to each of its weights.
  *
- * Weights stay in the mapped file (struct weight_view points into it). Vectors (norms, the router's bias) are widened
- * to f32 at open: a few kilobytes. A model is read-only once open and may be shared by threads. */
+ * Matrices stay in the mapped files, to which struct weight_view points, unless an option requires a copy. Vectors (the
+ * weights of norms, the router's bias) are converted to f32 when the model is opened; they need a few kilobytes. An open model
+ * is read-only, and threads may share it. docs/SEMANTICS.md explains the letters in shapes such as [H(n+r), d]. */
 #ifndef VB_MODEL_H
 #define VB_MODEL_H
 
@@ -9,113 +10,128 @@
 #include "engine/model/config.h"
 #include "simd/kernels.h"
 
-struct mla {                                  /* multi-head latent attention, docs/SEMANTICS.md, "Attention (MLA)" */
-    struct weight_view q_proj;                /* [H(n+r), d], when q_lora_rank is 0 */
-    struct weight_view q_a_proj, q_b_proj;    /* [q, d], [H(n+r), q] else */
+struct mla {                                  /* weights of multi-head latent attention; see docs/SEMANTICS.md, "Attention (MLA)" */
+    struct weight_view q_proj;                /* [H(n+r), d], only if q_lora_rank is 0 */
+    struct weight_view q_a_proj, q_b_proj;    /* [q, d] and [H(n+r), q], only if q_lora_rank is not 0 */
     const float *q_a_layernorm;               /* [q] */
-    struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: latent first, rope part last */
+    struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: rows of the latent first, rows of the RoPE part last */
     const float *kv_a_layernorm;              /* [c] */
-    struct weight_view w_uk, w_uv;            /* of kv_b_proj [H(n+v), c]: each begins with the first row of head 0, and */
-    size_t uk_stride, uv_stride;              /* of a head's rows to the next head's: n + v when both lie in kv_b_proj, which
-                                                 w_uk then is, else n and v. n rows of w_uk: the keys; v of w_uv: the values */
-    int uk_transposed;                        /* w_uk is quantised, and summed over n: [H c, n], c rows of a head, uk_stride c */
+    /* kv_b_proj [H(n+v), c] has n rows of W_uk (for keys) and then v rows of W_uv (for values) for each head. w_uk begins at the
+     * first key row of head 0, and w_uv at the first value row of head 0. */
+    struct weight_view w_uk, w_uv;
+    size_t uk_stride, uv_stride;              /* rows from one head to the next. If both views lie in kv_b_proj, this is n + v, and
+                                                 w_uk is all of kv_b_proj. If they are separate matrices, it is n and v */
+    int uk_transposed;                        /* 1: w_uk is quantised along n, so it is [H c, n]: c rows per head, uk_stride = c */
     struct weight_view o_proj;                /* [d, Hv] */
 };
 
-struct mlp {
+struct mlp { /* a gated feed-forward layer with intermediate size i */
     struct weight_view gate_proj, up_proj, down_proj; /* [i, d], [i, d], [d, i] */
 };
 
 struct moe {
     struct weight_view gate;                  /* [E, d] */
-    const float *e_score_correction_bias;     /* [E], NULL unless topk_method is noaux_tc */
-    struct mlp *experts;                      /* E of them */
-    struct mlp shared_experts;                /* rows 0 when n_shared_experts is 0 */
+    const float *e_score_correction_bias;     /* [E]; NULL unless topk_method is noaux_tc */
+    struct mlp *experts;                      /* array of E experts */
+    struct mlp shared_experts;                /* its matrices have 0 rows if n_shared_experts is 0 */
 };
 
 struct layer {
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
     int is_moe;
-    struct mlp mlp; /* dense layers */
-    struct moe moe; /* the others */
+    struct mlp mlp; /* used if is_moe is 0 */
+    struct moe moe; /* used if is_moe is 1 */
 };
 
-struct mtp_module {                           /* docs/SEMANTICS.md, "MTP module k" */
+struct mtp_module {                           /* weights of one MTP module; see docs/SEMANTICS.md, "MTP module k" */
     const float *enorm, *hnorm;               /* [d] */
-    struct weight_view eh_proj;               /* [d, 2d], columns: embedding, then hidden */
+    struct weight_view eh_proj;               /* [d, 2d]: first d columns for the embedding, then d for the hidden row */
     struct layer layer;
     const float *shared_head_norm;            /* [d] */
-    struct weight_view embed_tokens, head;    /* the module's own when stored, else the main model's */
+    struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main model */
 };
 
 struct model {
-    struct config config;                     /* its conventions are those in force */
+    struct config config;                     /* includes the conventions and the precision in use */
     struct checkpoint *checkpoint;
-    const vb_allocator *allocator;            /* a copy lives in allocator_copy */
+    const vb_allocator *allocator;            /* points to allocator_copy */
     vb_allocator allocator_copy;
     struct weight_view embed_tokens;          /* [V, d] */
-    struct layer *layers;                     /* num_hidden_layers of them */
+    struct layer *layers;                     /* array of num_hidden_layers layers */
     const float *norm;                        /* [d] */
-    struct weight_view lm_head;               /* [V, d]; embed_tokens when tied */
-    struct mtp_module *mtp;                   /* num_mtp of them: layers num_hidden_layers.. of the checkpoint */
+    struct weight_view lm_head;               /* [V, d]; the same as embed_tokens if tie_word_embeddings is true */
+    struct mtp_module *mtp;                   /* array of num_mtp modules; module k is layer num_hidden_layers + k of the file */
     int num_mtp;
-    struct model_copy *copies;                /* matrices that are not read as they are stored (model_internal.h), */
+    struct model_copy *copies;                /* how copies of matrices were made from stored ones (model_internal.h) */
     size_t num_copies;
-    const void *copied;                       /* and the memory of all of them */
+    const void *copied;                       /* one block of memory with all these copies */
     size_t copied_bytes;
-    double copy_seconds;                      /* that making them took, reading included */
-    size_t widened_bytes;                     /* memory of what was widened to f32: vectors, W_uk out of a quantised kv_b_proj,
-                                                 a quantised router; and of FP8 scales that a file with an unpadded header holds
-                                                 at an odd address: copied, for C's sake */
-    size_t rounded_bytes;                     /* of matrices rounded to BF16, in precision bf16 */
-    size_t quantised_bytes;                   /* of those quantised, in precision q8 and q4 */
-    size_t repacked_bytes;                    /* of those quantised in the file, and put into panels */
-    unsigned char *magnitudes;                /* precision bf16: what kernels learn of each matrix; the only thing of a
-                                                 model that changes, and only from not knowing to knowing */
+    double copy_seconds;                      /* time that making the copies took, including reading the file */
+    size_t widened_bytes;                     /* bytes of vectors and matrices that were converted to f32: vectors, W_uk of a
+                                                 quantised kv_b_proj, a quantised router. Also FP8 scales that a file has at an
+                                                 address that C does not allow for a float, and that were therefore copied */
+    size_t rounded_bytes;                     /* bytes of matrices that precision bf16 has rounded to BF16 */
+    size_t quantised_bytes;                   /* bytes of matrices that precision q8 or q4 has quantised */
+    size_t repacked_bytes;                    /* bytes of matrices that are quantised in the file and were only reordered (panels) */
+    unsigned char *magnitudes;                /* for precision bf16: one entry per matrix, in which kernels note whether it has
+                                                 tiny weights. It is the only part of an open model that changes; an entry
+                                                 changes once, from unknown to known */
     size_t magnitudes_used;
-    struct numa *numa;                        /* numa.h; NULL: off */
-    struct model_block *blocks;               /* every allocation that the pointers above lead to */
+    struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
+    struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */
 };
 
-/* Opens the checkpoint of DIR and binds it. Every tensor is checked: name, shape, dtype, and that nothing is left over.
- * Not used, and explained (checkpoint_ignore): rotary_emb.inv_freq, which config.json gives; lm_head when the embedding is
- * tied to it; whole MTP layers beyond num_nextn_predict_layers. MTP layers that config.json promises and nothing stores
- * (many copies drop them) leave num_mtp smaller than that; one stored in part is an error. */
+/* Opens a checkpoint and connects each of its tensors with its place in the model. Missing tensors, unused tensors, and
+ * tensors of the wrong shape or dtype are errors.
+ *
+ * These tensors may be unused: rotary_emb.inv_freq, which is computed from config.json; lm_head if the embedding is also the
+ * head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers that config.json
+ * announces; num_mtp is then smaller than num_nextn_predict_layers. An MTP layer that is stored only in part is an error. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* In bf16 every matrix of a linear layer is BF16: what is stored otherwise is rounded to nearest once, into a copy. In q8 and
- * q4 it is Q8_0 or Q4_0 where the sum's length is a multiple of 32, along n in W_uk. What is quantised in the file stays so
- * in every precision; so do embed_tokens and the router's gate as they are stored. Q8_0 and Q4_0 become panels
- * (simd/quantised.h), a copy, unless from_file. The bits are the same with or without. */
+/* Options for opening a model.
+ *
+ * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once, into a
+ * copy. Precisions q8 and q4 make it Q8_0 or Q4_0 if the length of its rows is a multiple of 32; W_uk is quantised along n.
+ * Matrices that are quantised in the file stay as they are in every precision. So do embed_tokens and the router's matrix.
+ *
+ * Q8_0 and Q4_0 matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have the
+ * same bits with and without panels. */
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
     int from_file;
-    int threads;                           /* that copies are made by; 0: the processors of the affinity mask */
-    void (*progress)(void *context, size_t done, size_t total); /* bytes of copies made so far; NULL: silent */
+    int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
+    void (*progress)(void *context, size_t done, size_t total); /* called with the bytes of copies made so far; may be NULL */
     void *progress_context;
 };
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
-/* Binds a checkpoint (taken over, also on failure) to a config. Works on a list without weights: data stays NULL. */
+/* Makes a model of a configuration and an open checkpoint, with default options. The model takes over the checkpoint; on
+ * failure the function closes it. A checkpoint without weights (checkpoint_from_list) works as well; data pointers are NULL. */
 int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err);
 
-/* For `inspect`: weights stored, scales not counted, MTP's byte-equal copies not counted (on a list without weights: copies
- * of equal shape and dtype); and those that one token of the target touches: the embedding as one row, chosen experts
- * only, MTP excluded. The first compares the copies, which reads both when they are equal. */
+/* Count the parameters of a model, for `verbatim inspect`.
+ *
+ * model_parameters counts all stored weights, but neither scales nor an MTP module's embedding or head that equals the main
+ * model's. To find out, it compares their bytes and so may read them completely; without weights it compares shape and dtype.
+ *
+ * model_active_parameters counts the weights that are used for one token: one row of the embedding, the chosen experts, and
+ * all other matrices and vectors of the main model. MTP modules are not counted. */
 int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
-/* Whether module k stores its own embed_tokens (head 0) or shared_head.head (head 1), and whether its bytes are those of
- * the main one. Without weights: whether shape and dtype are. */
+/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its bytes equal
+ * those of the main model's matrix. Without weights, shape and dtype are compared instead. */
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 
-/* `inspect --check`: reads every byte. FP8 codes that are NaN, BF16/F16/F32 weights and scales that are not finite are
- * errors naming file, tensor and index. `progress` (may be NULL) is told the bytes done and the bytes in all. */
+/* Reads all weights and checks that they are finite, for `verbatim inspect --check`. An FP8 code that is NaN, or an F32, F16 or
+ * BF16 weight or scale that is not finite, is VB_BAD_CHECKPOINT; the message names the file, the tensor and the index.
+ * `progress` is called with the bytes read so far and in total; it may be NULL. */
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
                 vb_error *err);
 

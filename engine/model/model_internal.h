@@ -1,24 +1,29 @@
-/* engine/model/model_internal.h -- a model while it is being bound: model.c says which tensor is what, model_copy.c which of them
- * are read from a copy, and makes the copies when all is known to be there. */
+/* engine/model/model_internal.h -- types and functions that are used only while a model is opened.
+ *
+ * model.c finds the tensor for each place in the model. model_copy.c decides which matrices need a copy, and makes all copies
+ * after every tensor has been found. */
 #ifndef VB_MODEL_INTERNAL_H
 #define VB_MODEL_INTERNAL_H
 
 #include "engine/model/model.h"
 
-/* Everything a model owns is in one list, so that closing half a model is closing a model. */
+/* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly opened. */
 struct model_block {
     struct model_block *next;
-    char pad[64 - sizeof(struct model_block *)]; /* what follows is 64-byte aligned, as vb_alloc made it */
+    char pad[64 - sizeof(struct model_block *)]; /* keeps the memory after this header aligned to 64 bytes */
 };
 
-/* A matrix that is to be made of a stored one. Row r of it is row r / head_rows * head_stride + first + r % head_rows of `from`;
- * or, transposed, it is column r % head_rows of as many rows as it has columns, from r / head_rows * head_stride + first on. */
+/* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
+ *
+ * The rows of `result` are divided among attention heads, head_rows for each head; the rows of a head begin in `from` at
+ * B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, it is instead
+ * column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
 struct model_copy {
-    struct weight_view result;    /* data is NULL until it is made; then */
-    struct weight_view *to;       /* becomes it, and */
-    struct weight_view *also;     /* its rows from also_row on; or NULL */
+    struct weight_view result;    /* the copy; data is NULL until it has been computed */
+    struct weight_view *to;       /* set to `result` afterwards */
+    struct weight_view *also;     /* set to the rows of `result` from row also_row on; may be NULL */
     size_t also_row;
-    struct weight_view from;      /* all of the tensor */
+    struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;
     size_t head_rows, head_stride, first;
     int transposed;
@@ -29,23 +34,25 @@ struct binder {
     const struct config *c;
     const struct model_options *o;
     vb_error *err;
-    char prefix[64]; /* "model.layers.3." */
-    size_t room; /* of m->copies */
+    char prefix[64]; /* start of the tensor names of the current layer, such as "model.layers.3." */
+    size_t room; /* number of elements for which m->copies has memory */
 };
 
-/* Zeroed memory that lives as long as the model, or NULL, told. */
+/* Allocates zeroed memory that lives as long as the model. If there is none, fills *err of the binder and returns NULL. */
 void *model_alloc(const struct binder *b, size_t count, size_t size);
-/* The same by vb_alloc_unset; not told. */
+/* Allocates memory of the model with vb_alloc_unset. If there is none, returns NULL without an error message. */
 void *model_alloc_unset(const struct binder *b, size_t bytes);
 
-/* The matrix of a linear layer as precision and repack want it: plans a copy of *w if that is not as it is stored. */
+/* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);
-/* The same of an output head that is the embedding; panels made of it are the embedding's, too. */
+/* Does the same for an output head that is also the embedding. If the matrix is already quantised in the file, the embedding
+ * uses the reordered copy (panels) too. */
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t);
-/* The same of kv_b_proj [H(n+v), c], or of its first part alone, [H n, c], of which *a has the views and strides of what is stored. */
+/* Do the same for kv_b_proj [H(n+v), c], and for a separate W_uk [H n, c]. Before the call *a has the views and strides of the
+ * stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
-/* Makes all copies that were planned. */
+/* Computes all planned copies. */
 int model_make_copies(struct binder *b);
 
 #endif

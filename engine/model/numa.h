@@ -1,20 +1,28 @@
-/* engine/model/numa.h -- `--numa`: what ops/placement.h planned, done. The only place that asks the machine for its nodes.
+/* engine/model/numa.h -- the option `--numa`: puts weights into the memory of the NUMA node whose processors use them.
  *
- * Weights are a read-only shared mapping of files: their pages belong to the kernel's page cache. mbind is ignored there
- * (mbind(2), NOTES), and a call for each range would split the mapping into more pieces than the kernel allows. What
- * works, and what is done, range by range:
- *   1. the calling thread's own policy is set to prefer the range's node, and the range read: pages that no program has
- *      read since start-up come to lie there;
- *   2. pages that lie elsewhere, cached by an earlier run, are moved (move_pages). The kernel moves no page that another
- *      process maps as well;
- *   3. all are asked where they are, and the count is reported.
- * So opening reads the whole checkpoint. Weights larger than the memory to be had are left to the first touch: pinned
- * threads read their own rows first.
- * No private copy is made for it: the promise "mapped, not copied" stays, and two runs share their pages. Matrices that are
- * copies already (model_copy.c) are moved in the same way; a huge page that two nodes' rows share lies with the second.
+ * ops/placement.h plans which rows of a matrix belong to which node; the code here asks the machine for its nodes and carries
+ * out the plan. Only engine/model/numa.c and topology.c ask for nodes.
  *
- * A kernel that refuses (containers often forbid these calls), and a build without libnuma, are no errors: the output
- * does not depend on it. vb_placement says so. */
+ * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores mbind
+ * for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the kernel
+ * allows. Therefore the code does the following for each range of pages:
+ *
+ *   1. It sets the memory policy of the calling thread to prefer the range's node, and reads the range. Pages that are not in
+ *      the page cache yet are then allocated on that node.
+ *
+ *   2. It moves pages that an earlier run has cached on another node (move_pages). The kernel does not move a page that
+ *      another process has mapped as well.
+ *
+ *   3. It asks the kernel where all pages are, and counts them for struct vb_placement.
+ *
+ * So opening a model with this option reads the whole checkpoint. If the weights do not fit into free memory, nothing is
+ * placed: a page is then allocated on the node of the first thread that reads it, and pinned threads read their own rows.
+ *
+ * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices that are copies anyway
+ * (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, it is moved to the second node.
+ *
+ * If the kernel refuses these calls, as it often does in containers, or if the library was built without libnuma, opening
+ * succeeds without placement, and struct vb_placement says why. Results do not depend on placement. */
 #ifndef VB_NUMA_H
 #define VB_NUMA_H
 
@@ -24,29 +32,31 @@
 #include "ops/placement.h"
 
 struct numa {
-    struct placement placement; /* parts 0: nothing to place */
+    struct placement placement; /* the plan; if placement.parts is 0, nothing is placed */
     vb_placement report;
 };
 
-/* NULL and "off", "interleave", "bind"; another name is VB_BAD_ARGUMENT. */
+/* Parses "off", "interleave" or "bind"; NULL means "off". Another name is VB_BAD_ARGUMENT. */
 int numa_mode(enum placement_mode *mode, const char *name, vb_error *err);
 
-/* Reads ROOT/node and ROOT/cpu, where ROOT is /sys/devices/system: nodes, processors that are online, distances, memory
- * that is free or holds file pages. Without ROOT/node there is one node. Returns the number of nodes online. */
+/* Reads the nodes of a machine from ROOT/node and ROOT/cpu, where `root` is normally /sys/devices/system: their online
+ * processors, their distances, and their memory that is free or holds cached files. If ROOT/node does not exist, the machine
+ * has one node. Returns the number of online nodes. */
 int topology_read(struct topology *t, const char *root);
-/* Leaves out processors that are not in `cpus`, and the memory of nodes that are not in `memories` (a bit each). */
+/* Removes the processors that are not in `cpus`, and the memory of node n if bit n of `memories` is 0. */
 void topology_allow(struct topology *t, const cpu_set_t *cpus, uint64_t memories);
 
-/* Plans for this machine and places the weights of m. m->numa is the caller's: all zero before. */
+/* Makes a plan for this machine and places the weights of m. The caller has set m->numa to a struct that is all zeros. */
 void numa_place(struct model *m, enum placement_mode mode);
-/* The same on a machine that a test invents; its nodes must be there for pages to be placed. */
+/* Does the same for a machine that a test describes. Pages can be placed only on nodes that really exist. */
 void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t);
 
-/* What sessions of m hand to their operators: NULL when there is nothing to place. */
+/* Returns the plan that sessions of m pass to their operators, or NULL if nothing is placed. */
 const struct placement *numa_placement(const struct model *m);
 
-/* The caller's thread works too, on its own processor, from an entry point's begin to its end; afterwards it may run where
- * it might before. OpenMP's threads, which nobody else uses, stay where they were put. */
+/* The thread that calls the library also computes, pinned to a processor. Each public function that computes calls numa_enter
+ * first, which saves the thread's affinity mask, and numa_leave at its end, which restores it. OpenMP's worker threads stay
+ * pinned, since no other code uses them. */
 struct numa_visit {
     int moved;
     cpu_set_t before;

@@ -1,15 +1,20 @@
-/* engine/template/template.h -- chat templates: the part of Jinja2 that they use, rendered as Hugging Face renders it.
+/* engine/template/template.h -- renders chat templates as Hugging Face transformers does.
  *
- *   tags      if elif else, for (also with `if` and else), set (a name, namespace.name), macro, break, continue, generation, comments
- *   values    strings, integers, floats, true, false, none, lists, dicts with keys that are strings, namespaces, undefined
- *   operators or and not, == != < <= > >= in, + - * / // % ~, is, |, x if y else z, .name [i] [a:b:c], calls
+ * Chat templates are written in Jinja2. This interpreter implements the part of Jinja2 that they use:
  *
- * with trim_blocks and lstrip_blocks, as transformers sets them. tojson is transformers' too: it escapes nothing for HTML.
- * Filters, tests, methods and functions are those in call.c. Whatever else is refused by its name when the template is
- * parsed (VB_UNSUPPORTED), which is before anything is computed.
+ *   Tags: if, elif, else; for (optionally with `if` and else); set (for a name or namespace.name); macro; break; continue;
+ *   generation; comments.
  *
- * A template comes from outside. Its size, the depth of its nesting, the steps and the memory of a rendering are bounded: one
- * that asks for more ends in a sentence. */
+ *   Values: strings, integers, floats, true, false, none, lists, dicts whose keys are strings, namespaces, undefined.
+ *
+ *   Operators: or and not, == != < <= > >= in, + - * / // % ~, is, |, x if y else z, .name [i] [a:b:c], calls.
+ *
+ * As in transformers, trim_blocks and lstrip_blocks are on, and tojson does not escape characters for HTML. call.c lists the
+ * supported filters, tests, methods and functions. A template that uses anything else is refused when it is parsed, with
+ * VB_UNSUPPORTED and the name of what is missing.
+ *
+ * Templates come from untrusted files. The size and nesting of a template are limited, and so are the steps and the memory of
+ * one rendering. Exceeding a limit is an error. */
 #ifndef VB_TEMPLATE_H
 #define VB_TEMPLATE_H
 
@@ -18,23 +23,26 @@
 #include "engine/base/support.h"
 
 struct tokenizer;
-struct chat_template; /* read-only once parsed; may be shared by threads */
+struct chat_template; /* a parsed template; it is read-only, and threads may share it */
 
-/* `name` stands for the template in messages. */
+/* Parses the text of a template. `name` is its name for error messages. The caller closes *out with template_close. */
 int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
 void template_close(struct chat_template *t);
 const vb_allocator *template_allocator(const struct chat_template *t);
 
-/* variables: an object. *text is *size bytes and a 0 byte behind, memory of the template's allocator; free it with vb_free.
- * raise_exception(), and what goes wrong in a computation, is VB_BAD_ARGUMENT: other messages might render. */
+/* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text has *size
+ * bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. If the template calls
+ * raise_exception() or a computation in it fails, the error is VB_BAD_ARGUMENT, since other variables might work. */
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
-/* The template of a checkpoint: DIR/chat_template.jinja, else chat_template in tokenizer_config.json (a string, or of a list the
- * one named "default"), or tokenizer.chat_template of a GGUF file. None is VB_IO. */
+/* Opens the chat template of a checkpoint. In a GGUF file this is the key tokenizer.chat_template. In a directory it is the
+ * file chat_template.jinja, or else chat_template in tokenizer_config.json: a string, or a list in which the entry named
+ * "default" is used. A checkpoint without a template is VB_IO. */
 int chat_template_open(struct chat_template **out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* messages: an array. Its variables are messages, add_generation_prompt, bos_token and eos_token of the tokenizer, tools and
- * documents (none), and then the members of `more` (may be NULL), which may replace any but messages. */
+/* Renders a conversation. `messages` is a JSON array of messages. The template can use these variables: messages,
+ * add_generation_prompt, the tokenizer's bos_token and eos_token, tools and documents (both none), and the members of the JSON
+ * object `more`. `more` may be NULL, and may replace every other variable except messages. *text is as for template_render. */
 int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err);
 

@@ -1,21 +1,23 @@
-/* engine/template/template_internal.h -- what the files of the template interpreter share; nobody else includes it.
+/* engine/template/template_internal.h -- types and functions that the template interpreter's own files share.
  *
- *   text -> tokens (lex.c) -> nodes (parse.c) -> output (render.c)
+ * A template passes through three stages:
  *
- * value.c knows values, json.c how they become JSON and come from it, call.c the filters, tests,
- * methods and functions, text.c characters. Nodes live in the template's arena, values in one of the rendering's:
- * nothing is freed alone. */
+ *   text -> tokens (lex.c) -> nodes of a syntax tree (parse.c, expression.c) -> output (render.c)
+ *
+ * value.c implements values and their operators, json.c converts values from and to JSON, call.c has the filters, tests,
+ * methods and functions, and text.c handles characters. Nodes are allocated in an arena of the template, and values in an
+ * arena of the rendering. Both are freed only as a whole. */
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
 
 #include "engine/template/template.h"
 
-#define MAX_SOURCE (256 * 1024)     /* bytes of a template; the longest in use has 30 KB */
-#define MAX_NESTING 100             /* tags and brackets inside each other */
-#define MAX_DEPTH 400               /* of one computation: operators, values inside values, macros that call macros */
-#define MAX_STEPS 20000000          /* of a rendering: about a second */
-#define MAX_MEMORY (256u << 20)     /* of a rendering */
-#define MAX_PARSED (64u << 20)      /* of the nodes */
+#define MAX_SOURCE (256 * 1024)     /* size of a template in bytes; the largest one in use has 30 KB */
+#define MAX_NESTING 100             /* nested tags and brackets in a template */
+#define MAX_DEPTH 400               /* nesting while rendering: operators, values inside values, macros that call macros */
+#define MAX_STEPS 20000000          /* steps of one rendering, which take about a second */
+#define MAX_MEMORY (256u << 20)     /* bytes that one rendering may allocate */
+#define MAX_PARSED (64u << 20)      /* bytes that the nodes of one template may need */
 #define MAX_ARGUMENTS 16
 
 struct template_text {
@@ -31,9 +33,9 @@ struct arena {
     const vb_allocator *allocator;
     struct arena_block *blocks;
     size_t total, limit;
-    int full; /* more than the limit was asked for */
+    int full; /* 1: an allocation failed because it would have exceeded the limit */
 };
-void *arena_get(struct arena *a, size_t count, size_t size); /* zeroed; NULL: no memory, or too much */
+void *arena_get(struct arena *a, size_t count, size_t size); /* returns zeroed memory; NULL: no memory, or limit exceeded */
 void arena_free(struct arena *a);
 
 /* ---- values -------------------------------------------------------------------------------------------------------- */
@@ -45,7 +47,7 @@ struct value {
     union {
         int64_t i;            /* V_BOOL, V_INT */
         double f;
-        struct template_text s;        /* UTF-8; V_UNDEFINED: what was undefined */
+        struct template_text s;        /* V_STRING: the string in UTF-8; V_UNDEFINED: the name that was not found */
         struct template_list *list;
         struct dict *dict;    /* V_DICT, V_NAMESPACE */
         struct loop *loop;
@@ -61,7 +63,7 @@ struct template_entry {
     struct value value;
 };
 struct dict {
-    struct template_entry *entries; /* as they were put in */
+    struct template_entry *entries; /* in the order in which they were inserted */
     size_t n, room;
 };
 struct loop {
@@ -77,16 +79,17 @@ enum node_kind {
     E_NOT, E_NEGATE, E_PLUS, E_AND, E_OR, E_BINARY, E_CONDITIONAL
 };
 
-/* One shape for all kinds; which fields a kind uses stands where parse.c makes it. */
+/* A node of the syntax tree. All kinds of nodes use this struct. Comments in parse.c and expression.c, where nodes are made,
+ * say what the fields mean for each kind. */
 struct node {
     enum node_kind kind;
     int line;
-    int op;             /* E_BINARY: its operator; E_FILTER, E_TEST, E_CALL: an index into a table of call.c */
-    struct value value; /* E_CONST, N_TEXT */
+    int op;             /* E_BINARY: the operator; E_FILTER, E_TEST, E_CALL: an index into a table of call.c */
+    struct value value; /* E_CONST and N_TEXT: the constant or the text */
     struct template_text name;
-    struct template_text keyword; /* of an argument, a parameter or a dict's entry */
-    struct node *a, *b, *c, *d;
-    struct node *next;  /* in a list */
+    struct template_text keyword; /* name of a keyword argument; N_SET: the attribute of a namespace */
+    struct node *a, *b, *c, *d;   /* children */
+    struct node *next;            /* the next node of a list, such as the statements of a body */
 };
 
 enum operator { OP_ADD = 1, OP_SUBTRACT, OP_MULTIPLY, OP_DIVIDE, OP_FLOOR, OP_MODULO, OP_JOIN, OP_EQUAL, OP_DIFFERENT, OP_LESS, OP_LESS_EQUAL,
@@ -100,16 +103,17 @@ struct chat_template {
 };
 
 /* ---- text.c ----------------------------------------------------------------------------------------------- */
-uint32_t text_character(const char *s, size_t *size); /* at s, valid UTF-8 */
-size_t text_length(struct template_text t);                    /* in characters */
-int text_space(uint32_t c);                           /* what Python's str.strip() takes */
-struct template_text text_strip(struct template_text t, int left, int right); /* without white space at these ends */
-struct template_text text_first(struct template_text t);                /* its first and its last character; it is not empty */
+uint32_t text_character(const char *s, size_t *size); /* returns the code point at s (valid UTF-8) and its size in bytes */
+size_t text_length(struct template_text t);                    /* length in characters */
+int text_space(uint32_t c);                           /* 1 for the characters that Python's str.strip() removes */
+struct template_text text_strip(struct template_text t, int left, int right); /* removes white space at the chosen ends */
+/* Return the first and the last character of a text that is not empty. */
+struct template_text text_first(struct template_text t);
 struct template_text text_last(struct template_text t);
-const char *text_find(struct template_text in, struct template_text what); /* NULL: not there */
-size_t text_put(uint32_t c, char *out);               /* UTF-8 of c, at most 4 bytes */
-struct template_text text_from(struct template_text t, size_t skip);    /* without its first `skip` characters */
-/* Made fit for a message: one line, whole characters, not long. */
+const char *text_find(struct template_text in, struct template_text what); /* returns NULL if `what` does not occur */
+size_t text_put(uint32_t c, char *out);               /* writes c in UTF-8 and returns the number of bytes, at most 4 */
+struct template_text text_from(struct template_text t, size_t skip);    /* removes the first `skip` characters */
+/* Returns a text cleaned for an error message: one line, valid UTF-8, shortened. */
 struct text_shown {
     char s[64];
 };
@@ -121,24 +125,24 @@ enum template_token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END
 struct token {
     enum template_token_kind kind;
     int line;
-    struct template_text text; /* as written; of T_STRING and T_TEXT what it stands for */
+    struct template_text text; /* the token as written; for T_STRING without quotes and escapes; for T_TEXT after trimming */
     int64_t i;
     double f;
 };
 struct lexer {
     struct arena *arena;
-    struct template_text name; /* of the template */
+    struct template_text name; /* name of the template, for messages */
     vb_error *err;
     const char *at, *end;
     int line;
-    int inside;        /* 0: text; else the token kind that began the tag */
-    int brackets;      /* open in the tag: its end is not looked for inside */
-    int after_newline; /* the last tag's end took the newline behind it, or nothing was read yet */
+    int inside;        /* 0 in plain text; inside a tag, the kind of the token that began it: T_PRINT or T_TAG */
+    int brackets;      /* number of brackets open in the current tag; inside them "}}" does not end the tag */
+    int after_newline; /* 1: the text continues at the start of a line */
 };
-/* `source` newline-normalised, without one newline at its end, in the arena. */
+/* Starts reading `source`. Makes a copy in the arena, with "\n" in place of "\r\n" and "\r", and without one final newline. */
 int lex_begin(struct lexer *x, const char *source, size_t size);
 int lex_next(struct lexer *x, struct token *out);
-/* "NAME: line N: ..." */
+/* Fills *err with the message "NAME: line N: ..." and returns `code`. */
 int template_fail(vb_error *err, int code, struct template_text name, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -151,14 +155,15 @@ struct parser {
 };
 int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err);
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
-int parse_condition(struct parser *p, struct node **out);  /* an expression that is no x if y else z */
-int parse_targets(struct parser *p, struct node **out);    /* a, b: E_NAME nodes */
+int parse_condition(struct parser *p, struct node **out);  /* an expression, but not `x if y else z` */
+int parse_targets(struct parser *p, struct node **out);    /* loop variables such as `a, b`: a list of E_NAME nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
 int parse_advance(struct parser *p);
 int parse_at(const struct parser *p, enum template_token_kind kind, const char *word);
-int parse_skip(struct parser *p, enum template_token_kind kind, const char *word, int *rc); /* whether it was there */
+/* If the current token is of this kind (and, unless word is NULL, is this word), moves on to the next token and returns 1. */
+int parse_skip(struct parser *p, enum template_token_kind kind, const char *word, int *rc);
 int parse_expect(struct parser *p, enum template_token_kind kind, const char *word);
-int parse_wanted(struct parser *p, const char *what);      /* "wanted WHAT, found ..." */
+int parse_wanted(struct parser *p, const char *what);      /* returns the error "wanted WHAT, found ..." */
 int parse_refuse(struct parser *p, const char *what, struct template_text name);
 int parse_deeper(struct parser *p);
 
@@ -185,14 +190,14 @@ struct rendering {
     const struct chat_template *t;
     struct arena arena;
     vb_error *err;
-    struct output out; /* a macro's is taken off its end again */
+    struct output out; /* the output so far; run_take turns the output of a macro into a value */
     struct template_scope *scope;
     int line, depth;
     size_t steps;
-    int jump; /* N_BREAK or N_CONTINUE on the way to its loop; 0: none */
+    int jump; /* N_BREAK or N_CONTINUE until the enclosing loop has acted on it, else 0 */
 };
 struct argument {
-    struct template_text keyword; /* n 0: by position */
+    struct template_text keyword; /* empty (n is 0) for a positional argument */
     struct value value;
 };
 struct arguments {
@@ -202,11 +207,11 @@ struct arguments {
 
 int run_fail(struct rendering *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int run_no_memory(struct rendering *r);
-/* Counts work, before it is done: a step, and one more for every 16 bytes. */
+/* Counts one step, and one more for every 16 bytes that are about to be processed. Exceeding MAX_STEPS is an error. */
 int run_steps(struct rendering *r, size_t bytes);
-int run_deeper(struct rendering *r); /* the caller leaves with r->depth-- */
+int run_deeper(struct rendering *r); /* enters one level of nesting; the caller leaves it with r->depth-- */
 int run_put(struct rendering *r, const char *s, size_t n);
-/* What was put since `from` becomes a string. */
+/* Removes everything after the first `from` bytes from the output and returns it as a string value. */
 int run_take(struct rendering *r, size_t from, struct value *out);
 
 /* ---- value.c ---------------------------------------------------------------------------------------------- */
@@ -219,32 +224,32 @@ int list_append(struct rendering *r, struct template_list *l, struct value v);
 struct value *dict_find(struct rendering *r, const struct dict *d, struct template_text key);
 int dict_set(struct rendering *r, struct dict *d, struct template_text key, struct value v);
 int value_true(struct value v);
-const char *value_kind(struct value v); /* "a string" */
+const char *value_kind(struct value v); /* the type for an error message, such as "a string" */
 int value_equal(struct rendering *r, struct value a, struct value b, int *equal);
 int value_binary(struct rendering *r, int op, struct value a, struct value b, struct value *out);
-/* As str() has it; strings inside others as repr() has them. */
+/* Writes a value to the output as Python's str() does. Strings inside a list or dict are written as by repr(). */
 int value_print(struct rendering *r, struct value v);
-int value_to_list(struct rendering *r, struct value v, struct value *out); /* what a loop over v sees */
+int value_to_list(struct rendering *r, struct value v, struct value *out); /* returns the elements that a loop over v visits */
 
 /* ---- json.c ----------------------------------------------------------------------------------------------- */
 int value_from_json(struct rendering *r, const json_t *json, struct value *out);
 struct json_style {
-    int ascii, indent; /* indent -1: one line */
+    int ascii, indent; /* spaces per level of nesting; indent -1: everything in one line */
 };
 int value_to_json(struct rendering *r, struct value v, const struct json_style *style, int level);
 int value_put_float(struct rendering *r, double f);
 
-/* ---- call.c: tables of names; find gives an index or -1 ---------------------------------------------------- */
+/* ---- call.c: each _find function returns an index into a table of names, or -1 ----------------------------- */
 int filter_find(struct template_text name);
 int test_find(struct template_text name);
 int method_find(struct template_text name);
-int method_of_dict(struct template_text name); /* a name that Python's dict has: never a key */
+int method_of_dict(struct template_text name); /* >= 0: Python's dict has a method of this name, so d.NAME never means a key */
 int function_find(struct template_text name);
 int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out);
 int test_call(struct rendering *r, int test, struct value on, int *yes);
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
-/* An attribute or item of a value; undefined where there is none. render.c */
+/* Reads the attribute `name` of a value (defined in render.c). *out is undefined if there is no such attribute. */
 int value_attribute(struct rendering *r, struct value on, struct template_text name, struct value *out);
 
 #endif
