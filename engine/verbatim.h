@@ -1,18 +1,24 @@
-/* engine/verbatim.h -- the public C interface of Verbatim. The only header that programs include;
- * it includes the others: verbatim_text.h (tokenizers, chat templates), verbatim_model.h (facts, conventions, GGUF), verbatim_batch.h
- * (many sequences) and verbatim_files.h (saved sessions).
+/* engine/verbatim.h -- the public C interface of Verbatim.
  *
- * Two nouns. A *model* is read-only once it is open and may be shared by threads. A *session* is one timeline of tokens
- * with its caches: append, truncate, generate, save, load. Functions that can fail return VB_OK (0) or a negative code and, when
- * `err` is not NULL, fill it with one sentence. Options that are all zero mean the defaults.
+ * Programs include only this header. It includes the others: verbatim_text.h (tokenizers, chat templates), verbatim_model.h
+ * (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once) and verbatim_files.h (saved
+ * sessions).
  *
- * The promise: for the same checkpoint, prompt, precision, sampling options and seed, the logits that chose each token
- * have the same bits whatever the draft method, draft length, number of sequences in a pass, prefill chunk, thread
- * count and instruction set.
+ * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one sequence of
+ * tokens with its KV caches. A program can append tokens to it, truncate it, let it generate more tokens, save it and load it.
+ * Only one thread at a time may use a session.
  *
- * Stack. A function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the calling thread's
- * stack, callbacks not counted. A function that opens, loads or saves something, or renders a template, needs 1 MB, and so do
- * passes by oneDNN and libraries built with a sanitizer or without optimisation. */
+ * Functions that can fail return VB_OK (0) or a negative error code. If their argument `err` is not NULL, they also write a
+ * message of one sentence to it. An option that is 0 or NULL has its default value, so options that are all zero are the
+ * defaults.
+ *
+ * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then the logits
+ * that chose each token are the same, bit for bit. They do not depend on the draft method, the draft length, the number of
+ * sequences in a pass, the size of prefill chunks, the number of threads, or the instruction set.
+ *
+ * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the calling
+ * thread's stack, plus what callbacks need. A function that opens, loads or saves something, or renders a chat template, needs
+ * 1 MB. Prefill with oneDNN, and libraries built with a sanitizer or without optimisation, also need 1 MB. */
 #ifndef VERBATIM_H
 #define VERBATIM_H
 
@@ -21,39 +27,39 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* What is declared from here to the end is all that the libraries export. */
+/* The libraries export only the functions that are declared between this line and the end of the file. */
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
 
-/* Of this header; vb_version() is that of the library. The two are compared by who loads the library at run time: before
- * 1.0 structs may grow from one version to the next. */
+/* VB_VERSION is the version of this header, and vb_version returns the version of the library. A program that loads the library
+ * at run time must compare the two, because structs may grow from one version to the next until version 1.0. */
 #define VB_VERSION "0.1.0"
 const char *vb_version(void);
-#define VB_MAX_DRAFT 15 /* the longest draft, K */
-#define VB_MAX_TOPK 16  /* of a tree of drafts: the most that may follow one token, */
-#define VB_MAX_NODES 64 /* and the most of all */
+#define VB_MAX_DRAFT 15 /* the largest number of tokens in a draft, K */
+#define VB_MAX_TOPK 16  /* in a tree of drafts, the largest number of drafts that may follow one token */
+#define VB_MAX_NODES 64 /* in a tree of drafts, the largest number of drafts in total */
 
 enum vb_code {
     VB_OK = 0,
-    VB_BAD_ARGUMENT = -1,   /* the caller's mistake: an option, a token id, a length (the command exits with 2) */
-    VB_IO = -2,             /* a file is missing or cannot be read */
-    VB_BAD_CHECKPOINT = -3, /* a file is there and is wrong */
-    VB_UNSUPPORTED = -4,    /* a file is right and asks for what this program does not do */
+    VB_BAD_ARGUMENT = -1,   /* the caller passed a wrong option, token id or length */
+    VB_IO = -2,             /* a file is missing or cannot be read or written */
+    VB_BAD_CHECKPOINT = -3, /* the contents of a file are wrong */
+    VB_UNSUPPORTED = -4,    /* a file is valid but needs a feature that Verbatim does not have */
     VB_NO_MEMORY = -5,
-    VB_NOT_FINITE = -6,     /* a logit that had to choose a token is NaN or infinite */
+    VB_NOT_FINITE = -6,     /* a row of logits from which a token should be chosen has a NaN or an infinite value */
     VB_STOPPED = -7         /* a callback asked to stop */
 };
 
 typedef struct vb_error {
     int code;
-    char message[512]; /* one sentence, UTF-8, no newline */
+    char message[512]; /* one sentence in UTF-8, without a newline */
 } vb_error;
 
-/* Every allocation of a model and its sessions goes through one of these; NULL functions mean malloc and free. PCRE2
- * is given the same functions; jansson takes only process-wide ones, which a library must not set, so it uses malloc. */
+/* The functions with which a model and its sessions allocate memory. If they are NULL, malloc and free are used. PCRE2 uses the
+ * same functions. jansson always uses malloc, since it can only be changed for the whole process. */
 typedef struct vb_allocator {
-    void *(*alloc)(void *context, size_t size); /* at least 64-byte aligned memory is not required */
+    void *(*alloc)(void *context, size_t size); /* returns memory of any alignment, or NULL if there is none */
     void (*free)(void *context, void *block);
     void *context;
 } vb_allocator;
@@ -61,314 +67,362 @@ typedef struct vb_allocator {
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
 typedef struct model vb_model;
 typedef struct vb_model_options {
-    vb_allocator allocator; /* must outlive the model and its sessions */
-    const char *precision;  /* NULL or "f32": weights as stored, f32 activations; "bf16": what linear layers take is rounded
-                               to bf16, and so are, once, weights that are not (a copy of them); "q8", "q4": weights become
-                               Q8_0 or Q4_0, once (a copy). In each, a GGUF file's quantised weights stay as they are */
-    const char *conventions; /* NULL: the defaults; else "as=vllm-2025,concat=hidden-embedding": `verbatim conventions` lists
-                                them. Those of drafting change no output; those of the target change the bits. */
-    const char *numa;       /* NULL or "off", "interleave", "bind": on machines with several memories (NUMA nodes), threads
-                               are pinned and weights placed; reads them all. See vb_placement. No bit depends on it. */
-    const char *repack;     /* NULL or "on": Q8_0 and Q4_0 weights are put into another order (a copy), in which they are read
-                               faster; "off": they are used as they are stored. No bit depends on it */
-    int32_t threads;        /* that make such copies; 0: the processors of the affinity mask */
-    void (*progress)(void *context, size_t done, size_t total); /* bytes of copies made so far; NULL: silent */
+    vb_allocator allocator; /* the library copies it; what `context` points to must outlive the model and its sessions */
+    /* NULL or "f32": weights as stored, activations in f32. "bf16": the input of linear layers is rounded to BF16; weights of other
+     * types are rounded to BF16 once, into a copy. "q8" and "q4": weights are quantised to Q8_0 or Q4_0 once, into a copy. Weights
+     * that are quantised in a GGUF file stay as they are in every precision. */
+    const char *precision;
+    /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects how the model follows another implementation; NULL: the
+     * defaults. `verbatim conventions` prints all of them. Conventions of drafting do not change the output; conventions of the
+     * target model change its bits. */
+    const char *conventions;
+    /* NULL or "off", "interleave" or "bind". On machines with several memories (NUMA nodes), the last two pin threads to processors
+     * and place weights on nodes. Opening the model then reads all weights. See vb_placement. Results do not depend on it. */
+    const char *numa;
+    /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": they are used as stored.
+     * Results do not depend on it. */
+    const char *repack;
+    int32_t threads;        /* number of threads that make such copies; 0: the number of processors in the affinity mask */
+    void (*progress)(void *context, size_t done, size_t total); /* called with the bytes of copies made so far; may be NULL */
     void *progress_context;
 } vb_model_options;
 
-/* Opens a checkpoint in the Hugging Face layout (config.json, model.safetensors or shards with an index), or a GGUF file
- * of architecture deepseek2 (of a set, the first). Weights are mapped, not read, but for those that are copied: see the options; and what a GGUF file
- * holds transposed. A mapped file must not be cut short while the model is open: reading what is gone raises SIGBUS, as with every
- * mapped file, and the library installs no handler (the command does: it names the file and exits). options may be NULL. Close it after
- * its last session. */
+/* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an index), or
+ * a GGUF file of architecture deepseek2. If a GGUF model consists of several files, `dir` is the first one. `options` may be NULL.
+ * Its strings are needed only during the call. On an error *out is NULL.
+ *
+ * Weights are memory-mapped. They are read when they are needed, except those that are copied: see the options. Matrices that a
+ * GGUF file stores transposed are copied as well.
+ *
+ * No other program may shorten a mapped file while the model is open. Reading a part that no longer exists raises SIGBUS, as for
+ * every mapped file, and the library installs no signal handler. The caller closes the model after its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 
-/* What became of the option numa. interleave: pages of weights go round the memories. bind: the processors of a node compute
- * a range of rows of every matrix, and its pages lie in that node's memory. The pages are those of the mapped files, in
- * the kernel's cache: read to their place when nobody had read them, moved there otherwise. */
+/* The result of the option numa. With "interleave", the pages of weights are distributed over all nodes in turn. With "bind", the
+ * processors of each node compute a range of rows of every matrix, and the pages of these rows are in that node's memory.
+ *
+ * Mapped pages belong to the kernel's page cache. A page that was not in the cache is read into the memory of its node, and a page
+ * that was is moved there. */
 typedef struct vb_placement {
-    int32_t nodes;     /* with processors or memory that this process may use; with 1 nothing changes */
-    size_t pages;      /* of matrices, each with a node to lie on; 0: none was placed */
-    size_t in_place;   /* that lay there when they were read in */
-    size_t moved;      /* that lay elsewhere and were moved there; the rest lie elsewhere still */
-    double seconds;    /* that placing took, reading included */
-    int failed;        /* the machine or this build refused */
-    char why_not[256]; /* empty, or why nothing (or not everything) was placed: a clause, no full stop */
+    int32_t nodes;     /* number of nodes with processors or memory that this process may use; with 1 nothing is placed */
+    size_t pages;      /* number of pages of matrices that have a node; 0: nothing was placed */
+    size_t in_place;   /* number of these pages that were on their node already, or were read into its memory */
+    size_t moved;      /* number of these pages that were moved to their node; the remaining ones are on other nodes */
+    double seconds;    /* time that placing took, including reading the weights */
+    int failed;        /* 1: the operating system refused, or the library was built without libnuma */
+    char why_not[256]; /* the reason why some or all pages were not placed, as a clause without a full stop; or empty */
 } vb_placement;
-/* Returns 0, and zeros, when the option was off. */
+/* Fills *out and returns 1. If the option numa was "off", fills *out with zeros and returns 0. */
 int vb_model_placement(const vb_model *model, vb_placement *out);
 
-/* Locks the mapped weights into memory (mlock), which reads them all; they are unlocked when the model is closed. When the limit
- * (RLIMIT_MEMLOCK) is too low, VB_NO_MEMORY: nothing is locked then, and the model is as usable as before. */
+/* Reads all weights and locks them into memory (mlock) until the model is closed. If the limit RLIMIT_MEMLOCK is too low, returns
+ * VB_NO_MEMORY. Then nothing is locked, and the model can be used as before. */
 int vb_model_lock(const vb_model *model, vb_error *err);
 
 int32_t vb_vocab_size(const vb_model *model);
 int32_t vb_hidden_size(const vb_model *model);
-int32_t vb_mtp_modules(const vb_model *model);             /* MTP modules stored; 0: the mtp methods are refused */
+int32_t vb_mtp_modules(const vb_model *model);             /* number of MTP modules in the checkpoint; drafting with MTP needs one */
 int32_t vb_max_positions(const vb_model *model);           /* max_position_embeddings */
-int vb_is_end_token(const vb_model *model, int32_t token); /* eos_token_id of generation_config.json, else config.json */
+/* Returns 1 if `token` ends a text: it is an eos_token_id of generation_config.json, or of config.json if that has none. */
+int vb_is_end_token(const vb_model *model, int32_t token);
 
 /* A model's tokenizer (verbatim_text.h). */
 typedef struct tokenizer vb_tokenizer;
 
-/* ---- a session: one timeline of tokens with its caches ------------------------------------------------------------ */
+/* ---- a session: one sequence of tokens with its caches -------------------------------------------------------------- */
 typedef struct vb_session vb_session;
-/* How the target's token is chosen from its row of logits, in this order: bias, penalties, mask, temperature, top-k,
- * top-p, min-p, then one random number of Philox4x32-10 that depends on (seed, index of the token) alone. */
+/* How a token is chosen from the target's logits. The target is the model whose output is wanted, in contrast to drafting models.
+ * The steps are, in this order: bias, penalties, mask, temperature, top-k, top-p, min-p. Then one random number decides. It is
+ * generated by Philox4x32-10 and depends only on the seed and on the index of the token in the sequence. */
 typedef struct vb_sampling {
-    float temperature;        /* 0: argmax, lowest index; else at least 1e-5 */
+    float temperature;        /* 0: the token with the largest logit, the lowest id among equals; else at least 1e-5 */
     int32_t top_k;            /* 0: off */
     float top_p;              /* 0 or 1: off */
     float min_p;              /* 0: off */
     uint64_t seed;
-    float repetition_penalty; /* over prompt and output: z > 0 ? z/r : z*r; 0 or 1: off */
-    float presence_penalty, frequency_penalty; /* over the output */
-    const int32_t *bias_tokens;                /* logit bias, bias_count pairs, each token once; copied */
-    const float *bias_values;
+    float repetition_penalty; /* r: a logit z of a token in prompt or output becomes z > 0 ? z/r : z*r; 0 or 1: off */
+    float presence_penalty, frequency_penalty; /* subtracted from logits of tokens in the output: once; once per occurrence */
+    const int32_t *bias_tokens;                /* logit bias: bias_count token ids, each only once; the session copies them */
+    const float *bias_values;                  /* what is added to the logit of each of these tokens; copied as well */
     int32_t bias_count;
-    /* Sets mask[t] to 0 for tokens that may not be chosen at this index; NULL: none. Must depend on its arguments alone. */
+    /* Called before a token is chosen, to forbid tokens. `tokens` are the `count` tokens before it. All entries of `mask`, one per
+     * token id, are 1; the callback sets those to 0 that must not be chosen. Its result must depend only on its arguments. May be
+     * NULL. */
     void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
     void *mask_context;
-    /* Which drafts stand. NULL or "strict": a draft that is the target's token, chosen as above: the very path of plain
-     * decoding. "rejection": drafts are drawn from their module's distribution q, as above from its own row and with a random
-     * number of their own, and stand with probability min(1, p/q), else the token is drawn from max(p - q, 0): the same
-     * distribution as plain decoding, another path; at temperature 0 as strict. "relaxed": between the model's thinking tokens
-     * a draft stands also when it is close to the best; lossy. */
+    /* Which drafts are accepted.
+     *
+     * NULL or "strict": a draft is accepted if it is the token that the target chooses by the steps above. The output is exactly
+     * that of decoding without drafts.
+     *
+     * "rejection": drafts are drawn from the distribution q of the drafting model, by the same steps and with random numbers of
+     * their own. A draft is accepted with probability min(1, p/q), where p is the target's distribution. Otherwise the token is
+     * drawn from max(p - q, 0). The output has the same distribution as without drafts, but is another sample from it. At
+     * temperature 0 this is the same as "strict".
+     *
+     * "relaxed": between the tokens that begin and end the model's thinking, a draft is also accepted if it is nearly as probable
+     * as the best token. This changes the output. Probabilities are compared at temperature 1, without top-k, top-p and min-p. */
     const char *acceptance;
-    const char *draft_sample_method; /* of rejection: NULL or "probabilistic"; "greedy": the best, a q that is sure of it */
-    int32_t relaxed_topk;  /* of relaxed, at temperature 1 and whatever top-k, top-p, min-p: among so many best (0: 10), */
-    float relaxed_delta;   /* and not more than this less probable than the best (0: 0.6) */
-    int32_t thinking_begin, thinking_end; /* of relaxed: two tokens; they, and end tokens, are the target's own */
+    const char *draft_sample_method; /* for "rejection": NULL or "probabilistic": drawn; "greedy": the best token, with q = 1 */
+    int32_t relaxed_topk;  /* for "relaxed": a draft must be one of this many most probable tokens; 0: 10 */
+    float relaxed_delta;   /* for "relaxed": how much less probable than the best token a draft may be; 0: 0.6 */
+    int32_t thinking_begin, thinking_end; /* for "relaxed": two token ids; these and end tokens are accepted strictly */
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
-/* What a row of a pass is. */
+/* Describes one row of a pass. A pass computes several rows at once, and each row is one token on its way through the model. */
 typedef struct vb_tap_row {
-    int32_t sequence; /* the session's `sequence` option */
-    int32_t token;    /* the one whose embedding the row starts from */
-    int32_t index;    /* of the row in its cache's timeline: the target's row i and an MTP module's row i belong to h_i; -1:
-                         the row that convention first-row=phantom puts before the others */
-    int32_t position; /* of RoPE */
-    int32_t slot;     /* where its cache row lies */
-    int32_t draft;    /* 0: the token is committed; k: it is the k-th draft of this round; -1: padding */
-    int32_t hidden_of; /* of a module's row, the row whose hidden vector it took: -1 none (zeros), else its index in */
-    int32_t hidden_depth; /* the target (-1) or the module of an MTP depth (0..) */
-    int32_t parent;   /* of the target's row of a draft: the number of the draft that it follows, 0: the committed token; else 0 */
+    int32_t sequence; /* the session's option `sequence` */
+    int32_t token;    /* the token whose embedding is the input of the row */
+    int32_t index;    /* index in the token sequence of the cache: row i of the target and row i of an MTP module both belong to the
+                         target's hidden row i. -1: the additional row that the convention first-row=phantom puts first */
+    int32_t position; /* position that RoPE uses */
+    int32_t slot;     /* number of the cache row in memory */
+    int32_t draft;    /* 0: the token is part of the output or prompt; k: it is draft k of this round; -1: padding */
+    int32_t hidden_of; /* for a row of an MTP module: index of the row whose hidden vector is its input; -1: zeros */
+    int32_t hidden_depth; /* where that hidden vector is from: -1 the target, else the MTP module at this depth (0 is the first) */
+    int32_t parent;   /* for the target's row of a draft: number of the draft that it follows, 0 for the last output token; else 0 */
 } vb_tap_row;
 
-/* Names are the module paths of Hugging Face's DeepseekV3ForCausalLM, then what of the module: `.input`, `.output`, or a
- * value that has no module of its own. docs/ORACLE.md lists them. RoPE rows hold adjacent pairs, or halves where
- * config.json has rope_interleave false. Data is valid during the call; the callback may not use the session. */
+/* An intermediate value of some rows. `name` is the path of a module in Hugging Face's DeepseekV3ForCausalLM followed by `.input`,
+ * `.output`, or a name for a value inside the module; docs/ORACLE.md lists all names. Vectors that RoPE rotates contain adjacent
+ * pairs, or halves if config.json has rope_interleave false.
+ *
+ * Element [a, b] of row i is data[i * stride + a * outer_stride + b]. `data` and `row` are valid only during the call, and the
+ * callback must not use the session. */
 typedef struct vb_tap {
     const char *name;
-    int32_t layer;          /* as the checkpoint counts; MTP module k is num_hidden_layers + k; -1: outside the layers */
-    int32_t depth;          /* MTP depth, from 0: the module's number, but where module k mod D stands in; -1: the target */
-    uint64_t pass;          /* passes of this session through the target and through modules, in order, from 0 */
-    size_t rows;            /* rows side by side; a pass may tell a name in several pieces, rows ascending */
+    int32_t layer;          /* layer number in the checkpoint; MTP module k is layer num_hidden_layers + k; -1: not in a layer */
+    int32_t depth;          /* -1: the target; else the MTP depth, from 0; depth k uses module k mod (number of modules) */
+    uint64_t pass;          /* number of the pass, from 0, counting all passes of this session through target and MTP modules */
+    size_t rows;            /* number of rows; a pass may report a value in several calls, with ascending rows */
     const vb_tap_row *row;  /* [rows] */
-    size_t outer, inner;    /* a row's shape; outer is 1 where there is but one dimension */
-    size_t stride;          /* numbers from one row to the next; */
-    size_t outer_stride;    /* and within a row from one outer index to the next */
-    int integers;           /* data is int32_t, else float */
+    size_t outer, inner;    /* shape of a row: a < outer, b < inner; outer is 1 for a vector */
+    size_t stride;          /* distance of two rows, in numbers */
+    size_t outer_stride;    /* distance of two values of a within a row, in numbers */
+    int integers;           /* 1: data is int32_t; 0: float */
     const void *data;
 } vb_tap;
 typedef void (*vb_tap_callback)(void *context, const vb_tap *tap);
 
 /* ---- a trace: the bookkeeping of every round ---------------------------------------------------------------------- */
 enum vb_trace_kind {
-    VB_TRACE_PASS,   /* rows went through the target (depth -1) or a module; their cache rows are written */
-    VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of that depth's last pass: by the target, or as a draft */
-    VB_TRACE_HIDDEN, /* hidden rows first.. of the target, `count` of them, were handed to the drafter */
-    VB_TRACE_CUT     /* a cache was cut to `first` rows; `count` are gone */
+    VB_TRACE_PASS,   /* rows were computed by the target (depth -1) or by an MTP module, and their cache rows were written */
+    VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of the last pass at this depth, by the target or as a draft */
+    VB_TRACE_HIDDEN, /* `count` hidden rows of the target, from index `first` on, were passed to the draft method */
+    VB_TRACE_CUT     /* the last `count` rows of a cache were removed; `first` rows are left */
 };
 typedef struct vb_trace {
     enum vb_trace_kind kind;
-    int32_t sequence, depth;  /* depth: of MTP, or -1 */
-    uint64_t round;           /* 0: the prompt; a round is what ends with a pass through the target */
-    size_t first, count;      /* PASS: count rows */
-    const vb_tap_row *row;    /* PASS */
-    int32_t token;            /* CHOOSE */
-    int32_t draft;            /* CHOOSE: of a module the number of the draft, from 1; of the target as vb_event.draft_depth */
+    int32_t sequence, depth;  /* the session's option `sequence`; the MTP depth, or -1 for the target */
+    uint64_t round;           /* number of the round; 0 is the prompt, and every pass through the target ends a round */
+    size_t first, count;      /* see enum vb_trace_kind; for PASS, count is the number of rows */
+    const vb_tap_row *row;    /* for PASS: [count]; valid only during the call */
+    int32_t token;            /* for CHOOSE */
+    int32_t draft;            /* for CHOOSE: by a module, the number of the draft, from 1; by the target, as vb_event.draft_depth */
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
 /* ---- drafting: how tokens are proposed, which the target then verifies ------------------------------------------------ */
-/* What may follow tokens [count], the timeline: writes at most `max` (up to VB_MAX_DRAFT) ids to draft and returns how many;
- * 0: nothing comes to mind. It has no say in the output, and may answer as it likes: the draft ends before an id outside the
- * vocabulary and at `max`, and either is counted in vb_result.draft_failures, as a negative answer is. It may not use the
- * session. Asked again about the same timeline it may answer differently. */
+/* A draft method of the caller. `tokens` are the `count` tokens of the session so far. The function writes at most `max` ids that
+ * may come next to `draft`, and returns how many; max is at most VB_MAX_DRAFT, and 0 means no draft. It must not use the session.
+ *
+ * The answer cannot change the output and may differ from call to call. The draft ends before an id outside the vocabulary and
+ * after `max` ids. Both of these, and a negative return value, count as one of vb_result.draft_failures. */
 typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
 
-/* Drafts as a tree (engine/draft/tree.h) in the place of a chain. */
+/* Drafts that form a tree instead of a chain, so that several drafts may follow one token (engine/draft/tree.h). */
 typedef struct vb_tree_shape {
-    int32_t topk;  /* 2 to VB_MAX_TOPK: how many drafts may follow each token; 0, 1: a chain */
-    int32_t nodes; /* the most drafts of a round; 0: topk * K, at most VB_MAX_NODES */
+    int32_t topk;  /* how many drafts may follow each token, 2 to VB_MAX_TOPK; 0 or 1: drafts form a chain */
+    int32_t nodes; /* largest number of drafts in a round, K to VB_MAX_NODES; 0: topk * K, but at most VB_MAX_NODES */
 } vb_tree_shape;
 
-/* Drafts change the speed, and no bit of the output (but see vb_sampling.acceptance). All zero: none. */
+/* How a session drafts. Drafts make decoding faster and do not change the output, except with vb_sampling.acceptance other than
+ * "strict". A struct that is all zeros means no drafts. */
 typedef struct vb_drafting {
-    const char *method;   /* NULL or "none", or a name that vb_draft_methods lists */
-    int32_t tokens;       /* K, the longest draft, up to VB_MAX_DRAFT; 0: the number of MTP modules, or 3 where these do not draft;
-                             negative: no drafts */
-    int automatic;        /* 1: the length of each draft, from 0 to `tokens`, is chosen from how many were accepted so far and how
-                             long passes took; with tokens 0 up to 15, of mtp-vanilla up to the number of MTP modules */
-    float p_min;          /* a draft ends before a token whose probability, at temperature 1, is below; 0: off. ngram and
-                             callbacks have no probabilities */
-    vb_tree_shape tree;   /* for methods with `trees`, with strict acceptance */
-    const char *settings; /* NULL, or what single methods want to know: "ngram-min=1,ngram-max=3". vb_draft_methods lists the keys. Those
-                             of another method than this one are not looked at; one that no method has is refused */
-    const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match), which must
-                              outlive the session; ids that only one of them has are not drafted */
-    const char *head;     /* for methods with needs_head: the directory of a published head, which is opened with the session */
+    const char *method;   /* NULL or "none": no drafts; else a name that vb_draft_methods lists */
+    int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules, or 3 for a method that
+                             does not use them; negative: no drafts */
+    int automatic;        /* 1: the length of each draft, 0 to `tokens`, is chosen from measured acceptance and pass times. The
+                             limit for tokens = 0 is then 15, or for mtp-vanilla the number of MTP modules */
+    float p_min;          /* a draft ends before a token whose probability at temperature 1 is smaller; 0: off. It has no effect on
+                             the methods ngram and callback, which have no probabilities */
+    vb_tree_shape tree;   /* only for methods that can draft trees, with strict acceptance */
+    const char *settings; /* settings of single methods, such as "ngram-min=1,ngram-max=3"; may be NULL. vb_draft_methods lists
+                             them. Settings of other methods than this one are ignored; unknown ones are refused */
+    const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). It must
+                              outlive the session. Token ids that only one of the models has are not drafted */
+    const char *head;     /* for methods with needs_head: the directory of a published EAGLE head, which the session opens */
     vb_draft_callback callback; /* for methods with needs_callback */
-    void *context;        /* of the callback */
+    void *context;        /* passed to the callback */
 } vb_drafting;
 
 typedef struct vb_draft_method {
     const char *name;
-    const char *about;    /* what drafts, in one line */
-    const char *settings; /* the keys of vb_drafting.settings that it reads, with their defaults: "ngram-min=2,ngram-max=4"; "": none */
-    int needs_modules, needs_model, needs_head, needs_callback; /* without which it is refused. Modules: vb_mtp_modules */
-    int trees;            /* it can draft trees */
+    const char *about;    /* a one-line description of what makes the drafts */
+    const char *settings; /* settings that the method reads, with their defaults, as "ngram-min=2,ngram-max=4"; "" if none */
+    int needs_modules, needs_model, needs_head, needs_callback; /* what must be given; modules are the model's MTP modules */
+    int trees;            /* 1: the method can draft trees */
 } vb_draft_method;
 
-/* The draft methods, one by one: fills *out with the one of this number, from 0 on. Returns 0 when there are no more. */
+/* Fills *out with draft method `number`, counted from 0, and returns 1. Returns 0 if there are fewer methods. */
 int vb_draft_methods(size_t number, vb_draft_method *out);
 
+/* Options of a session. What the pointers refer to must stay valid until the session is closed, except the logit bias of
+ * `sampling`, which is copied. */
 typedef struct vb_session_options {
-    int32_t context;       /* tokens the caches hold; 0: max_position_embeddings */
-    int32_t prefill_chunk; /* rows of the prompt in one pass; 0: 512 */
-    const char *prefill;   /* NULL or "contract"; or "onednn": for speed, rows of the original prompt go through oneDNN's linear
-                              layers, with BF16 weights rounded as in precision bf16. Not the contract's bits, and others with
-                              another oneDNN or kind of CPU; the same with any draft, threads and isa. All weights BF16 or all
-                              F32, chunks of 512. Tokens are of the original prompt until the first is generated or evaluated */
-    int32_t threads;       /* the most; 0: the processors of the affinity mask. The session uses fewer where that is faster, or
-                              while other programs use the cores */
-    int32_t exact_threads; /* 1: always all of them */
-    const char *isa;       /* NULL or "best", "scalar", "avx2", "avx512", "neon" */
+    int32_t context;       /* number of tokens that the caches can hold; 0: max_position_embeddings */
+    int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512 */
+    /* How the prompt is computed. NULL or "contract": with the same bits as everything else. "onednn": with oneDNN's linear layers,
+     * which is faster. Then the bits differ from "contract" and depend on the version of oneDNN and the kind of CPU, but not on
+     * drafts, threads or `isa`.
+     *
+     * For oneDNN all weights must be BF16 or all F32, and chunks have 512 tokens. With BF16 weights, the input of linear layers is
+     * rounded to BF16 as in precision bf16. The prompt is what was appended before the first token was generated or evaluated. */
+    const char *prefill;
+    int32_t threads;       /* largest number of threads; 0: the number of processors in the affinity mask. The session uses fewer if
+                              that is faster, or while other programs use the cores */
+    int32_t exact_threads; /* 1: always uses all these threads */
+    const char *isa;       /* instruction set: NULL or "best", "scalar", "avx2", "avx512", "neon" */
     vb_sampling sampling;
     vb_drafting drafting;
-    void (*progress)(void *context, size_t done, size_t total); /* tokens of the prompt computed so far; NULL: silent */
+    void (*progress)(void *context, size_t done, size_t total); /* called with the prompt tokens computed so far; may be NULL */
     void *progress_context;
-    int (*stop)(void *context); /* asked before each layer of a pass through the model; NULL: never. Non-zero gives the pass up: its
-                              rows leave the caches, no token is chosen, and the session is as it was before the pass. vb_generate
-                              then ends as when its callback stops it, all else with VB_STOPPED. */
+    /* Called before each layer of a pass through the model; may be NULL. A result other than 0 cancels the pass: no token is chosen,
+     * and the session is as it was before the pass. vb_generate then returns VB_OK with VB_FINISH_STOPPED; every other function
+     * returns VB_STOPPED. */
+    int (*stop)(void *context);
     void *stop_context;
-    vb_tap_callback tap;   /* NULL: none */
+    vb_tap_callback tap;   /* called for every named intermediate value; may be NULL */
     void *tap_context;
-    int tap_scores;        /* attention scores too: as much again as the attention itself */
-    vb_trace_callback trace; /* NULL: none */
+    int tap_scores;        /* 1: taps also get attention scores; this doubles the work of attention */
+    vb_trace_callback trace; /* called for every step of the bookkeeping; may be NULL */
     void *trace_context;
-    int padded;            /* passes of a round are filled up to K+1 rows with token 0, as systems with fixed shapes do */
-    int32_t sequence;      /* a number of the caller's, told to taps and traces */
-    int poison_cut_rows;   /* for tests: cache rows beyond a cut become NaN, in the target's caches and the modules' */
+    int padded;            /* 1: every pass with drafts gets K+1 rows, filled with token 0, as in systems with fixed shapes */
+    int32_t sequence;      /* a number of the caller's choice, which taps and traces report */
+    int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;
 
+/* Opens a session without tokens. `options` may be NULL. The model must outlive the session. On an error *out is NULL. Wrong options
+ * are VB_BAD_ARGUMENT; a CPU without FMA, or weights that `prefill` "onednn" cannot use, are VB_UNSUPPORTED. */
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
 void vb_session_close(vb_session *session);
 
-/* Bytes that the session's draft method takes: caches, and of a draft model also the memory of its passes. */
+/* Returns the bytes that the session's draft method uses: its caches and, for a draft model, the memory of its passes. */
 size_t vb_draft_memory(const vb_session *session);
 
-/* The threads of a session so far, or of its batch. */
+/* How many threads a session, or the batch that it belongs to, has used so far. */
 typedef struct vb_thread_use {
-    int32_t most;      /* as asked for */
-    double mean;       /* how many computed, over its passes; 0 before the first */
-    size_t passes;     /* of the target, of modules, heads and draft models */
-    size_t left_out;   /* how often a thread was interrupted inside its work, and left out for a time: the cores were busy */
-    double waited;     /* seconds of waiting for such threads */
+    int32_t most;      /* largest number of threads, from the options */
+    double mean;       /* average number of threads per pass; 0 before the first pass */
+    size_t passes;     /* number of passes through the target, MTP modules, heads and draft models */
+    size_t left_out;   /* how often a thread was interrupted while it computed, and was not used for some time after that */
+    double waited;     /* seconds that the other threads waited for such threads */
 } vb_thread_use;
 void vb_session_threads(const vb_session *session, vb_thread_use *use);
 
-/* Appends tokens to the timeline; nothing is computed yet. Ids outside the vocabulary and more tokens than the context
- * holds are refused, and nothing is appended. */
+/* Appends tokens to the session. Nothing is computed yet. An id outside the vocabulary, or more tokens than the context holds, is
+ * VB_BAD_ARGUMENT; then nothing is appended. */
 int vb_append(vb_session *session, const int32_t *tokens, size_t count, vb_error *err);
-/* Cuts the timeline to its first `count` tokens; the caches are cut with it. More than there are is refused. */
+/* Keeps the first `count` tokens of the session and their cache rows, and removes the rest. If there are fewer tokens, returns
+ * VB_BAD_ARGUMENT. */
 int vb_truncate(vb_session *session, size_t count, vb_error *err);
-/* The timeline: prompt and output. The memory belongs to the session and is valid until it changes. */
+/* Returns all tokens of the session, prompt and output, and their number in *count. The memory belongs to the session. It is valid
+ * until the session is changed or closed. */
 const int32_t *vb_tokens(const vb_session *session, size_t *count);
 
-/* Told about each token as it is chosen. Non-zero ends the run after this token (VB_STOPPED is not an error then:
- * finish is VB_FINISH_STOPPED). */
+/* Describes a token that vb_generate has just chosen. If the callback returns a value other than 0, the run ends after this token:
+ * vb_generate returns VB_OK with VB_FINISH_STOPPED. */
 typedef struct vb_event {
     int32_t token;
-    size_t index;        /* in the timeline */
-    int draft_depth;     /* 1..15: an accepted draft of that depth; 0: the target's own token */
-    const float *logits; /* the row that chose it [V], as the model gave it */
-    size_t text_bytes;   /* with a tokenizer: bytes of the run's text that no stop string can take back any more */
-    int draft;           /* of an accepted draft: its number in its round, from 1: but in a tree the same as draft_depth; else 0 */
+    size_t index;        /* index of the token in the session */
+    int draft_depth;     /* 1 to 15: an accepted draft, at this place of its draft; 0: the target's own token */
+    const float *logits; /* [V], V = vocabulary size: the target's logits that chose the token; valid only during the call */
+    size_t text_bytes;   /* with a tokenizer: bytes of the run's text that are certain not to become part of a stop string */
+    int draft;           /* number of an accepted draft in its round, from 1; differs from draft_depth only in a tree. Else 0 */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
-/* Why a round's first draft that did not stand did not. */
+/* Why the first rejected draft of a round was rejected. */
 enum vb_reject {
-    VB_REJECT_OTHER_TOKEN, /* the target chose another one (strict) */
-    VB_REJECT_CHANCE,      /* rejection: less probable to the target than to its module, and the random number was against it */
-    VB_REJECT_MASKED,      /* the mask or a bias of -inf forbade it */
-    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p left it out */
-    VB_REJECT_RANK,        /* relaxed: another one was chosen, and it was not among the relaxed_topk best, */
-    VB_REJECT_DELTA        /* or more than relaxed_delta less probable than the best */
+    VB_REJECT_OTHER_TOKEN, /* the target chose another token (strict) */
+    VB_REJECT_CHANCE,      /* its probability is smaller for the target than for the drafting model, and it lost the draw (rejection) */
+    VB_REJECT_MASKED,      /* the mask or a bias of minus infinity forbids it */
+    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p removes it */
+    VB_REJECT_RANK,        /* the target chose another token, and the draft is not among the relaxed_topk best (relaxed) */
+    VB_REJECT_DELTA        /* the draft is more than relaxed_delta less probable than the best token (relaxed) */
 };
-#define VB_REJECT_REASONS 6 /* how many there are */
+#define VB_REJECT_REASONS 6 /* number of values of enum vb_reject */
 
 enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
-    size_t tokens;              /* how many were chosen, the end token included */
-    enum vb_finish finish;      /* length (n or the context), stop (an end token, a stop string), stopped (the callback) */
-    uint64_t fingerprint;       /* of the rows that chose the tokens, when asked for; see vb_fingerprint */
-    size_t forwards;            /* target passes after prefill */
-    size_t drafted, accepted;   /* drafts verified; those emitted */
-    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT];
-    size_t draft_failures;      /* drafts that ended at a row that was not finite, or because a callback said nonsense */
-    size_t prefill_tokens;
+    size_t tokens;              /* number of chosen tokens, including an end token */
+    enum vb_finish finish;      /* LENGTH: max_tokens or the context is reached; STOP: an end token or stop string; STOPPED: a callback */
+    uint64_t fingerprint;       /* hash of the logits that chose the tokens, if requested; see vb_fingerprint */
+    size_t forwards;            /* passes through the target after the prompt */
+    size_t drafted, accepted;   /* drafts that the target verified; drafts that were accepted and are part of the output */
+    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT]; /* the same by place in the draft; [0]: first draft */
+    size_t draft_failures;      /* drafts cut short by logits that were not finite, or by a wrong answer of a callback */
+    size_t prefill_tokens;      /* prompt tokens that were computed */
     double prefill_seconds, decode_seconds;
-    double draft_seconds;       /* of decode_seconds: proposing, and observing what stood */
-    int32_t stop_string; /* the number, from 1, of the stop string that ended the run; 0: none did */
-    size_t text_bytes;   /* with a tokenizer: of the run's text, which ends before the stop string and an end token */
-    size_t rejected_by_depth[VB_MAX_DRAFT];  /* rounds whose first draft that did not stand was that deep, */
-    size_t first_reject[VB_REJECT_REASONS];  /* and why */
-    size_t relaxed;      /* of the accepted ones, those that are not the target's token */
-    double relaxed_nats; /* what they cost: the sum of log p_best - log p over them */
+    double draft_seconds;       /* the part of decode_seconds in which the draft method worked */
+    int32_t stop_string; /* number, from 1, of the stop string that ended the run; 0: no stop string did */
+    size_t text_bytes;   /* with a tokenizer: bytes of the run's text, without the stop string or end token */
+    size_t rejected_by_depth[VB_MAX_DRAFT];  /* rounds whose first rejected draft was at this place; [0]: the first draft */
+    size_t first_reject[VB_REJECT_REASONS];  /* rounds whose first rejected draft was rejected for this reason */
+    size_t relaxed;      /* accepted drafts that are not the target's own token */
+    double relaxed_nats; /* sum of log p_best - log p over these drafts: what relaxed acceptance cost */
 } vb_result;
 
 typedef struct vb_generate_options {
     size_t max_tokens;
-    int ignore_eos;
-    int fingerprint;      /* compute it */
-    vb_callback callback; /* NULL: none */
+    int ignore_eos;       /* 1: end tokens do not end the run */
+    int fingerprint;      /* 1: computes vb_result.fingerprint */
+    vb_callback callback; /* called for each token as it is chosen; may be NULL */
     void *context;
-    const vb_tokenizer *tokenizer; /* the model's, whose vb_piece are the run's text; NULL: the run has none */
-    const char *const *stop; /* stop_count strings; the token that completes one of them in the run's text is the last: a */
-    size_t stop_count;       /* finish of VB_FINISH_STOP. The text of the prompt, and of runs before, is not looked at */
+    const vb_tokenizer *tokenizer; /* the model's tokenizer; the run's text is made of the vb_piece of its tokens. NULL: no text */
+    const char *const *stop; /* stop_count strings, which need a tokenizer. The run ends with VB_FINISH_STOP after the token that
+                                completes one of them in the run's text. Text of the prompt and of earlier runs does not count */
+    size_t stop_count;
 } vb_generate_options;
 
-/* Continues the timeline. On an error the tokens chosen before it stand in the timeline and were told to the callback. */
+/* Computes the tokens appended so far and generates up to max_tokens more, which are appended to the session. *result is filled even
+ * on an error. A session without tokens, stop strings without a tokenizer, or a mask that forbids all tokens is VB_BAD_ARGUMENT.
+ * Logits that are not finite are VB_NOT_FINITE; the message names the token and the first such layer. Tokens that were chosen before
+ * an error stay in the session, and the callback has been called for them. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* Computes what is due of the timeline, but for its last token, which chooses the next; with prefill onednn whole chunks
- * only. Nothing is chosen: what vb_generate gives afterwards is what it would have given. */
+/* Computes the tokens appended so far, except the last one, from whose logits the next token will be chosen. With `prefill` "onednn"
+ * it computes only whole chunks. No token is chosen: a later vb_generate gives the same result as without this call. */
 int vb_prefill(vb_session *session, vb_error *err);
 
-/* Told about a row: of the target (depth -1) or of the module of an MTP depth (0..). logits [V] after token `index`, or for
- * a module after token index + depth + 1; hidden [d], after the norm. Non-zero stops (VB_STOPPED). */
+/* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). `logits` [vocabulary size]
+ * predict the token that follows token `index` (target) or token index + depth + 1 (module). `hidden` [hidden size] is the row after
+ * the final norm. Both are valid only during the call. A result other than 0 stops vb_evaluate, which then returns VB_STOPPED. */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
 
-/* Runs the tokens not yet computed through the target and, teacher forced, through `depths` MTP depths: row i of depth k
- * takes tok[i+k+1] of the timeline, and is left out where the timeline ends before. Depth k uses module k mod D. Rows are
- * told in ascending index, depth by depth within a chunk. With depths, the timeline must not have been computed before. */
+/* Computes the tokens that have not been computed yet, and reports the logits of every row. MTP modules are computed as well, at the
+ * first `depths` depths, with the session's own tokens as input (teacher forcing): row i at depth k gets token i+k+1. Rows for which
+ * the session has no such token are left out. Depth k uses module k mod D, where D is the number of modules.
+ *
+ * Rows are reported chunk by chunk; in a chunk first those of the target, then depth by depth, with ascending indices. With
+ * depths > 0, no token of the session may have been computed before; otherwise the result is VB_BAD_ARGUMENT. */
 int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *context, vb_error *err);
 
-/* What would be proposed: *next is the target's token after the timeline, drafts [at most VB_MAX_DRAFT] those of the
- * session's method after it. *next is appended to the timeline. */
+/* Generates one token and shows what the session's draft method would propose after it. The token is appended to the session and
+ * written to *next. The drafts are written to `drafts`, which has room for VB_MAX_DRAFT, and their number to *count. */
 int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
-/* The same of a session that drafts trees, which vb_draft refuses: drafts, the number, from 1, of the draft that each follows (0:
- * *next), and their confidences, the most confident first. All [at most VB_MAX_NODES]. A chain is a tree too. */
+/* Does the same for a session whose drafts form a tree; vb_draft refuses such sessions. parents[i] is the number, from 1, of the
+ * draft that drafts[i] follows, or 0 if it follows *next. confidences[i] is the product of the drafting model's probabilities on the
+ * way to it. The most confident draft comes first. All three arrays have room for VB_MAX_NODES. For a session that drafts chains,
+ * each draft follows the one before it and all confidences are 0. */
 int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
                   vb_error *err);
 
-/* FNV-1a over 32-bit words: start with VB_FINGERPRINT_START; one call per row, in order. */
+/* Adds the bits of a row of logits to a hash, FNV-1a over 32-bit words, and returns the new hash. `h` is VB_FINGERPRINT_START for the
+ * first row, and the previous result for each following row. */
 #define VB_FINGERPRINT_START 14695981039346656037u
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 

@@ -1,69 +1,77 @@
-/* engine/verbatim_batch.h -- many sequences: continuous batching; a part of the public interface.
- * verbatim.h includes this file; it cannot be used without it. */
+/* engine/verbatim_batch.h -- computing many sequences together (continuous batching); a part of the public interface.
+ * verbatim.h includes this file. Programs include only verbatim.h. */
 #ifndef VERBATIM_BATCH_H
 #define VERBATIM_BATCH_H
 
-/* Requests are admitted as there is room, share passes with those that run, and leave when they are done. Which requests a
- * request shares its passes with, when it is admitted, and whether it has to give its cache back for a while reaches none of
- * its bits: they are those of vb_generate. One thread at a time may use a batch. */
+/* A batch computes many requests together. Each request has a prompt that it continues. It is admitted when there is room, shares
+ * passes with the other running requests, and leaves when it is finished.
+ *
+ * The result of a request has the bits that vb_generate gives for it alone. It does not depend on the other requests, on the time
+ * of its admission, or on preemption, which frees its cache rows for a while. Only one thread at a time may use a batch. */
 typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
-    vb_session_options session; /* of every request; context: tokens of the longest one; prefill_chunk: rows of prompts in a pass.
-                                   No taps, traces, progress; prefill contract alone. Acceptance rejection and relaxed want a
-                                   draft method other than eagle-reroll and eagle-keep. */
-    int32_t max_sequences; /* computed side by side, 1 to 64; 0: 8 */
-    int64_t cache_tokens;  /* tokens whose rows the cache holds for all together; 0: max_sequences * (context + 16). When it is full the
-                              youngest sequence gives its rows back, and has them computed again later */
-    int keep_apart;        /* prompts that begin like another one's do not share its rows */
+    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the number of prompt
+     * tokens in a pass. Taps, traces, and prefill other than "contract" are refused. The acceptance modes rejection and relaxed do
+     * not work with the draft methods eagle-reroll and eagle-keep. */
+    vb_session_options session;
+    int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
+    int64_t cache_tokens;  /* total size of the cache in tokens, shared by all sequences; 0: max_sequences * (context + 16), or with
+                              trees of drafts (context + 65). When it is full, the newest sequence is preempted: its cache rows are
+                              freed and are computed again later */
+    int keep_apart;        /* 1: sequences that begin with the same tokens do not share cache rows */
 } vb_batch_options;
 
-/* The model outlives the batch, and so do what options point to. */
+/* Opens a batch without requests. The model, and what `options` point to, must outlive the batch. `options` may be NULL. */
 int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options *options, vb_error *err);
-void vb_batch_close(vb_batch *batch); /* requests that are left are forgotten: `done` is not called */
+void vb_batch_close(vb_batch *batch); /* drops requests that are not finished, without calling `done` for them */
 
-/* How a request ended: code VB_OK, and result; or an error. tokens [count], the first `prompt` of which were given, is valid during
- * the call. */
+/* How a request ended. The pointers are valid only during the call of `done`. */
 typedef struct vb_request_end {
     int64_t id;
-    int code;
-    const vb_error *error; /* NULL: none */
-    const int32_t *tokens;
-    size_t prompt, count;
+    int code;                /* VB_OK, or the error code */
+    const vb_error *error;   /* NULL if there was no error */
+    const int32_t *tokens;   /* [count]: prompt and output */
+    size_t prompt, count;    /* number of prompt tokens; number of all tokens */
     const vb_result *result;
 } vb_request_end;
 
 typedef struct vb_request {
-    const int32_t *tokens; /* the prompt; copied */
+    const int32_t *tokens; /* the prompt; vb_batch_add copies it */
     size_t count;
-    const vb_sampling *sampling; /* NULL: the batch's. What it and options point to lives until the request ends */
-    const vb_drafting *drafting; /* NULL: the batch's; copied */
-    vb_session *session;         /* NULL; or a session of the batch's model, which the request continues, with its own options and cache:
-                                    the fields above are zero then. Nobody else uses it until `done` is called, which may
-                                    close it. Its context is at most the batch's; it has no taps, and no rows due by prefill onednn */
-    vb_generate_options options; /* the callback may add requests, and neither cancel one nor step */
-    void (*done)(void *context, const vb_request_end *end); /* once, from vb_batch_step or vb_batch_cancel; may add requests; may be NULL */
+    const vb_sampling *sampling; /* NULL: as in the options of the batch. What it points to must stay valid until the request ends */
+    const vb_drafting *drafting; /* NULL: as in the options of the batch. The struct is copied */
+    /* NULL, or a session of the same model that the request continues, with the session's own options and cache. Then all fields
+     * above must be zero. The session must not be used otherwise until `done` is called, which may close it. Its context may not be
+     * larger than the batch's, it may not have taps, and none of its prompt may be left to compute with prefill "onednn". */
+    vb_session *session;
+    vb_generate_options options; /* its callback may add requests, but must not cancel a request or call vb_batch_step */
+    /* Called once when the request ends, by vb_batch_step or vb_batch_cancel. It may add requests. May be NULL. */
+    void (*done)(void *context, const vb_request_end *end);
     void *context;
 } vb_request;
 
-/* Puts a request in the line. Refused are tokens outside the vocabulary, and what no cache_tokens or context could ever hold; other
- * mistakes end the request with their error. id (may be NULL): 0, 1, .. */
+/* Adds a request to the queue. *id becomes its number: 0, 1, 2 and so on; `id` may be NULL. A token outside the vocabulary, or a
+ * request that is too long for the context or the cache, is VB_BAD_ARGUMENT and is not added. Other mistakes are found later, and
+ * `done` reports them. */
 int vb_batch_add(vb_batch *batch, const vb_request *request, int64_t *id, vb_error *err);
-/* Ends it now, VB_FINISH_STOPPED. Returns whether there was such a one. */
+/* Ends a request at once with VB_FINISH_STOPPED. Returns 1, or 0 if no waiting or running request has this number. */
 int vb_batch_cancel(vb_batch *batch, int64_t id);
-/* One pass. *left: requests that wait or run. An error is the pass's, not a request's. */
+/* Computes one pass for the running requests. *left becomes the number of requests that wait or run. The result is an error only if
+ * the pass itself failed; errors of single requests are reported by `done`. */
 int vb_batch_step(vb_batch *batch, size_t *left, vb_error *err);
-/* Steps until none is left. */
+/* Calls vb_batch_step until no request is left or a step fails. */
 int vb_batch_run(vb_batch *batch, vb_error *err);
 
 typedef struct vb_batch_state {
-    size_t waiting, running, done; /* requests */
+    size_t waiting, running, done; /* number of requests */
     size_t passes;
-    size_t preemptions;   /* sequences that gave their rows back */
-    size_t shared_tokens; /* whose rows were another sequence's, and not computed again */
-    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used; /* the last with what passes set aside */
-    size_t cache_bytes, pass_bytes; /* of the cache; of what a pass computes with */
-    size_t draft_bytes;   /* of the draft methods of the sequences that run */
+    size_t preemptions;   /* how often a sequence had to free its cache rows */
+    size_t shared_tokens; /* tokens that were not computed, because another sequence with the same beginning had their cache rows */
+    /* The size of the cache in tokens; how much is in use now; the most that was in use, including rows reserved for passes. */
+    size_t cache_tokens, cache_tokens_used, most_cache_tokens_used;
+    size_t cache_bytes, pass_bytes; /* memory of the cache; working memory of passes */
+    size_t draft_bytes;   /* memory of the draft methods of all running sequences */
 } vb_batch_state;
 void vb_batch_look(const vb_batch *batch, vb_batch_state *out);
 

@@ -1,75 +1,84 @@
-/* engine/verbatim_model.h -- what a model is: facts, conventions, its weights as one GGUF file; a part of the public interface.
- * verbatim.h includes this file; it cannot be used without it. */
+/* engine/verbatim_model.h -- facts about a model, conventions, writing GGUF files; a part of the public interface.
+ * verbatim.h includes this file. Programs include only verbatim.h. */
 #ifndef VERBATIM_MODEL_H
 #define VERBATIM_MODEL_H
 
 typedef struct vb_model_facts {
     const char *architecture, *precision; /* valid while the model is open */
-    int32_t layers, mtp_modules;          /* num_hidden_layers; modules stored */
+    int32_t layers, mtp_modules;          /* num_hidden_layers; number of MTP modules in the checkpoint */
     int32_t attention_heads;
-    int rope_halves;      /* RoPE rotates halves, else adjacent pairs */
-    int no_groups;        /* a GGUF file that does not say its expert groups: experts are chosen among all */
-    size_t copied_bytes;  /* of weights that were rounded, quantised or put into another order when the model was opened */
-    double copy_seconds;
-    char conventions[512]; /* those that differ from the defaults, as in vb_model_options */
+    int rope_halves;      /* 1: RoPE rotates the pairs (i, i + r/2) of r numbers; 0: the adjacent pairs (2i, 2i+1) */
+    int no_groups;        /* 1: a GGUF file without expert groups, so that experts are chosen among all */
+    size_t copied_bytes;  /* bytes of weights that were rounded, quantised or reordered when the model was opened */
+    double copy_seconds;  /* time that this took */
+    char conventions[512]; /* the conventions that differ from the defaults, as a list for vb_model_options */
 } vb_model_facts;
 void vb_model_look(const vb_model *model, vb_model_facts *out);
 
-/* Everything, as JSON (an object; `verbatim inspect --json` prints it): the configuration with its defaults, parameters, MTP modules,
- * bytes per part and type, and each tensor that is not used, with the reason. Compares the MTP modules' copies, which reads
- * them. Free *json with vb_text_free. */
+/* Describes a model as a JSON object, which `verbatim inspect --json` prints: the configuration with its defaults, the number of
+ * parameters, the MTP modules, bytes per part and type, and each unused tensor with the reason. It compares embeddings and heads
+ * that MTP modules store with the main ones, and so may read them completely. The caller frees *json with vb_text_free. */
 int vb_model_describe(const vb_model *model, char **json, vb_error *err);
 
-/* Reads every byte: weights and scales must be finite. VB_BAD_CHECKPOINT names file, tensor and index. progress may be NULL. */
-typedef void (*vb_progress)(void *context, size_t done, size_t total); /* bytes */
+/* Reads all weights and scales and checks that they are finite. Otherwise the result is VB_BAD_CHECKPOINT, and the message names the
+ * file, the tensor and the index. `progress` may be NULL. */
+typedef void (*vb_progress)(void *context, size_t done, size_t total); /* called with the bytes read so far and in total */
 int vb_model_check(const vb_model *model, vb_progress progress, void *context, vb_error *err);
 
-/* Where implementations disagree (vb_model_options.conventions). Number i, from 0; returns 0 behind the last one. */
-#define VB_CONVENTION_VALUES 4 /* at most */
+#define VB_CONVENTION_VALUES 4 /* size of vb_convention.values */
+/* A convention: a point on which implementations of these models differ, with its possible values (vb_model_options.conventions). */
 typedef struct vb_convention {
-    const char *name, *values[VB_CONVENTION_VALUES]; /* the first is the default; NULL behind the last */
-    int changes_output;           /* of the target; else of drafting, which changes no output */
-    const char *who;              /* which implementation does what */
+    const char *name, *values[VB_CONVENTION_VALUES]; /* the first value is the default; unused entries are NULL */
+    int changes_output;           /* 1: a convention of the target model; 0: of drafting, which does not change the output */
+    const char *who;              /* which implementations use which value */
 } vb_convention;
+/* Fills *out with convention i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are constants. */
 int vb_convention_at(size_t i, vb_convention *out);
-int vb_model_convention(const vb_model *model, size_t i); /* which of the values it was opened with, from 0 */
-/* Systems of the field ("as=NAME"): the conventions that they set, their draft method, and where that is to be seen. */
+int vb_model_convention(const vb_model *model, size_t i); /* index of the value of convention i with which the model was opened */
+/* Another system whose conventions can be selected with "as=NAME". */
 typedef struct vb_system {
-    const char *name, *conventions, *draft, *evidence;
-    int changes_output; /* some of its conventions do */
+    const char *name, *conventions, *draft, *evidence; /* its conventions as a list, its draft method, what in its code shows them */
+    int changes_output; /* 1: some of its conventions change the output */
 } vb_system;
+/* Fills *out with system i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are constants. */
 int vb_system_at(size_t i, vb_system *out);
 
 /* ---- a model as one GGUF file -------------------------------------------------------------------------------------- */
 typedef struct vb_quantise_options {
-    const char *type;           /* of linear layers, experts and heads: "f32", "bf16", "q8_0", "q4_0". Q8_0 and Q4_0 want rows of a
-                                   multiple of 32 numbers; other matrices stay as stored (FP8: F32) */
-    const char *embedding_type; /* NULL: "as-stored"; or one of these five */
-    const char *head_type;      /* NULL: `type`; or one of these five */
+    const char *type;           /* of linear layers, experts and heads: "f32", "bf16", "q8_0" or "q4_0". A matrix whose rows are not a
+                                   multiple of 32 numbers long cannot be Q8_0 or Q4_0 and stays as stored (FP8 becomes F32) */
+    const char *embedding_type; /* NULL or "as-stored"; or one of these four types */
+    const char *head_type;      /* NULL: the same as `type`; or "as-stored", or one of these four types */
 } vb_quantise_options;
 
-/* What will be written, planned: nothing is computed yet. The model was opened from `dir`, a directory, in precision f32, and
- * outlives the plan. VB_UNSUPPORTED: the format cannot say something that config.json says; it is named. */
+/* Plans a GGUF file; nothing is computed yet. `model` must have been opened from the directory `dir` in precision f32 and must
+ * outlive the plan. VB_UNSUPPORTED means that a GGUF file cannot express a setting of config.json; the message names it. On an error
+ * *out is NULL. */
 typedef struct gguf_plan vb_quantise;
 int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, const vb_quantise_options *options, vb_error *err);
 void vb_quantise_close(vb_quantise *plan);
-/* Writes the file to `fd`, an empty file open for writing; `name` stands for it in messages. threads: 0: the processors of the
- * affinity mask. progress (may be NULL) is told bytes, and stops with VB_STOPPED when it does not return 0. A weight that is not
- * finite is VB_BAD_CHECKPOINT; file, tensor and index are named. Whether the file is kept is the caller's affair. */
+/* Called with the bytes written so far and in total. A result other than 0 stops the function, which then returns VB_STOPPED. */
 typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
+/* Converts the weights and writes the planned file to `fd`, an empty file that is open for writing. `name` is its name for error
+ * messages. `threads` 0 means the number of processors in the affinity mask. `progress` may be NULL.
+ *
+ * VB_BAD_CHECKPOINT means that a weight is not finite or is too large for its new type; the message names the file, the tensor and the
+ * index. VB_IO means that the file cannot be written. The caller closes `fd`, and deletes an incomplete file after an error. */
 int vb_quantise_write(const vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
                       void *context, vb_error *err);
 
-size_t vb_quantise_bytes(const vb_quantise *plan);           /* of the whole file */
-const char *vb_quantise_tokenizer(const vb_quantise *plan);  /* tokenizer.ggml.pre; NULL: the file has no tokenizer, a note says why */
-const char *vb_quantise_note(const vb_quantise *plan, size_t i); /* what the file does not say as the directory does; NULL: no more */
+size_t vb_quantise_bytes(const vb_quantise *plan);           /* size of the whole file */
+const char *vb_quantise_tokenizer(const vb_quantise *plan);  /* value of tokenizer.ggml.pre; NULL: the file has no tokenizer */
+/* Returns note i, counted from 0: a sentence about a difference between the file and the directory. Returns NULL if there are fewer. */
+const char *vb_quantise_note(const vb_quantise *plan, size_t i);
 typedef struct vb_quantised_tensor {
-    const char *name, *type, *role; /* role: "linear", "embedding", "head", "other" */
-    int kept;                       /* as stored, because its rows are no multiple of 32 numbers */
+    const char *name, *type, *role; /* role: "linear", "embedding", "head" or "other"; the strings live as long as the plan */
+    int kept;                       /* 1: stays as stored, because its rows are not a multiple of 32 numbers long */
     size_t bytes;
     int32_t ndim;
-    size_t shape[3];                /* outermost first */
+    size_t shape[3];                /* outermost extent first */
 } vb_quantised_tensor;
-int vb_quantise_tensor(const vb_quantise *plan, size_t i, vb_quantised_tensor *out); /* returns 0 behind the last one */
+/* Fills *out with tensor i of the file, counted from 0, and returns 1. Returns 0 if there are fewer tensors. */
+int vb_quantise_tensor(const vb_quantise *plan, size_t i, vb_quantised_tensor *out);
 
 #endif
