@@ -1,24 +1,28 @@
 /* engine/verbatim.h -- the public C interface of Verbatim.
  *
- * Programs include only this header. It includes the others: verbatim_text.h (tokenizers, chat templates), verbatim_model.h
- * (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once) and verbatim_files.h (saved
- * sessions).
+ * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
+ * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once) and
+ * verbatim_files.h (saved sessions).
  *
- * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one sequence of
- * tokens with its KV caches. A program can append tokens to it, truncate it, let it generate more tokens, save it and load it.
- * Only one thread at a time may use a session.
+ * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one sequence
+ * of tokens with its KV caches. A program can append tokens to it, truncate it, let it generate more tokens, save it and
+ * load it. Only one thread at a time may use a session.
+ *
+ * Decoding works in rounds. In each round a fast method may propose some tokens, which together are a *draft*. The model
+ * itself, called the *target*, computes all of them in one *pass* and keeps the tokens that it would have chosen. In a
+ * pass, and in a KV cache, each token is one *row*.
  *
  * Functions that can fail return VB_OK (0) or a negative error code. If their argument `err` is not NULL, they also write a
  * message of one sentence to it. An option that is 0 or NULL has its default value, so options that are all zero are the
  * defaults.
  *
- * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then the logits
- * that chose each token are the same, bit for bit. They do not depend on the draft method, the draft length, the number of
- * sequences in a pass, the size of prefill chunks, the number of threads, or the instruction set.
+ * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then the
+ * logits that chose each token are the same, bit for bit. The logits do not depend on the draft method, the draft length,
+ * the number of sequences in a pass, the size of prefill chunks, the number of threads, or the instruction set.
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the calling
- * thread's stack, plus what callbacks need. A function that opens, loads or saves something, or renders a chat template, needs
- * 1 MB. Prefill with oneDNN, and libraries built with a sanitizer or without optimisation, also need 1 MB. */
+ * thread's stack, plus what callbacks need. A function that opens, loads or saves something, or renders a chat template,
+ * needs 1 MB. Prefill with oneDNN, and libraries built with a sanitizer or without optimisation, also need 1 MB. */
 #ifndef VERBATIM_H
 #define VERBATIM_H
 
@@ -32,8 +36,8 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* VB_VERSION is the version of this header, and vb_version returns the version of the library. A program that loads the library
- * at run time must compare the two, because structs may grow from one version to the next until version 1.0. */
+/* VB_VERSION is the version of this header, and vb_version returns the version of the library. A program that loads the
+ * library at run time must compare the two, because structs may grow from one version to the next until version 1.0. */
 #define VB_VERSION "0.1.0"
 const char *vb_version(void);
 #define VB_MAX_DRAFT 15 /* the largest number of tokens in a draft, K */
@@ -56,8 +60,9 @@ typedef struct vb_error {
     char message[512]; /* one sentence in UTF-8, without a newline */
 } vb_error;
 
-/* The functions with which a model and its sessions allocate memory. If they are NULL, malloc and free are used. PCRE2 uses the
- * same functions. jansson always uses malloc, since it can only be changed for the whole process. */
+/* The functions with which a model and its sessions allocate memory. If alloc and free are NULL, malloc and free are used.
+ * PCRE2 uses the same functions. The JSON library jansson always uses malloc, since its functions can be set only for the
+ * whole process. */
 typedef struct vb_allocator {
     void *(*alloc)(void *context, size_t size); /* returns memory of any alignment, or NULL if there is none */
     void (*free)(void *context, void *block);
@@ -68,42 +73,44 @@ typedef struct vb_allocator {
 typedef struct model vb_model;
 typedef struct vb_model_options {
     vb_allocator allocator; /* the library copies it; what `context` points to must outlive the model and its sessions */
-    /* NULL or "f32": weights as stored, activations in f32. "bf16": the input of linear layers is rounded to BF16; weights of other
-     * types are rounded to BF16 once, into a copy. "q8" and "q4": weights are quantised to Q8_0 or Q4_0 once, into a copy. Weights
-     * that are quantised in a GGUF file stay as they are in every precision. */
+    /* NULL or "f32": weights as stored, activations in f32. "bf16": the input of linear layers is rounded to BF16; weights
+     * of other types are rounded to BF16 once, into a copy. "q8" and "q4": weights are quantised to Q8_0 or Q4_0 once, into
+     * a copy. Weights that are quantised in a GGUF file stay as they are in every precision. */
     const char *precision;
-    /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects how the model follows another implementation; NULL: the
-     * defaults. `verbatim conventions` prints all of them. Conventions of drafting do not change the output; conventions of the
-     * target model change its bits. */
+    /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects how the model follows another implementation;
+     * NULL: the defaults. `verbatim conventions` prints all of them. Conventions of drafting do not change the output;
+     * conventions of the target model change its bits. */
     const char *conventions;
-    /* NULL or "off", "interleave" or "bind". On machines with several memories (NUMA nodes), the last two pin threads to processors
-     * and place weights on nodes. Opening the model then reads all weights. See vb_placement. Results do not depend on it. */
+    /* NULL or "off", "interleave" or "bind". On machines with several memories (NUMA nodes), the last two pin threads to
+     * processors and place weights on nodes. Opening the model then reads all weights. See vb_placement. Results do not
+     * depend on it. */
     const char *numa;
-    /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": they are used as stored.
-     * Results do not depend on it. */
+    /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": they are used as
+     * stored. Results do not depend on it. */
     const char *repack;
     int32_t threads;        /* number of threads that make such copies; 0: the number of processors in the affinity mask */
     void (*progress)(void *context, size_t done, size_t total); /* called with the bytes of copies made so far; may be NULL */
     void *progress_context;
 } vb_model_options;
 
-/* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an index), or
- * a GGUF file of architecture deepseek2. If a GGUF model consists of several files, `dir` is the first one. `options` may be NULL.
- * Its strings are needed only during the call. On an error *out is NULL.
+/* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an
+ * index), or a GGUF file of architecture deepseek2. If a GGUF model consists of several files, `dir` is the first one.
+ * `options` may be NULL. The strings in `options` are needed only during the call. On an error *out is NULL.
  *
- * Weights are memory-mapped. They are read when they are needed, except those that are copied: see the options. Matrices that a
- * GGUF file stores transposed are copied as well.
+ * Weights are memory-mapped and are read when they are needed. Some weights are copied instead, as the options say.
+ * Matrices that a GGUF file stores transposed are copied as well.
  *
- * No other program may shorten a mapped file while the model is open. Reading a part that no longer exists raises SIGBUS, as for
- * every mapped file, and the library installs no signal handler. The caller closes the model after its last session. */
+ * No other program may shorten a mapped file while the model is open. Reading a part that no longer exists raises SIGBUS,
+ * as for every mapped file, and the library installs no signal handler. The caller closes the model after its last session. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 
-/* The result of the option numa. With "interleave", the pages of weights are distributed over all nodes in turn. With "bind", the
- * processors of each node compute a range of rows of every matrix, and the pages of these rows are in that node's memory.
+/* The result of the option numa. With "interleave", the pages of weights are distributed over all nodes in turn. With
+ * "bind", the processors of each node compute a range of rows of every matrix, and the pages of these rows are in that
+ * node's memory.
  *
- * Mapped pages belong to the kernel's page cache. A page that was not in the cache is read into the memory of its node, and a page
- * that was is moved there. */
+ * Mapped pages belong to the kernel's page cache. A page that was not in the cache is read into the memory of its node, and
+ * a page that was is moved there. */
 typedef struct vb_placement {
     int32_t nodes;     /* number of nodes with processors or memory that this process may use; with 1 nothing is placed */
     size_t pages;      /* number of pages of matrices that have a node; 0: nothing was placed */
@@ -116,8 +123,8 @@ typedef struct vb_placement {
 /* Fills *out and returns 1. If the option numa was "off", fills *out with zeros and returns 0. */
 int vb_model_placement(const vb_model *model, vb_placement *out);
 
-/* Reads all weights and locks them into memory (mlock) until the model is closed. If the limit RLIMIT_MEMLOCK is too low, returns
- * VB_NO_MEMORY. Then nothing is locked, and the model can be used as before. */
+/* Reads all weights and locks them into memory (mlock) until the model is closed. If the limit RLIMIT_MEMLOCK is too low,
+ * returns VB_NO_MEMORY. After this error nothing is locked, and the model can be used as before. */
 int vb_model_lock(const vb_model *model, vb_error *err);
 
 int32_t vb_vocab_size(const vb_model *model);
@@ -132,9 +139,10 @@ typedef struct tokenizer vb_tokenizer;
 
 /* ---- a session: one sequence of tokens with its caches -------------------------------------------------------------- */
 typedef struct vb_session vb_session;
-/* How a token is chosen from the target's logits. The target is the model whose output is wanted, in contrast to drafting models.
- * The steps are, in this order: bias, penalties, mask, temperature, top-k, top-p, min-p. Then one random number decides. It is
- * generated by Philox4x32-10 and depends only on the seed and on the index of the token in the sequence. */
+/* How a token is chosen from the target's logits. The target is the model whose output is wanted, in contrast to drafting
+ * models. The steps are, in this order: bias, penalties, mask, temperature, top-k, top-p, min-p. Finally one random number
+ * selects the token. The random number is generated by Philox4x32-10 and depends only on the seed and on the index of the
+ * token in the sequence. */
 typedef struct vb_sampling {
     float temperature;        /* 0: the token with the largest logit, the lowest id among equals; else at least 1e-5 */
     int32_t top_k;            /* 0: off */
@@ -142,65 +150,67 @@ typedef struct vb_sampling {
     float min_p;              /* 0: off */
     uint64_t seed;
     float repetition_penalty; /* r: a logit z of a token in prompt or output becomes z > 0 ? z/r : z*r; 0 or 1: off */
-    float presence_penalty, frequency_penalty; /* subtracted from logits of tokens in the output: once; once per occurrence */
+    float presence_penalty, frequency_penalty; /* for tokens in the output: subtracted once; for each occurrence */
     const int32_t *bias_tokens;                /* logit bias: bias_count token ids, each only once; the session copies them */
     const float *bias_values;                  /* what is added to the logit of each of these tokens; copied as well */
     int32_t bias_count;
-    /* Called before a token is chosen, to forbid tokens. `tokens` are the `count` tokens before it. All entries of `mask`, one per
-     * token id, are 1; the callback sets those to 0 that must not be chosen. Its result must depend only on its arguments. May be
-     * NULL. */
+    /* Called before a token is chosen, to forbid tokens. `tokens` are the `count` tokens before it. All entries of `mask`,
+     * one per token id, are 1; the callback sets those to 0 that must not be chosen. The callback's result must depend only
+     * on its arguments. The callback may be NULL. */
     void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
     void *mask_context;
     /* Which drafts are accepted.
      *
-     * NULL or "strict": a draft is accepted if it is the token that the target chooses by the steps above. The output is exactly
-     * that of decoding without drafts.
+     * NULL or "strict": a draft is accepted if it is the token that the target chooses by the steps above. The output is
+     * exactly that of decoding without drafts.
      *
-     * "rejection": drafts are drawn from the distribution q of the drafting model, by the same steps and with random numbers of
-     * their own. A draft is accepted with probability min(1, p/q), where p is the target's distribution. Otherwise the token is
-     * drawn from max(p - q, 0). The output has the same distribution as without drafts, but is another sample from it. At
-     * temperature 0 this is the same as "strict".
+     * "rejection": drafts are drawn from the distribution q of the drafting model, by the same steps and with random
+     * numbers of their own. A draft is accepted with probability min(1, p/q), where p is the target's distribution. If a
+     * draft is rejected, the token is drawn from max(p - q, 0). The output has the same distribution as without drafts, but
+     * is another sample from it. At temperature 0, "rejection" is the same as "strict".
      *
-     * "relaxed": between the tokens that begin and end the model's thinking, a draft is also accepted if it is nearly as probable
-     * as the best token. This changes the output. Probabilities are compared at temperature 1, without top-k, top-p and min-p. */
+     * "relaxed": between the tokens that begin and end the model's thinking, a draft is also accepted if it is nearly as
+     * probable as the best token. This changes the output. Probabilities are compared at temperature 1, without top-k,
+     * top-p and min-p. */
     const char *acceptance;
-    const char *draft_sample_method; /* for "rejection": NULL or "probabilistic": drawn; "greedy": the best token, with q = 1 */
+    const char *draft_sample_method; /* drafts for "rejection": NULL or "probabilistic": drawn from q; "greedy": best token, q = 1 */
     int32_t relaxed_topk;  /* for "relaxed": a draft must be one of this many most probable tokens; 0: 10 */
     float relaxed_delta;   /* for "relaxed": how much less probable than the best token a draft may be; 0: 0.6 */
     int32_t thinking_begin, thinking_end; /* for "relaxed": two token ids; these and end tokens are accepted strictly */
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
-/* Describes one row of a pass. A pass computes several rows at once, and each row is one token on its way through the model. */
+/* Describes one row of a pass. A pass computes several rows at once, and each row is one token on its way through the
+ * model. */
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's option `sequence` */
     int32_t token;    /* the token whose embedding is the input of the row */
-    int32_t index;    /* index in the token sequence of the cache: row i of the target and row i of an MTP module both belong to the
-                         target's hidden row i. -1: the additional row that the convention first-row=phantom puts first */
+    int32_t index;    /* index of the row in its cache; row i of an MTP module uses the target's hidden row i. The additional first row of
+                         the convention first-row=phantom has index -1 */
     int32_t position; /* position that RoPE uses */
-    int32_t slot;     /* number of the cache row in memory */
+    int32_t slot;     /* place of the row's KV cache entry in memory */
     int32_t draft;    /* 0: the token is part of the output or prompt; k: it is draft k of this round; -1: padding */
     int32_t hidden_of; /* for a row of an MTP module: index of the row whose hidden vector is its input; -1: zeros */
-    int32_t hidden_depth; /* where that hidden vector is from: -1 the target, else the MTP module at this depth (0 is the first) */
-    int32_t parent;   /* for the target's row of a draft: number of the draft that it follows, 0 for the last output token; else 0 */
+    int32_t hidden_depth; /* what computed that hidden vector: the target (-1) or an MTP module (its depth, from 0) */
+    int32_t parent;   /* for the target's row of a draft: number of the draft that it follows, or 0 if it follows none */
 } vb_tap_row;
 
-/* An intermediate value of some rows. `name` is the path of a module in Hugging Face's DeepseekV3ForCausalLM followed by `.input`,
- * `.output`, or a name for a value inside the module; docs/ORACLE.md lists all names. Vectors that RoPE rotates contain adjacent
- * pairs, or halves if config.json has rope_interleave false.
+/* An intermediate value of some rows. `name` is the path of a module in Hugging Face's DeepseekV3ForCausalLM followed by
+ * `.input`, `.output`, or a name for a value inside the module; docs/ORACLE.md lists all names. Vectors that RoPE rotates
+ * contain adjacent pairs, or halves if config.json has rope_interleave false.
  *
- * Element [a, b] of row i is data[i * stride + a * outer_stride + b]. `data` and `row` are valid only during the call, and the
- * callback must not use the session. */
+ * Element [a, b] of row i is data[i * stride + a * outer_stride + b]. `data` and `row` are valid only during the call, and
+ * the callback must not use the session. */
 typedef struct vb_tap {
     const char *name;
     int32_t layer;          /* layer number in the checkpoint; MTP module k is layer num_hidden_layers + k; -1: not in a layer */
-    int32_t depth;          /* -1: the target; else the MTP depth, from 0; depth k uses module k mod (number of modules) */
+    int32_t depth;          /* MTP depth, from 0, or -1 for the target; depth k uses module k mod (number of modules) */
     uint64_t pass;          /* number of the pass, from 0, counting all passes of this session through target and MTP modules */
     size_t rows;            /* number of rows; a pass may report a value in several calls, with ascending rows */
     const vb_tap_row *row;  /* [rows] */
     size_t outer, inner;    /* shape of a row: a < outer, b < inner; outer is 1 for a vector */
-    size_t stride;          /* distance of two rows, in numbers */
-    size_t outer_stride;    /* distance of two values of a within a row, in numbers */
+    size_t stride;          /* distance from a row to the next, in numbers */
+    size_t outer_stride;    /* distance from index a to a + 1 within a row, in numbers */
     int integers;           /* 1: data is int32_t; 0: float */
     const void *data;
 } vb_tap;
@@ -220,16 +230,18 @@ typedef struct vb_trace {
     size_t first, count;      /* see enum vb_trace_kind; for PASS, count is the number of rows */
     const vb_tap_row *row;    /* for PASS: [count]; valid only during the call */
     int32_t token;            /* for CHOOSE */
-    int32_t draft;            /* for CHOOSE: by a module, the number of the draft, from 1; by the target, as vb_event.draft_depth */
+    int32_t draft;            /* for CHOOSE: number of the draft, from 1, if a module chose; else like vb_event.draft_depth */
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
-/* ---- drafting: how tokens are proposed, which the target then verifies ------------------------------------------------ */
-/* A draft method of the caller. `tokens` are the `count` tokens of the session so far. The function writes at most `max` ids that
- * may come next to `draft`, and returns how many; max is at most VB_MAX_DRAFT, and 0 means no draft. It must not use the session.
+/* ---- drafting: proposing tokens, which the target then verifies ------------------------------------------------ */
+/* A draft method of the caller. `tokens` are the `count` tokens of the session so far. The function writes at most `max`
+ * ids that may come next to `draft`, and returns how many; max is at most VB_MAX_DRAFT, and 0 means no draft. The function
+ * must not use the session.
  *
- * The answer cannot change the output and may differ from call to call. The draft ends before an id outside the vocabulary and
- * after `max` ids. Both of these, and a negative return value, count as one of vb_result.draft_failures. */
+ * The drafts cannot change the output. If the function is called again for the same tokens, it may propose other drafts.
+ * The draft ends before an id outside the vocabulary and after `max` ids. An id outside the vocabulary, more than `max`
+ * ids, and a negative return value are counted in vb_result.draft_failures. */
 typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
 
 /* Drafts that form a tree instead of a chain, so that several drafts may follow one token (engine/draft/tree.h). */
@@ -238,21 +250,21 @@ typedef struct vb_tree_shape {
     int32_t nodes; /* largest number of drafts in a round, K to VB_MAX_NODES; 0: topk * K, but at most VB_MAX_NODES */
 } vb_tree_shape;
 
-/* How a session drafts. Drafts make decoding faster and do not change the output, except with vb_sampling.acceptance other than
- * "strict". A struct that is all zeros means no drafts. */
+/* How a session drafts. Drafts make decoding faster and do not change the output, except with vb_sampling.acceptance other
+ * than "strict". A struct that is all zeros means no drafts. */
 typedef struct vb_drafting {
     const char *method;   /* NULL or "none": no drafts; else a name that vb_draft_methods lists */
     int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules, or 3 for a method that
                              does not use them; negative: no drafts */
     int automatic;        /* 1: the length of each draft, 0 to `tokens`, is chosen from measured acceptance and pass times. The
                              limit for tokens = 0 is then 15, or for mtp-vanilla the number of MTP modules */
-    float p_min;          /* a draft ends before a token whose probability at temperature 1 is smaller; 0: off. It has no effect on
-                             the methods ngram and callback, which have no probabilities */
+    float p_min;          /* a draft ends before a token whose probability at temperature 1 is smaller; 0: off. p_min has no effect
+                             on the methods ngram and callback, which have no probabilities */
     vb_tree_shape tree;   /* only for methods that can draft trees, with strict acceptance */
     const char *settings; /* settings of single methods, such as "ngram-min=1,ngram-max=3"; may be NULL. vb_draft_methods lists
                              them. Settings of other methods than this one are ignored; unknown ones are refused */
-    const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). It must
-                              outlive the session. Token ids that only one of the models has are not drafted */
+    const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). The draft
+                              model must outlive the session. Token ids that only one of the models has are not drafted */
     const char *head;     /* for methods with needs_head: the directory of a published EAGLE head, which the session opens */
     vb_draft_callback callback; /* for methods with needs_callback */
     void *context;        /* passed to the callback */
@@ -274,24 +286,25 @@ int vb_draft_methods(size_t number, vb_draft_method *out);
 typedef struct vb_session_options {
     int32_t context;       /* number of tokens that the caches can hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512 */
-    /* How the prompt is computed. NULL or "contract": with the same bits as everything else. "onednn": with oneDNN's linear layers,
-     * which is faster. Then the bits differ from "contract" and depend on the version of oneDNN and the kind of CPU, but not on
-     * drafts, threads or `isa`.
+    /* How the prompt is computed. NULL or "contract": by the same code as all other tokens, with the bits that Verbatim
+     * promises. "onednn": with oneDNN's linear layers, which is faster. The bits then differ from "contract" and depend on
+     * the version of oneDNN and the kind of CPU, but not on drafts, threads or `isa`.
      *
-     * For oneDNN all weights must be BF16 or all F32, and chunks have 512 tokens. With BF16 weights, the input of linear layers is
-     * rounded to BF16 as in precision bf16. The prompt is what was appended before the first token was generated or evaluated. */
+     * For oneDNN all weights must be BF16 or all F32, and chunks have 512 tokens. With BF16 weights, the input of linear
+     * layers is rounded to BF16 as in precision bf16. The prompt is what was appended before the first token was generated
+     * or evaluated. */
     const char *prefill;
     int32_t threads;       /* largest number of threads; 0: the number of processors in the affinity mask. The session uses fewer if
                               that is faster, or while other programs use the cores */
-    int32_t exact_threads; /* 1: always uses all these threads */
+    int32_t exact_threads; /* 1: the session always uses all these threads */
     const char *isa;       /* instruction set: NULL or "best", "scalar", "avx2", "avx512", "neon" */
     vb_sampling sampling;
     vb_drafting drafting;
     void (*progress)(void *context, size_t done, size_t total); /* called with the prompt tokens computed so far; may be NULL */
     void *progress_context;
-    /* Called before each layer of a pass through the model; may be NULL. A result other than 0 cancels the pass: no token is chosen,
-     * and the session is as it was before the pass. vb_generate then returns VB_OK with VB_FINISH_STOPPED; every other function
-     * returns VB_STOPPED. */
+    /* Called before each layer of a pass through the model; may be NULL. A result other than 0 cancels the pass: no token
+     * is chosen, and the session is as it was before the pass. vb_generate then returns VB_OK with VB_FINISH_STOPPED; every
+     * other function returns VB_STOPPED. */
     int (*stop)(void *context);
     void *stop_context;
     vb_tap_callback tap;   /* called for every named intermediate value; may be NULL */
@@ -299,13 +312,13 @@ typedef struct vb_session_options {
     int tap_scores;        /* 1: taps also get attention scores; this doubles the work of attention */
     vb_trace_callback trace; /* called for every step of the bookkeeping; may be NULL */
     void *trace_context;
-    int padded;            /* 1: every pass with drafts gets K+1 rows, filled with token 0, as in systems with fixed shapes */
+    int padded;            /* 1: passes that verify drafts always have K+1 rows, filled up with token 0, as in systems with fixed shapes */
     int32_t sequence;      /* a number of the caller's choice, which taps and traces report */
     int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;
 
-/* Opens a session without tokens. `options` may be NULL. The model must outlive the session. On an error *out is NULL. Wrong options
- * are VB_BAD_ARGUMENT; a CPU without FMA, or weights that `prefill` "onednn" cannot use, are VB_UNSUPPORTED. */
+/* Opens a session without tokens. `options` may be NULL. The model must outlive the session. On an error *out is NULL.
+ * Wrong options are VB_BAD_ARGUMENT; a CPU without FMA, or weights that `prefill` "onednn" cannot use, are VB_UNSUPPORTED. */
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
 void vb_session_close(vb_session *session);
 
@@ -322,18 +335,18 @@ typedef struct vb_thread_use {
 } vb_thread_use;
 void vb_session_threads(const vb_session *session, vb_thread_use *use);
 
-/* Appends tokens to the session. Nothing is computed yet. An id outside the vocabulary, or more tokens than the context holds, is
- * VB_BAD_ARGUMENT; then nothing is appended. */
+/* Appends tokens to the session. Nothing is computed yet. An id outside the vocabulary, or more tokens than the context
+ * holds, is VB_BAD_ARGUMENT; then nothing is appended. */
 int vb_append(vb_session *session, const int32_t *tokens, size_t count, vb_error *err);
-/* Keeps the first `count` tokens of the session and their cache rows, and removes the rest. If there are fewer tokens, returns
- * VB_BAD_ARGUMENT. */
+/* Keeps the first `count` tokens of the session and their cache rows, and removes the rest. If there are fewer tokens,
+ * returns VB_BAD_ARGUMENT. */
 int vb_truncate(vb_session *session, size_t count, vb_error *err);
-/* Returns all tokens of the session, prompt and output, and their number in *count. The memory belongs to the session. It is valid
- * until the session is changed or closed. */
+/* Returns all tokens of the session, prompt and output, and their number in *count. The memory belongs to the session and
+ * is valid until the session is changed or closed. */
 const int32_t *vb_tokens(const vb_session *session, size_t *count);
 
-/* Describes a token that vb_generate has just chosen. If the callback returns a value other than 0, the run ends after this token:
- * vb_generate returns VB_OK with VB_FINISH_STOPPED. */
+/* Describes a token that vb_generate has just chosen. If the callback returns a value other than 0, the run ends after this
+ * token: vb_generate returns VB_OK with VB_FINISH_STOPPED. */
 typedef struct vb_event {
     int32_t token;
     size_t index;        /* index of the token in the session */
@@ -347,9 +360,9 @@ typedef int (*vb_callback)(void *context, const vb_event *event);
 /* Why the first rejected draft of a round was rejected. */
 enum vb_reject {
     VB_REJECT_OTHER_TOKEN, /* the target chose another token (strict) */
-    VB_REJECT_CHANCE,      /* its probability is smaller for the target than for the drafting model, and it lost the draw (rejection) */
-    VB_REJECT_MASKED,      /* the mask or a bias of minus infinity forbids it */
-    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p removes it */
+    VB_REJECT_CHANCE,      /* by chance: the draft is less probable for the target than for the drafting model (rejection) */
+    VB_REJECT_MASKED,      /* the mask or a bias of minus infinity forbids the draft */
+    VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p removes the draft */
     VB_REJECT_RANK,        /* the target chose another token, and the draft is not among the relaxed_topk best (relaxed) */
     VB_REJECT_DELTA        /* the draft is more than relaxed_delta less probable than the best token (relaxed) */
 };
@@ -359,11 +372,11 @@ enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
     size_t tokens;              /* number of chosen tokens, including an end token */
-    enum vb_finish finish;      /* LENGTH: max_tokens or the context is reached; STOP: an end token or stop string; STOPPED: a callback */
+    enum vb_finish finish;      /* LENGTH: by max_tokens or the context; STOP: end token or stop string; STOPPED: by a callback */
     uint64_t fingerprint;       /* hash of the logits that chose the tokens, if requested; see vb_fingerprint */
     size_t forwards;            /* passes through the target after the prompt */
     size_t drafted, accepted;   /* drafts that the target verified; drafts that were accepted and are part of the output */
-    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT]; /* the same by place in the draft; [0]: first draft */
+    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT]; /* the two numbers for each place in the draft */
     size_t draft_failures;      /* drafts cut short by logits that were not finite, or by a wrong answer of a callback */
     size_t prefill_tokens;      /* prompt tokens that were computed */
     double prefill_seconds, decode_seconds;
@@ -388,41 +401,46 @@ typedef struct vb_generate_options {
     size_t stop_count;
 } vb_generate_options;
 
-/* Computes the tokens appended so far and generates up to max_tokens more, which are appended to the session. *result is filled even
- * on an error. A session without tokens, stop strings without a tokenizer, or a mask that forbids all tokens is VB_BAD_ARGUMENT.
- * Logits that are not finite are VB_NOT_FINITE; the message names the token and the first such layer. Tokens that were chosen before
- * an error stay in the session, and the callback has been called for them. */
+/* Computes the tokens appended so far and generates up to max_tokens more, which are appended to the session. *result is
+ * filled even on an error. A session without tokens, stop strings without a tokenizer, or a mask that forbids all tokens is
+ * VB_BAD_ARGUMENT. Logits that are not finite are VB_NOT_FINITE; the message names the token and the first such layer.
+ * Tokens that were chosen before an error stay in the session, and the callback has been called for them. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* Computes the tokens appended so far, except the last one, from whose logits the next token will be chosen. With `prefill` "onednn"
- * it computes only whole chunks. No token is chosen: a later vb_generate gives the same result as without this call. */
+/* Computes the tokens appended so far, except the last one, from whose logits the next token will be chosen. With `prefill`
+ * "onednn" only whole chunks are computed. No token is chosen: a later vb_generate gives the same result as without this
+ * call. */
 int vb_prefill(vb_session *session, vb_error *err);
 
-/* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). `logits` [vocabulary size]
- * predict the token that follows token `index` (target) or token index + depth + 1 (module). `hidden` [hidden size] is the row after
- * the final norm. Both are valid only during the call. A result other than 0 stops vb_evaluate, which then returns VB_STOPPED. */
+/* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). `logits` [vocabulary
+ * size] predict the token that follows token `index` (target) or token index + depth + 1 (module). `hidden` [hidden size]
+ * is the row after the final norm. `logits` and `hidden` are valid only during the call. A result other than 0 stops
+ * vb_evaluate, which then returns VB_STOPPED. */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
 
-/* Computes the tokens that have not been computed yet, and reports the logits of every row. MTP modules are computed as well, at the
- * first `depths` depths, with the session's own tokens as input (teacher forcing): row i at depth k gets token i+k+1. Rows for which
- * the session has no such token are left out. Depth k uses module k mod D, where D is the number of modules.
+/* Computes the tokens that have not been computed yet, and reports the logits of every row. MTP modules are computed as
+ * well, at the first `depths` depths, with the session's own tokens as input (teacher forcing): row i at depth k gets token
+ * i+k+1. Rows for which the session has no such token are left out. Depth k uses module k mod D, where D is the number of
+ * modules. `depths` is at most VB_MAX_DRAFT, and must be 0 if there are no modules.
  *
  * Rows are reported chunk by chunk; in a chunk first those of the target, then depth by depth, with ascending indices. With
  * depths > 0, no token of the session may have been computed before; otherwise the result is VB_BAD_ARGUMENT. */
 int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *context, vb_error *err);
 
-/* Generates one token and shows what the session's draft method would propose after it. The token is appended to the session and
- * written to *next. The drafts are written to `drafts`, which has room for VB_MAX_DRAFT, and their number to *count. */
+/* Generates one token and shows what the session's draft method would propose after it. The token is appended to the
+ * session and written to *next. The drafts are written to `drafts`, which has room for VB_MAX_DRAFT, and their number to
+ * *count. If the context is full, returns VB_BAD_ARGUMENT. */
 int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
-/* Does the same for a session whose drafts form a tree; vb_draft refuses such sessions. parents[i] is the number, from 1, of the
- * draft that drafts[i] follows, or 0 if it follows *next. confidences[i] is the product of the drafting model's probabilities on the
- * way to it. The most confident draft comes first. All three arrays have room for VB_MAX_NODES. For a session that drafts chains,
- * each draft follows the one before it and all confidences are 0. */
+/* Does what vb_draft does, for a session whose drafts form a tree (vb_draft refuses such sessions). For each drafts[i],
+ * parents[i] is the number, from 1, of the draft that it follows, or 0 if it follows *next. The confidence of a draft is
+ * the product of the drafting model's probabilities on the way to it. The most confident draft comes first. All three
+ * arrays have room for VB_MAX_NODES. For a session that drafts chains, each draft follows the one before it and all
+ * confidences are 0. */
 int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
                   vb_error *err);
 
-/* Adds the bits of a row of logits to a hash, FNV-1a over 32-bit words, and returns the new hash. `h` is VB_FINGERPRINT_START for the
- * first row, and the previous result for each following row. */
+/* Adds the bits of a row of logits to a hash, FNV-1a over 32-bit words, and returns the new hash. `h` is
+ * VB_FINGERPRINT_START for the first row, and the previous result for each following row. */
 #define VB_FINGERPRINT_START 14695981039346656037u
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 

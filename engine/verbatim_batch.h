@@ -3,17 +3,18 @@
 #ifndef VERBATIM_BATCH_H
 #define VERBATIM_BATCH_H
 
-/* A batch computes many requests together. Each request has a prompt that it continues. It is admitted when there is room, shares
- * passes with the other running requests, and leaves when it is finished.
+/* A batch computes many requests together. Each request has a prompt that it continues. A request is admitted when there is
+ * room, shares passes with the other running requests, and leaves when it is finished.
  *
- * The result of a request has the bits that vb_generate gives for it alone. It does not depend on the other requests, on the time
- * of its admission, or on preemption, which frees its cache rows for a while. Only one thread at a time may use a batch. */
+ * The result of a request has the bits that vb_generate gives for it alone. The bits do not depend on the other requests,
+ * on the time of admission, or on preemption, which frees the cache rows of a request for a while. Only one thread at a
+ * time may use a batch. */
 typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
-    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the number of prompt
-     * tokens in a pass. Taps, traces, and prefill other than "contract" are refused. The acceptance modes rejection and relaxed do
-     * not work with the draft methods eagle-reroll and eagle-keep. */
+    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the number of
+     * prompt tokens in a pass. Taps, traces, and prefill other than "contract" are refused. The acceptance modes rejection
+     * and relaxed do not work with the draft methods eagle-reroll and eagle-keep. */
     vb_session_options session;
     int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
     int64_t cache_tokens;  /* total size of the cache in tokens, shared by all sequences; 0: max_sequences * (context + 16), or with
@@ -39,11 +40,12 @@ typedef struct vb_request_end {
 typedef struct vb_request {
     const int32_t *tokens; /* the prompt; vb_batch_add copies it */
     size_t count;
-    const vb_sampling *sampling; /* NULL: as in the options of the batch. What it points to must stay valid until the request ends */
+    const vb_sampling *sampling; /* NULL: as in the options of the batch. Must stay valid until the request ends */
     const vb_drafting *drafting; /* NULL: as in the options of the batch. The struct is copied */
-    /* NULL, or a session of the same model that the request continues, with the session's own options and cache. Then all fields
-     * above must be zero. The session must not be used otherwise until `done` is called, which may close it. Its context may not be
-     * larger than the batch's, it may not have taps, and none of its prompt may be left to compute with prefill "onednn". */
+    /* NULL, or a session of the same model that the request continues, with the session's own options and cache. With a
+     * session, all fields above must be zero. The session must not be used otherwise until `done` is called, which may
+     * close it. The session's context may not be larger than the batch's, it may not have taps, and none of its prompt may
+     * be left to compute with prefill "onednn". */
     vb_session *session;
     vb_generate_options options; /* its callback may add requests, but must not cancel a request or call vb_batch_step */
     /* Called once when the request ends, by vb_batch_step or vb_batch_cancel. It may add requests. May be NULL. */
@@ -51,14 +53,14 @@ typedef struct vb_request {
     void *context;
 } vb_request;
 
-/* Adds a request to the queue. *id becomes its number: 0, 1, 2 and so on; `id` may be NULL. A token outside the vocabulary, or a
- * request that is too long for the context or the cache, is VB_BAD_ARGUMENT and is not added. Other mistakes are found later, and
- * `done` reports them. */
+/* Adds a request to the queue, and sets *id to its number: 0, 1, 2 and so on. `id` may be NULL. A token outside the
+ * vocabulary, or a request that is too long for the context or the cache, is VB_BAD_ARGUMENT and is not added. Other
+ * mistakes are found later, and `done` reports them. */
 int vb_batch_add(vb_batch *batch, const vb_request *request, int64_t *id, vb_error *err);
 /* Ends a request at once with VB_FINISH_STOPPED. Returns 1, or 0 if no waiting or running request has this number. */
 int vb_batch_cancel(vb_batch *batch, int64_t id);
-/* Computes one pass for the running requests. *left becomes the number of requests that wait or run. The result is an error only if
- * the pass itself failed; errors of single requests are reported by `done`. */
+/* Computes one pass for the running requests, and sets *left to the number of requests that wait or run. The result is an
+ * error only if the pass itself failed; errors of single requests are reported by `done`. */
 int vb_batch_step(vb_batch *batch, size_t *left, vb_error *err);
 /* Calls vb_batch_step until no request is left or a step fails. */
 int vb_batch_run(vb_batch *batch, vb_error *err);
@@ -68,7 +70,8 @@ typedef struct vb_batch_state {
     size_t passes;
     size_t preemptions;   /* how often a sequence had to free its cache rows */
     size_t shared_tokens; /* tokens that were not computed, because another sequence with the same beginning had their cache rows */
-    /* The size of the cache in tokens; how much is in use now; the most that was in use, including rows reserved for passes. */
+    /* The size of the cache in tokens; how much is in use now; the most that was in use, including rows reserved for
+     * passes. */
     size_t cache_tokens, cache_tokens_used, most_cache_tokens_used;
     size_t cache_bytes, pass_bytes; /* memory of the cache; working memory of passes */
     size_t draft_bytes;   /* memory of the draft methods of all running sequences */

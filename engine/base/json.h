@@ -19,9 +19,9 @@ struct json_trouble {
     const char *what; /* a constant sentence such as "it is not JSON" */
 };
 
-/* Parses `size` bytes of JSON. Returns NULL if they cannot be read, and then fills *why. The caller owns the returned value
- * and releases it with json_decref. `flags` are the flags of jansson's json_loadb. A number that fits neither a 64-bit
- * integer nor a double is an error. */
+/* Parses `size` bytes of JSON. If they cannot be read, fills *why and returns NULL. The caller owns the returned value and
+ * releases it with json_decref. `flags` are the flags of jansson's json_loadb. A number that fits neither a 64-bit integer
+ * nor a double is an error. */
 json_t *json_load(const char *text, size_t size, size_t flags, struct json_trouble *why);
 /* Does what json_load does, but accepts numbers that are too large, because files contain them in fields that nobody reads.
  * An integer that does not fit 64 bits becomes a real number of about the same size. A number that does not fit a double
@@ -33,8 +33,8 @@ json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
 /* Does what json_read does, but with json_load: for texts whose numbers are printed again later. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
-/* Fills *err from *why: either "FILE: line 1, column 2: it is not JSON", or a message that memory ran out. `size` is the
- * length of the text in bytes. Returns the error code. */
+/* Describes the problem *why in *err: "FILE: line 1, column 2: it is not JSON", for example, or that memory ran out. `size`
+ * is the length of the text in bytes. Returns the error code. */
 int json_fail(const struct json_trouble *why, size_t size, const char *file, vb_error *err);
 
 /* Returns an upper bound on the number of values and keys that jansson would create for this text. */

@@ -1,8 +1,8 @@
 /* engine/base/new_file.h -- writes a file so that it appears under its name only when it is complete and on the disk.
  *
  * Until then the file has a temporary name in the same directory: PATH.XXXXXXXXXXXXXXXX.part, with 16 random hexadecimal
- * digits. It is created with O_EXCL, so nobody can put a symbolic link or another file there first. A symbolic link at PATH
- * is never followed.
+ * digits. The file is created with O_EXCL, so nobody can put a symbolic link or another file there first. A symbolic link
+ * at PATH is never followed.
  *
  * The sequence is: new_file_begin, write to `fd`, optionally new_file_name, and new_file_end. */
 #ifndef VB_NEW_FILE_H
@@ -25,16 +25,16 @@ struct new_file {
     enum new_file_state state;
 };
 
-/* Creates the file under its temporary name, open for reading and writing. Without `replace`, a file that exists at `path` is
- * an error, both here and later when the new file is renamed. Anything at `path` that is not a regular file, such as a
+/* Creates the file under its temporary name, open for reading and writing. Without `replace`, a file that exists at `path`
+ * is an error, both here and later when the new file is renamed. Anything at `path` that is not a regular file, such as a
  * directory or a symbolic link, is always an error. */
 int new_file_begin(struct new_file *f, const char *path, int replace, const vb_allocator *a, vb_error *err);
-/* Calls fsync and renames the file to `path`. With until_end, new_file_end can still undo this and restore the file that was
- * replaced. On a file system without RENAME_EXCHANGE that is not possible: the replaced file is then deleted at once. */
+/* Calls fsync and renames the file to `path`. With until_end, new_file_end can still undo this and restore the file that
+ * was replaced. On a file system without RENAME_EXCHANGE this is not possible, since the replaced file is deleted at once. */
 int new_file_name(struct new_file *f, int until_end, vb_error *err);
-/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has not done
- * so. With another code, or if renaming fails, the new file is deleted; only in state NEW_FILE_REPLACED does it stay.
- * Returns `code`, or the error of the renaming. */
+/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has not
+ * done so. With another code, or if renaming fails, the new file is deleted, except in state NEW_FILE_REPLACED. Returns
+ * `code`, or the error of the renaming. */
 int new_file_end(struct new_file *f, int code, vb_error *err);
 
 /* Creates an empty file without a name in the directory of `path`; it disappears when it is closed. Returns its descriptor,

@@ -5,16 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stream decoder for text that arrives token by token. A token may end inside a character, so only complete characters are
- * put out. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends. A new decoder is all
+/* A stream decoder for text that arrives token by token. A token may end inside a character, so only complete characters
+ * are put out. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends. A new decoder is all
  * zeros. */
 struct utf8_stream {
     unsigned char pending[4]; /* the first n bytes of a character that is not complete yet */
     int n;
 };
 
-/* Adds `size` bytes to the stream, writes all characters that are now complete to `out`, and returns how many bytes it wrote.
- * The caller provides `out` with room for 3 * (size + 4) bytes. */
+/* Adds `size` bytes to the stream, writes all characters that are now complete to `out`, and returns how many bytes it
+ * wrote. The caller provides `out` with room for 3 * (size + 4) bytes. */
 size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t size, char *out);
 /* Ends the stream: an incomplete character becomes U+FFFD. Returns how many bytes it wrote to `out`, which has room for 12. */
 size_t utf8_stream_finish(struct utf8_stream *s, char *out);

@@ -1,41 +1,42 @@
-/* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantises its weights.
+/* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantises its
+ * weights.
  *
  * The file has llama.cpp's architecture "deepseek2", with the keys and tensor names of llama.cpp's converter. Unlike that
  * converter it includes the MTP layers (nextn). engine/files/gguf.h describes the file format.
  *
  * Writing has two steps. gguf_plan_open makes a plan: the whole header, and the type, place and source of every tensor.
- * gguf_plan_write then converts the mapped weights in small pieces and writes them to the file, so a large model needs little
- * memory. Some tensors differ from those of the Hugging Face layout:
+ * gguf_plan_write then converts the mapped weights in small pieces and writes them to the file, so a large model needs
+ * little memory. Some tensors differ from those of the Hugging Face layout:
  *
- *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. The keys are transposed so that quantised blocks
- *   run along n, the index over which attention sums.
+ *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. The keys are transposed so that quantised
+ *   blocks run along n, the index over which attention sums.
  *
- *   FP8 matrices that keep their stored type become F32, since GGUF has no FP8 type. F32 holds code * scale, rounded once to
- *   f32, exactly.
+ *   FP8 matrices that should keep their stored type become F32, since GGUF has no FP8 type. An F32 number holds the decoded
+ *   value exactly, which is code * scale rounded to f32.
  *
- *   An MTP module's embedding or head whose bytes equal the main model's is left out. A reader that does not find it uses the
- *   main model's.
+ *   An MTP module's embedding or head whose bytes equal the main model's is left out. A reader that does not find such a
+ *   tensor uses the main model's.
  *
- *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. It is written as its own tensor only
- *   if it should have another type than the embedding. */
+ *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. The head is written as its own
+ *   tensor only if it should have another type than the embedding. */
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
 #include "engine/model/model.h"
 
-/* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of 32; a
- * matrix with other rows keeps its stored type. */
+/* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of 32;
+ * a matrix with other rows keeps its stored type. */
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
 
-/* The types of the matrices of linear layers, of the embedding, and of the output heads. `linear` may not be GGUF_AS_STORED.
- * Weights of norms, and the matrices and biases of routers, are always written as F32. */
+/* The types of the matrices of linear layers, of the embedding, and of the output heads. `linear` may not be
+ * GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written as F32. */
 struct gguf_write_options {
     enum gguf_as linear, embedding, head;
 };
 
 enum gguf_role { GGUF_LINEAR, GGUF_EMBEDDING, GGUF_HEAD, GGUF_OTHER };
-/* How a tensor of the file is made from matrices of the model: ROWS copies one matrix row by row; EXPERTS joins one matrix of
- * each expert; KEYS is W_uk of all heads, transposed; VALUES is W_uv of all heads. */
+/* How a tensor of the file is made from matrices of the model: ROWS copies one matrix row by row; EXPERTS joins one matrix
+ * of each expert; KEYS is W_uk of all heads, transposed; VALUES is W_uv of all heads. */
 enum gguf_layout { GGUF_ROWS, GGUF_EXPERTS, GGUF_KEYS, GGUF_VALUES };
 
 struct gguf_planned {
@@ -47,7 +48,7 @@ struct gguf_planned {
     size_t shape[3];           /* outermost extent first */
     size_t offset, bytes;      /* place in the data section of the file, and size */
     enum gguf_layout layout;
-    struct weight_view matrix; /* source; for EXPERTS the matrix of expert 0; for KEYS and VALUES it begins with the rows of head 0 */
+    struct weight_view matrix; /* source; for EXPERTS that of expert 0; for KEYS and VALUES from the first row of head 0 on */
     size_t head_stride;        /* for KEYS and VALUES: rows of `matrix` from the start of one head to the next */
     const struct mlp *experts; /* for EXPERTS: all experts of the layer */
     int which;                 /* for EXPERTS: the matrix of each expert; 0 gate, 1 up, 2 down */
@@ -56,7 +57,7 @@ struct gguf_planned {
 struct gguf_written_type {
     const char *name;
     unsigned id, numbers, bytes; /* GGUF's number for the type; numbers and bytes per block */
-    enum gguf_as as;             /* GGUF_AS_STORED for F16, a type that only a matrix stored as F16 has */
+    enum gguf_as as;             /* GGUF_AS_STORED for F16, since only a matrix that is stored as F16 is written as F16 */
 };
 
 #define GGUF_NOTES 8
@@ -74,20 +75,20 @@ struct gguf_plan {
 };
 
 /* Plans a GGUF file. The model must have been opened from the directory `dir` in precision f32, and must stay open until
- * gguf_plan_close. VB_UNSUPPORTED means that the format cannot express a setting of config.json; the message names its key and
- * value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves, mscale other than
+ * gguf_plan_close. VB_UNSUPPORTED means that the format cannot express a setting of config.json; the message names its key
+ * and value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves, mscale other than
  * mscale_all_dim, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a 32-bit float holds. A
  * tokenizer that the format cannot express is left out, and a note says so. */
 int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err);
 void gguf_plan_close(struct gguf_plan *p);
 
-/* Writes the planned file to `fd`, an empty file that is open for writing. `path` is its name for error messages. `threads` 0
- * means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in total; it may be
- * NULL. If it returns a value other than 0, writing stops with VB_STOPPED.
+/* Writes the planned file to `fd`, an empty file that is open for writing. `path` is the file's name for error messages.
+ * `threads` 0 means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in
+ * total; it may be NULL. If it returns a value other than 0, writing stops with VB_STOPPED.
  *
- * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for the type to write or for the
- * scale of its block; the message names the file, the tensor and the index. */
+ * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for the type to write or
+ * for the scale of its block; the message names the file, the tensor and the index. */
 int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 

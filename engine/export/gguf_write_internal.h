@@ -34,8 +34,8 @@ int gguf_no_memory(const struct model *m, vb_error *err);
 
 /* Writes the keys that describe the configuration (defined in gguf_write_config.c). */
 int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gguf_write_options *o, vb_error *err);
-/* Writes the keys of the tokenizer and the ids of special tokens (defined in gguf_write_tokenizer.c). If there is no tokenizer,
- * or the format cannot express it, writes that instead and adds a note to the plan. */
+/* Writes the keys of the tokenizer and the ids of special tokens (defined in gguf_write_tokenizer.c). If there is no
+ * tokenizer, or the format cannot express it, the keys say that there is none, and a note is added to the plan. */
 int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *dir, vb_error *err);
 /* Fills p->tensors: the type, place and source of every tensor (defined in gguf_write_tensors.c). */
 int gguf_plan_tensors(struct gguf_plan *p, const struct gguf_write_options *o, vb_error *err);

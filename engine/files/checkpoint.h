@@ -3,9 +3,9 @@
  * Files are memory-mapped. Only some matrices of GGUF files are copied, because attention needs them transposed
  * (checkpoint_gguf.c). Tensors of GGUF files get the names that they have in the Hugging Face layout.
  *
- * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. Opening a model uses
- * each tensor exactly once (checkpoint_take) or records why it is not used (checkpoint_ignore). A tensor for which neither
- * happened is an error. */
+ * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. Opening a model
+ * uses each tensor exactly once (checkpoint_take) or records why it is not used (checkpoint_ignore). A tensor that is
+ * neither used nor explained is an error. */
 #ifndef VB_CHECKPOINT_H
 #define VB_CHECKPOINT_H
 
@@ -66,36 +66,39 @@ void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t);
  * kernel reads them again at the next access. Memory that is not mapped from a file is left alone. */
 void checkpoint_release(const struct checkpoint *c, const void *data, size_t bytes);
 
-/* Locks into memory (mlock) all mapped tensors that the model has not copied, and the `more` bytes at `copies`, which are the
- * model's copies. Mappings stay locked until checkpoint_close. If anything cannot be locked, nothing stays locked, and the
- * error message says whether the limit RLIMIT_MEMLOCK is the cause. */
+/* Locks into memory (mlock) all mapped tensors that the model has not copied, and the `more` bytes at `copies`, which are
+ * the model's copies. Mappings stay locked until checkpoint_close. If anything cannot be locked, nothing stays locked, and
+ * the error message says whether the limit RLIMIT_MEMLOCK is the cause. */
 int checkpoint_lock(const struct checkpoint *c, const void *copies, size_t more, vb_error *err);
 void checkpoint_unlock(const void *copies, size_t more); /* unlocks the model's copies; call it before freeing them */
 
 size_t checkpoint_count(const struct checkpoint *c);
 const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* tensor i in the order of names */
-/* Returns how many tensors have names that begin with `prefix`. They are consecutive in the order of names, and *first is the
- * index of the first one. */
+/* Returns how many tensors have names that begin with `prefix`. These tensors are consecutive in the order of names, and
+ * *first is the index of the first of them. */
 size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, size_t *first);
 const char *checkpoint_dir(const struct checkpoint *c); /* the path given to checkpoint_open; "the list" for a list */
 size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that checkpoint_open had to copy */
 
-/* Returns a checksum that distinguishes checkpoints without reading all of them. It covers the names, types and shapes of all
- * tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that are spread
- * evenly over the matrices. It takes milliseconds, or 256 disk reads if the files are not cached. It changes when a model is
- * trained further, has another size or is quantised otherwise. It may miss a change of a few numbers in one matrix. */
+/* Returns a checksum that distinguishes checkpoints without reading all of them. The checksum covers the names, types and
+ * shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that
+ * are spread evenly over the matrices. Computing it takes milliseconds, or 256 disk reads if the files are not cached. The
+ * checksum is another one for a model that was trained further, has another size or is quantised in another way. But it may
+ * miss a change of a few numbers in one matrix. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
-/* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. The file has three parts:
+/* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. Such a file has three
+ * parts:
  *
  *     8 bytes: n, little-endian | n bytes: JSON {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
  *
  * First all tensors are checked: they must cover the data exactly, without an overlap, a hole, or bytes after the last one.
- * Then `each` is called for every tensor, in the order of the data. It returns 0 to continue, or a negative error code, which
- * safetensors_parse returns at once. The entry `__metadata__` is skipped. `file` is the name for error messages. */
+ * Then `each` is called for every tensor, in the order of the data. If `each` returns a negative error code,
+ * safetensors_parse stops and returns this code. The entry `__metadata__` is skipped. `file` is the name for error
+ * messages. */
 struct safetensors_entry {
     struct tensor tensor; /* name (valid only during the call), dtype, shape, bytes and file are set; data is NULL */
-    size_t begin, end;    /* offsets of the tensor's bytes from the start of the file */
+    size_t begin, end;    /* where the tensor's bytes begin and end, counted from the start of the file */
 };
 int safetensors_parse(const char *data, size_t size, size_t file_size, const char *file,
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,

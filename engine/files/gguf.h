@@ -54,15 +54,16 @@ struct gguf_tensor_type {
 
 struct gguf;
 
-/* Returns 1 if `path` is treated as a GGUF file: it is a regular file, or nothing exists there and the name ends in ".gguf". */
+/* Returns 1 if `path` is treated as a GGUF file: it is a regular file, or nothing exists there and the name ends in
+ * ".gguf". */
 int gguf_is_path(const char *path);
 
 /* Opens a GGUF file; if it is the first file of a set, opens the whole set. Only headers are read. An invalid header is
- * VB_BAD_CHECKPOINT or VB_UNSUPPORTED, with a message that names the file and the key or tensor. These are checked: counts,
- * lengths, types, extents and offsets; tensors that occur twice, overlap, leave a hole, or end beyond the file; files of a
- * set that are missing or belong to another set. */
+ * VB_BAD_CHECKPOINT or VB_UNSUPPORTED, with a message that names the file and the key or tensor. The function checks
+ * counts, lengths, types, extents and offsets. It finds tensors that occur twice, overlap, leave a hole, or end beyond the
+ * file, and files of a set that are missing or belong to another set. */
 int gguf_open(struct gguf **out, const char *path, const vb_allocator *a, vb_error *err);
-/* Does the same for one file in memory. The caller keeps `data` until gguf_close. */
+/* Parses one GGUF file in memory, which is not part of a set. The caller keeps `data` until gguf_close. */
 int gguf_parse(struct gguf **out, const void *data, size_t size, const char *file, const vb_allocator *a, vb_error *err);
 void gguf_close(struct gguf *g);
 
@@ -78,18 +79,21 @@ size_t gguf_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i); /* tensor i, sorted by name */
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name); /* returns NULL if there is none */
 
-/* The next four functions read a single value. They return 1, or 0 if v is NULL or has another type. gguf_integer accepts
- * integers of every width; gguf_real accepts floats and integers, and returns the value times 10^shift, where shift >= 0.
+/* Each of the next four functions reads a single value. The result is 1, or 0 if v is NULL or has another type. Integers of
+ * every width are accepted by gguf_integer. Floats and integers are accepted by gguf_real, which returns the value times
+ * 10^shift (shift >= 0).
  *
- * A 32-bit float was usually written from a decimal number. gguf_real therefore replaces it by the shortest decimal that
- * rounds to it. So 0.707 from a config.json is again 0.707, and not 0.70700001716613769531. */
+ * A 32-bit float in a file was usually a decimal number before. So gguf_real returns the shortest decimal number that
+ * rounds to the float. For example, the float of 0.707 is read as 0.707, and not as 0.70700001716613769531, its exact
+ * value. */
 int gguf_integer(const struct gguf_value *v, int64_t *out);
 int gguf_real(const struct gguf_value *v, int shift, double *out);
 int gguf_bool(const struct gguf_value *v, int *out);
 int gguf_string(const struct gguf_value *v, struct gguf_text *out);
 /* Returns item i of an array of integers. */
 int64_t gguf_item(const struct gguf_value *v, uint64_t i);
-/* Returns the string at *at in an array of strings and advances *at to the next one. Set *at to v->data before the first call. */
+/* Returns the string at *at in an array of strings and advances *at to the next one. Set *at to v->data before the first
+ * call. */
 struct gguf_text gguf_next_string(const unsigned char **at);
 /* Returns the name of the value's type for messages: "U32", "array of STRING", or "missing" if v is NULL. */
 const char *gguf_show_type(const struct gguf_value *v, char text[32]);

@@ -1,7 +1,7 @@
 /* engine/model/config.h -- the configuration of a model, read from config.json or from a GGUF file's metadata.
  *
- * A value that the file does not have gets the default of the architecture's Hugging Face class. The table of these defaults is
- * in config.c, and `verbatim inspect` prints it. No value is guessed from the size of a tensor. */
+ * A value that the file does not have gets the default of the architecture's Hugging Face class. The table of these
+ * defaults is in config.c, and `verbatim inspect` prints it. No value is guessed from the size of a tensor. */
 #ifndef VB_CONFIG_H
 #define VB_CONFIG_H
 
@@ -15,7 +15,8 @@ enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
 #define CONFIG_MAX_EOS 16
 
-/* The sizes of a model's tensors, as size_t. They repeat numbers of struct config; docs/SEMANTICS.md explains the letters. */
+/* The sizes of a model's tensors, as size_t. The numbers are those of struct config; docs/SEMANTICS.md explains the
+ * letters. */
 struct dims {
     size_t V, d, H;             /* vocabulary size, hidden size, number of attention heads */
     size_t q, c, n, r, v;       /* q_lora_rank, kv_lora_rank; per head: qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
@@ -32,7 +33,7 @@ struct config {
 
     int vocab_size;        /* V */
     int hidden_size;       /* d */
-    int num_hidden_layers; /* main layers; MTP layers have the layer numbers after them */
+    int num_hidden_layers; /* number of main layers; MTP layers are numbered after them */
     int num_nextn_predict_layers; /* number of MTP modules according to config.json; the checkpoint may store fewer */
     int max_position_embeddings;
     double rms_norm_eps;
@@ -68,24 +69,24 @@ struct config {
     int fp8;                              /* 1: quantization_config.quant_method is fp8 */
     int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8 */
 
-    int bos_token_id;                     /* -1: none; this id and the EOS ids may be larger than the vocabulary */
+    int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 
     int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
     int no_groups; /* 1: a GGUF file without expert_group_count; experts are chosen among all, even if the original has groups */
 
-    struct dims dims;               /* the sizes above once more; config_set_dims sets them */
+    struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
     struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
     enum precision precision;       /* chosen by the user, not by the file; initially f32 */
     uint64_t from_default;          /* bit i is 1 if key i (see config_row) is not in the file */
 };
 
-/* Reads the text of a config.json. `generation` is the text of generation_config.json, of which only eos_token_id is used; it
- * may be NULL. `name` is the file name for error messages.
+/* Reads the text of a config.json. `generation` is the text of generation_config.json, of which only eos_token_id is used;
+ * it may be NULL. `name` is the file name for error messages.
  *
- * VB_UNSUPPORTED means that the model needs something that Verbatim does not compute; the message names the key and its value.
- * Examples: attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture, a sparse indexer, zero
- * experts. VB_BAD_CHECKPOINT means that a value has the wrong type or is out of range. */
+ * VB_UNSUPPORTED means that the model needs something that Verbatim does not compute; the message names the key and its
+ * value. Examples: attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture, a sparse
+ * indexer, zero experts. VB_BAD_CHECKPOINT means that a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
@@ -97,8 +98,8 @@ int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
  * metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* Returns key i of the configuration and its value as text, for `verbatim inspect`. *from_default becomes 1 if the file does
- * not have the key, so that the value is the default of the class. The result is 1, or 0 if there is no key i. */
+/* Returns key i of the configuration and its value as text, for `verbatim inspect`. *from_default becomes 1 if the file
+ * does not have the key, so that the value is the default of the class. The result is 1, or 0 if there is no key i. */
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default);
 
 /* Returns where the values are from, for error messages: "config.json" or "the metadata". */
@@ -116,11 +117,12 @@ void config_set_dims(struct config *c);
 /* Sets c->conventions and the values that depend on them (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Another name is VB_BAD_ARGUMENT, and the message lists the known ones. */
+/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Another name is VB_BAD_ARGUMENT, and the message lists the known
+ * ones. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
-/* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). It is computed
- * in double and rounded once to f32. */
+/* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). The
+ * factor is computed in double and rounded once to f32. */
 float config_attention_scale(const struct config *c);
 /* Returns the factor before rounding: (s * m) * m with s = 1 / sqrt(n + r) and m = 0.1 * mscale_all_dim * ln(factor) + 1. */
 double config_attention_scale_f64(const struct config *c);

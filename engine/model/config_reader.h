@@ -25,13 +25,14 @@ struct config_reader {
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err);
 
-/* Returns VB_BAD_CHECKPOINT with the message "FILE: KEY is VALUE, wanted WHAT". `inside` is the name of the object that has the
- * key, or NULL for the top level; the message writes both as INSIDE.KEY. */
+/* Returns VB_BAD_CHECKPOINT with the message "FILE: KEY is VALUE, wanted WHAT". `inside` is the name of the object that has
+ * the key, or NULL for the top level; the message writes both as INSIDE.KEY. */
 int config_bad(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *wanted);
 /* Returns VB_UNSUPPORTED with the message "FILE: KEY VALUE is not supported, only KNOWN". */
 int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known);
 
-/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out; otherwise returns config_bad's error. */
+/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out. Otherwise returns
+ * VB_BAD_CHECKPOINT. */
 int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
                   double least, double most, double *out);
 /* Checks a key of which only one value is supported. A missing key is accepted as well, unless `needed` is 1. */

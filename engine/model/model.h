@@ -1,8 +1,8 @@
 /* engine/model/model.h -- an open model: its configuration, and a pointer to each of its weights.
  *
  * Matrices stay in the mapped files, to which struct weight_view points, unless an option requires a copy. Vectors (the
- * weights of norms, the router's bias) are converted to f32 when the model is opened; they need a few kilobytes. An open model
- * is read-only, and threads may share it. docs/SEMANTICS.md explains the letters in shapes such as [H(n+r), d]. */
+ * weights of norms, the router's bias) are converted to f32 when the model is opened; they need a few kilobytes. An open
+ * model is read-only, and threads may share it. docs/SEMANTICS.md explains the letters in shapes such as [H(n+r), d]. */
 #ifndef VB_MODEL_H
 #define VB_MODEL_H
 
@@ -16,11 +16,11 @@ struct mla {                                  /* weights of multi-head latent at
     const float *q_a_layernorm;               /* [q] */
     struct weight_view kv_a_proj_with_mqa;    /* [c+r, d]: rows of the latent first, rows of the RoPE part last */
     const float *kv_a_layernorm;              /* [c] */
-    /* kv_b_proj [H(n+v), c] has n rows of W_uk (for keys) and then v rows of W_uv (for values) for each head. w_uk begins at the
-     * first key row of head 0, and w_uv at the first value row of head 0. */
+    /* kv_b_proj [H(n+v), c] has n rows of W_uk (for keys) and then v rows of W_uv (for values) for each head. w_uk begins
+     * at the first key row of head 0, and w_uv at the first value row of head 0. */
     struct weight_view w_uk, w_uv;
-    size_t uk_stride, uv_stride;              /* rows from one head to the next. If both views lie in kv_b_proj, this is n + v, and
-                                                 w_uk is all of kv_b_proj. If they are separate matrices, it is n and v */
+    size_t uk_stride, uv_stride;              /* rows from one head to the next. If both views lie in kv_b_proj, both strides are
+                                                 n + v, and w_uk is all of kv_b_proj. Strides of separate matrices are n and v */
     int uk_transposed;                        /* 1: w_uk is quantised along n, so it is [H c, n]: c rows per head, uk_stride = c */
     struct weight_view o_proj;                /* [d, Hv] */
 };
@@ -33,7 +33,7 @@ struct moe {
     struct weight_view gate;                  /* [E, d] */
     const float *e_score_correction_bias;     /* [E]; NULL unless topk_method is noaux_tc */
     struct mlp *experts;                      /* array of E experts */
-    struct mlp shared_experts;                /* its matrices have 0 rows if n_shared_experts is 0 */
+    struct mlp shared_experts;                /* matrices with 0 rows if n_shared_experts is 0 */
 };
 
 struct layer {
@@ -69,14 +69,14 @@ struct model {
     size_t copied_bytes;
     double copy_seconds;                      /* time that making the copies took, including reading the file */
     size_t widened_bytes;                     /* bytes of vectors and matrices that were converted to f32: vectors, W_uk of a
-                                                 quantised kv_b_proj, a quantised router. Also FP8 scales that a file has at an
-                                                 address that C does not allow for a float, and that were therefore copied */
+                                                 quantised kv_b_proj, a quantised router. They
+                                                 include FP8 scales that were copied because they are not aligned in the file */
     size_t rounded_bytes;                     /* bytes of matrices that precision bf16 has rounded to BF16 */
     size_t quantised_bytes;                   /* bytes of matrices that precision q8 or q4 has quantised */
-    size_t repacked_bytes;                    /* bytes of matrices that are quantised in the file and were only reordered (panels) */
+    size_t repacked_bytes;                    /* bytes of matrices that were quantised in the file and only reordered (panels) */
     unsigned char *magnitudes;                /* for precision bf16: one entry per matrix, in which kernels note whether it has
-                                                 tiny weights. It is the only part of an open model that changes; an entry
-                                                 changes once, from unknown to known */
+                                                 tiny weights. These entries are the only part of an open model that changes,
+                                                 each of them once, from unknown to known */
     size_t magnitudes_used;
     struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
     struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */
@@ -85,19 +85,21 @@ struct model {
 /* Opens a checkpoint and connects each of its tensors with its place in the model. Missing tensors, unused tensors, and
  * tensors of the wrong shape or dtype are errors.
  *
- * These tensors may be unused: rotary_emb.inv_freq, which is computed from config.json; lm_head if the embedding is also the
- * head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers that config.json
- * announces; num_mtp is then smaller than num_nextn_predict_layers. An MTP layer that is stored only in part is an error. */
+ * The following tensors may be unused: rotary_emb.inv_freq, which is computed from config.json; lm_head if the embedding is
+ * also the head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers that
+ * config.json announces; num_mtp is then smaller than num_nextn_predict_layers. An MTP layer that is stored only in part is
+ * an error. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Options for opening a model.
  *
- * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once, into a
- * copy. Precisions q8 and q4 make it Q8_0 or Q4_0 if the length of its rows is a multiple of 32; W_uk is quantised along n.
- * Matrices that are quantised in the file stay as they are in every precision. So do embed_tokens and the router's matrix.
+ * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once,
+ * into a copy. Precisions q8 and q4 make each of these matrices Q8_0 or Q4_0 if the length of its rows is a multiple of 32;
+ * W_uk is quantised along n. In every precision, matrices that are quantised in the file stay as they are, and so do
+ * embed_tokens and the router's matrix.
  *
- * Q8_0 and Q4_0 matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have the
- * same bits with and without panels. */
+ * Q8_0 and Q4_0 matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
+ * the same bits with and without panels. */
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
@@ -110,28 +112,30 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
 void model_close(struct model *m);
 
 /* Makes a model of a configuration and an open checkpoint, with default options. The model takes over the checkpoint; on
- * failure the function closes it. A checkpoint without weights (checkpoint_from_list) works as well; data pointers are NULL. */
+ * failure the function closes it. A checkpoint without weights (checkpoint_from_list) works as well; data pointers are
+ * NULL. */
 int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err);
 
 /* Count the parameters of a model, for `verbatim inspect`.
  *
- * model_parameters counts all stored weights, but neither scales nor an MTP module's embedding or head that equals the main
- * model's. To find out, it compares their bytes and so may read them completely; without weights it compares shape and dtype.
+ * model_parameters counts all stored weights except scales. It also leaves out an MTP module's embedding or head that
+ * equals the main model's. To find out, it compares their bytes and so may read them completely. Without weights it
+ * compares shape and dtype.
  *
  * model_active_parameters counts the weights that are used for one token: one row of the embedding, the chosen experts, and
  * all other matrices and vectors of the main model. MTP modules are not counted. */
 int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
-/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its bytes equal
- * those of the main model's matrix. Without weights, shape and dtype are compared instead. */
+/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its bytes
+ * equal those of the main model's matrix. Without weights, shape and dtype are compared instead. */
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 
-/* Reads all weights and checks that they are finite, for `verbatim inspect --check`. An FP8 code that is NaN, or an F32, F16 or
- * BF16 weight or scale that is not finite, is VB_BAD_CHECKPOINT; the message names the file, the tensor and the index.
- * `progress` is called with the bytes read so far and in total; it may be NULL. */
+/* Reads all weights and checks that they are finite, for `verbatim inspect --check`. An FP8 code that is NaN, or an F32,
+ * F16 or BF16 weight or scale that is not finite, is VB_BAD_CHECKPOINT; the message names the file, the tensor and the
+ * index. `progress` is called with the bytes read so far and in total; it may be NULL. */
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
                 vb_error *err);
 

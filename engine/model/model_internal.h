@@ -1,7 +1,7 @@
 /* engine/model/model_internal.h -- types and functions that are used only while a model is opened.
  *
- * model.c finds the tensor for each place in the model. model_copy.c decides which matrices need a copy, and makes all copies
- * after every tensor has been found. */
+ * model.c finds the tensor for each place in the model. model_copy.c decides which matrices need a copy, and makes all
+ * copies after every tensor has been found. */
 #ifndef VB_MODEL_INTERNAL_H
 #define VB_MODEL_INTERNAL_H
 
@@ -16,8 +16,8 @@ struct model_block {
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
  * The rows of `result` are divided among attention heads, head_rows for each head; the rows of a head begin in `from` at
- * B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, it is instead
- * column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
+ * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, it is
+ * instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` afterwards */
@@ -45,11 +45,11 @@ void *model_alloc_unset(const struct binder *b, size_t bytes);
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);
-/* Does the same for an output head that is also the embedding. If the matrix is already quantised in the file, the embedding
- * uses the reordered copy (panels) too. */
+/* Plans a copy, if one is needed, of an output head that is also the embedding. If the matrix is already quantised in the
+ * file, the embedding uses the reordered copy (panels) too. */
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t);
-/* Do the same for kv_b_proj [H(n+v), c], and for a separate W_uk [H n, c]. Before the call *a has the views and strides of the
- * stored matrices. */
+/* Plan copies, if they are needed, of kv_b_proj [H(n+v), c], and of a separate W_uk [H n, c]. Before the call *a has the
+ * views and strides of the stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
 /* Computes all planned copies. */

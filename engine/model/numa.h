@@ -1,25 +1,27 @@
 /* engine/model/numa.h -- the option `--numa`: puts weights into the memory of the NUMA node whose processors use them.
  *
- * ops/placement.h plans which rows of a matrix belong to which node; the code here asks the machine for its nodes and carries
- * out the plan. Only engine/model/numa.c and topology.c ask for nodes.
+ * ops/placement.h plans which rows of a matrix belong to which node; the code here asks the machine for its nodes and
+ * carries out the plan. Only engine/model/numa.c and topology.c ask for nodes.
  *
- * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores mbind
- * for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the kernel
- * allows. Therefore the code does the following for each range of pages:
+ * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores
+ * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the
+ * kernel allows. Therefore the code does the following for each range of pages:
  *
- *   1. It sets the memory policy of the calling thread to prefer the range's node, and reads the range. Pages that are not in
+ *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. Pages that are not in
  *      the page cache yet are then allocated on that node.
  *
- *   2. It moves pages that an earlier run has cached on another node (move_pages). The kernel does not move a page that
+ *   2. Move pages that an earlier run has cached on another node (move_pages). The kernel does not move a page that
  *      another process has mapped as well.
  *
- *   3. It asks the kernel where all pages are, and counts them for struct vb_placement.
+ *   3. Ask the kernel where all pages are, and count them for struct vb_placement.
  *
- * So opening a model with this option reads the whole checkpoint. If the weights do not fit into free memory, nothing is
- * placed: a page is then allocated on the node of the first thread that reads it, and pinned threads read their own rows.
+ * Opening a model with this option therefore reads the whole checkpoint. If the weights do not fit into free memory,
+ * nothing is placed: a page is then allocated on the node of the first thread that reads it, and pinned threads read their
+ * own rows.
  *
- * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices that are copies anyway
- * (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, it is moved to the second node.
+ * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices that are copies
+ * anyway (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, the page is moved to the second
+ * node.
  *
  * If the kernel refuses these calls, as it often does in containers, or if the library was built without libnuma, opening
  * succeeds without placement, and struct vb_placement says why. Results do not depend on placement. */
@@ -40,23 +42,23 @@ struct numa {
 int numa_mode(enum placement_mode *mode, const char *name, vb_error *err);
 
 /* Reads the nodes of a machine from ROOT/node and ROOT/cpu, where `root` is normally /sys/devices/system: their online
- * processors, their distances, and their memory that is free or holds cached files. If ROOT/node does not exist, the machine
- * has one node. Returns the number of online nodes. */
+ * processors, their distances, and their memory that is free or holds cached files. If ROOT/node does not exist, the
+ * machine has one node. Returns the number of online nodes. */
 int topology_read(struct topology *t, const char *root);
 /* Removes the processors that are not in `cpus`, and the memory of node n if bit n of `memories` is 0. */
 void topology_allow(struct topology *t, const cpu_set_t *cpus, uint64_t memories);
 
 /* Makes a plan for this machine and places the weights of m. The caller has set m->numa to a struct that is all zeros. */
 void numa_place(struct model *m, enum placement_mode mode);
-/* Does the same for a machine that a test describes. Pages can be placed only on nodes that really exist. */
+/* Does what numa_place does, but for a machine that a test describes. Pages can be placed only on nodes that really exist. */
 void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t);
 
 /* Returns the plan that sessions of m pass to their operators, or NULL if nothing is placed. */
 const struct placement *numa_placement(const struct model *m);
 
-/* The thread that calls the library also computes, pinned to a processor. Each public function that computes calls numa_enter
- * first, which saves the thread's affinity mask, and numa_leave at its end, which restores it. OpenMP's worker threads stay
- * pinned, since no other code uses them. */
+/* The thread that calls the library also computes, pinned to a processor. Each public function that computes calls
+ * numa_enter first, which saves the thread's affinity mask, and numa_leave at its end, which restores it. OpenMP's worker
+ * threads stay pinned, since no other code uses them. */
 struct numa_visit {
     int moved;
     cpu_set_t before;

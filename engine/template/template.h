@@ -1,6 +1,6 @@
 /* engine/template/template.h -- renders chat templates as Hugging Face transformers does.
  *
- * Chat templates are written in Jinja2. This interpreter implements the part of Jinja2 that they use:
+ * Chat templates are written in Jinja2. This interpreter implements the part of Jinja2 that chat templates use:
  *
  *   Tags: if, elif, else; for (optionally with `if` and else); set (for a name or namespace.name); macro; break; continue;
  *   generation; comments.
@@ -9,12 +9,12 @@
  *
  *   Operators: or and not, == != < <= > >= in, + - * / // % ~, is, |, x if y else z, .name [i] [a:b:c], calls.
  *
- * As in transformers, trim_blocks and lstrip_blocks are on, and tojson does not escape characters for HTML. call.c lists the
- * supported filters, tests, methods and functions. A template that uses anything else is refused when it is parsed, with
- * VB_UNSUPPORTED and the name of what is missing.
+ * As in transformers, trim_blocks and lstrip_blocks are on, and tojson does not escape characters for HTML. call.c lists
+ * the supported filters, tests, methods and functions. A template that uses anything else is refused when it is parsed,
+ * with VB_UNSUPPORTED and the name of what is missing.
  *
- * Templates come from untrusted files. The size and nesting of a template are limited, and so are the steps and the memory of
- * one rendering. Exceeding a limit is an error. */
+ * Templates come from untrusted files. The size and nesting of a template are limited, and so are the steps and the memory
+ * of one rendering. Exceeding a limit is an error. */
 #ifndef VB_TEMPLATE_H
 #define VB_TEMPLATE_H
 
@@ -25,13 +25,14 @@
 struct tokenizer;
 struct chat_template; /* a parsed template; it is read-only, and threads may share it */
 
-/* Parses the text of a template. `name` is its name for error messages. The caller closes *out with template_close. */
+/* Parses the text of a template. `name` is the template's name for error messages. The caller closes *out with
+ * template_close. */
 int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
 void template_close(struct chat_template *t);
 const vb_allocator *template_allocator(const struct chat_template *t);
 
-/* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text has *size
- * bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. If the template calls
+/* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text has
+ * *size bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. If the template calls
  * raise_exception() or a computation in it fails, the error is VB_BAD_ARGUMENT, since other variables might work. */
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
@@ -41,8 +42,9 @@ int template_render(const struct chat_template *t, const json_t *variables, char
 int chat_template_open(struct chat_template **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Renders a conversation. `messages` is a JSON array of messages. The template can use these variables: messages,
- * add_generation_prompt, the tokenizer's bos_token and eos_token, tools and documents (both none), and the members of the JSON
- * object `more`. `more` may be NULL, and may replace every other variable except messages. *text is as for template_render. */
+ * add_generation_prompt, the tokenizer's bos_token and eos_token, tools and documents (both none), and the members of the
+ * JSON object `more`. `more` may be NULL, and may replace every other variable except messages. *text is as for
+ * template_render. */
 int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err);
 

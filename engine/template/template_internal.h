@@ -6,7 +6,7 @@
  *
  * value.c implements values and their operators, json.c converts values from and to JSON, call.c has the filters, tests,
  * methods and functions, and text.c handles characters. Nodes are allocated in an arena of the template, and values in an
- * arena of the rendering. Both are freed only as a whole. */
+ * arena of the rendering. An arena is freed only as a whole. */
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
 
@@ -79,8 +79,8 @@ enum node_kind {
     E_NOT, E_NEGATE, E_PLUS, E_AND, E_OR, E_BINARY, E_CONDITIONAL
 };
 
-/* A node of the syntax tree. All kinds of nodes use this struct. Comments in parse.c and expression.c, where nodes are made,
- * say what the fields mean for each kind. */
+/* A node of the syntax tree. All kinds of nodes use this struct. Comments in parse.c and expression.c, where nodes are
+ * made, say what the fields mean for each kind. */
 struct node {
     enum node_kind kind;
     int line;
@@ -125,7 +125,7 @@ enum template_token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END
 struct token {
     enum template_token_kind kind;
     int line;
-    struct template_text text; /* the token as written; for T_STRING without quotes and escapes; for T_TEXT after trimming */
+    struct template_text text; /* the token as written; but a T_STRING has no quotes and escapes, and a T_TEXT is trimmed */
     int64_t i;
     double f;
 };
@@ -155,8 +155,8 @@ struct parser {
 };
 int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err);
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
-int parse_condition(struct parser *p, struct node **out);  /* an expression, but not `x if y else z` */
-int parse_targets(struct parser *p, struct node **out);    /* loop variables such as `a, b`: a list of E_NAME nodes */
+int parse_condition(struct parser *p, struct node **out);  /* parses an expression other than `x if y else z` */
+int parse_targets(struct parser *p, struct node **out);    /* parses loop variables such as `a, b` into a list of E_NAME nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
 int parse_advance(struct parser *p);
 int parse_at(const struct parser *p, enum template_token_kind kind, const char *word);
@@ -194,7 +194,7 @@ struct rendering {
     struct template_scope *scope;
     int line, depth;
     size_t steps;
-    int jump; /* N_BREAK or N_CONTINUE until the enclosing loop has acted on it, else 0 */
+    int jump; /* N_BREAK or N_CONTINUE while such a statement is carried out, else 0 */
 };
 struct argument {
     struct template_text keyword; /* empty (n is 0) for a positional argument */
@@ -209,7 +209,7 @@ int run_fail(struct rendering *r, const char *format, ...) __attribute__((format
 int run_no_memory(struct rendering *r);
 /* Counts one step, and one more for every 16 bytes that are about to be processed. Exceeding MAX_STEPS is an error. */
 int run_steps(struct rendering *r, size_t bytes);
-int run_deeper(struct rendering *r); /* enters one level of nesting; the caller leaves it with r->depth-- */
+int run_deeper(struct rendering *r); /* enters one level of nesting; the caller leaves it by decrementing r->depth */
 int run_put(struct rendering *r, const char *s, size_t n);
 /* Removes everything after the first `from` bytes from the output and returns it as a string value. */
 int run_take(struct rendering *r, size_t from, struct value *out);

@@ -1,7 +1,7 @@
 /* engine/text/export.h -- functions for converting a tokenizer to another file format, as `quantize` does for GGUF.
  *
- * They return a tokenizer in tiktoken's format as JSON, find the name under which GGUF knows a pre-tokenizer, and compare two
- * tokenizers, for example an original and its converted form. A pre-tokenizer is the step that cuts text into words. */
+ * The functions return a tokenizer in tiktoken's format as JSON, find GGUF's name for a pre-tokenizer (the step that cuts
+ * text into words), and compare two tokenizers, for example an original and its converted form. */
 #ifndef VB_TEXT_EXPORT_H
 #define VB_TEXT_EXPORT_H
 
@@ -16,16 +16,17 @@ int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
  * tokenizer.json and tokenizer_config.json would have. Reserved tokens with ids of `limit` or more are left out. The caller
  * owns both objects and releases them with json_decref. */
 int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
-/* Creates a tokenizer from two such objects, which the caller still owns. `name` is the file name for error messages. */
+/* Creates a tokenizer from two JSON objects as tokenizer_say_tiktoken returns them. The caller still owns the objects.
+ * `name` is the file name for error messages. */
 int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                          vb_error *err);
 
-/* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. It compares
- * the words of many test strings (words.c). *name is a constant, or NULL if no known name cuts in the same way. */
+/* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. The function
+ * compares the words of many test strings (words.c). *name is a constant, or NULL if no known name cuts in the same way. */
 int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
-/* Returns 1 if both have the same tokens, merges and flags. It compares neither the patterns that cut words, nor the white
- * space that added tokens remove. */
+/* Returns 1 if both tokenizers have the same tokens, merges and flags. The patterns that cut words, and the white space
+ * that added tokens remove, are not compared. */
 int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b);
 /* Returns how many added tokens remove the white space beside them or match only as whole words. */
 int tokenizer_count_stripping(const struct tokenizer *t);

@@ -1,8 +1,8 @@
 /* engine/text/tokenizer.h -- converts text to token ids and back, with byte-level BPE.
  *
  * A tokenizer is defined by a Hugging Face tokenizer.json, by the metadata of a GGUF file, or by a tiktoken.model together
- * with the Python code of Kimi-K2 and Moonlight. Beside tokenizer.json, the optional file tokenizer_config.json names the BOS
- * and EOS tokens and sets add_bos_token. Beside tiktoken.model, tokenizer_config.json is required: it names the special
+ * with the Python code of Kimi-K2 and Moonlight. Beside tokenizer.json, the optional file tokenizer_config.json names the
+ * BOS and EOS tokens and sets add_bos_token. Beside tiktoken.model, tokenizer_config.json is required: it names the special
  * tokens and the class of the Python code.
  *
  * An open tokenizer is read-only, and threads may share it. */
@@ -19,14 +19,14 @@ struct tokenizer;
  * to unknown Python code. The message names what is not supported. The caller closes *out with tokenizer_close. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* Creates a tokenizer from the text of tokenizer.json and of tokenizer_config.json in memory, for tests and fuzzers. `config`
- * may be NULL. `name` is the file name for error messages. */
+/* Creates a tokenizer from the text of tokenizer.json and of tokenizer_config.json in memory, for tests and fuzzers.
+ * `config` may be NULL. `name` is the file name for error messages. */
 int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err);
-/* Does the same with the text of tiktoken.model, `ranks`. Here `config` is required. */
+/* Creates a tokenizer from the text of tiktoken.model, `ranks`, and of tokenizer_config.json, `config`, which is required. */
 int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
                              const char *name, const vb_allocator *a, vb_error *err);
-/* Does the same with the metadata of an open GGUF file. */
+/* Creates a tokenizer from the metadata of an open GGUF file. */
 struct gguf;
 int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err);
 void tokenizer_close(struct tokenizer *t);
@@ -38,9 +38,9 @@ void tokenizer_close(struct tokenizer *t);
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
                      size_t *count, vb_error *err);
 
-/* Returns the bytes of one token; they may be an incomplete UTF-8 character. For an added token they are its text. Returns
- * NULL if no token has this id, which occurs when a model's vocabulary is padded; callers then print nothing. The memory
- * belongs to the tokenizer. */
+/* Returns the bytes of one token, which may be an incomplete UTF-8 character. The bytes of an added token are its text.
+ * Returns NULL if no token has this id, which occurs when a model's vocabulary is padded; callers then print nothing. The
+ * memory belongs to the tokenizer. */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *size);
 
 int32_t tokenizer_bos(const struct tokenizer *t);     /* id of the BOS token; -1: there is none */

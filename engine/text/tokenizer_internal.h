@@ -5,8 +5,8 @@
  *   text -> added tokens (added.c) -> words (split.c) -> ids (bpe.c)
  *
  * tokenizer.c has the public functions. model.c fills the tables from JSON; gguf.c and tiktoken.c convert their formats to
- * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct tokenizer does not change
- * once it is open; every call that encodes a text has its own struct encoding for what it writes. */
+ * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct tokenizer does not
+ * change once it is open; each call of tokenizer_encode has a struct encoding of its own for data that change. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
 
@@ -43,8 +43,8 @@ struct added_token {
     int single_word, lstrip, rstrip, normalized, special;
 };
 
-/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings. Such lists
- * are short, except for the first byte of a token, which is looked up in a table (`root` below). */
+/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings. Such
+ * lists are short, except for the first byte of a token, which is looked up in a table (`root` below). */
 struct trie_node {
     uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
     uint32_t token_plus_1;   /* 1 + index of the added token that ends here; 0: none ends here */
@@ -143,8 +143,8 @@ struct shown { /* a string from a file, cleaned for an error message: one line, 
 struct shown token_show(const char *s);
 /* Returns a member of a JSON object, or NULL if it is missing or null. */
 json_t *get_member(const json_t *object, const char *key);
-/* Reads a boolean member into *flag, or `otherwise` if the member is missing. Another type is an error; its message says
- * `where` in the file the object is. */
+/* Reads a boolean member into *flag, or `otherwise` if the member is missing. Another type is an error, and the message
+ * contains `where`, the place of the object in the file. */
 int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
 /* ---- model.c: reads vocabulary, merges and added tokens; checks that decoder and normalizer are supported ---- */
@@ -157,8 +157,8 @@ void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- bpe.c ---- */
 int merges_load(struct tokenizer_loading *l, const json_t *merges);
-/* Returns 1 if both tokenizers have the same merges with the same ranks. Each table has its own hash function, so entries are
- * looked up and not compared place by place. */
+/* Returns 1 if both tokenizers have the same merges with the same ranks. Each table has its own hash function, so entries
+ * are looked up and not compared place by place. */
 int merges_same(const struct tokenizer *a, const struct tokenizer *b);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
@@ -176,7 +176,7 @@ struct added_scan {
     size_t search;     /* offset at which the search for the next token continues */
     size_t done;       /* offset up to which the text has been returned */
     size_t blank_from, blank_to;       /* the white space that was skipped last, so that it is not skipped twice */
-    const struct added_token *waiting; /* a token to return next: the plain text before it was returned first */
+    const struct added_token *waiting; /* the token to return next, after the plain text before it */
     size_t token_end;                  /* offset behind that token */
 };
 /* Returns the next part of the text: its id if it is an added token, or id -1 and the bytes if it is plain text. Parts are
@@ -192,7 +192,7 @@ int split_and_encode(struct encoding *e, int stage, const char *text, size_t siz
 struct slices { /* an iterator over the slices of a long text; at the start all fields but text and size are 0 */
     const char *text;
     size_t size, at;
-    size_t block, run; /* characters in this block of at most 400,000; length of the current run of white space or other text */
+    size_t block, run; /* characters so far in this block, and in the current run of white space or of other text */
     int blank;         /* 1: the last character was white space */
 };
 /* Returns the size of the next slice in bytes, or 0 at the end of the text. */
@@ -221,8 +221,8 @@ int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoke
 /* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The
  * caller frees *sizes with vb_free and the tokenizer's allocator. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
-/* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. The strings contain common text, and most
- * Unicode characters among letters, digits and spaces. */
+/* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. The strings contain common text, and
+ * most Unicode characters among letters, digits and spaces. */
 int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
 /* ---- pattern.c ---- */
@@ -230,13 +230,13 @@ int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, i
  * another meaning in PCRE2 and no translation is VB_UNSUPPORTED; the message names it. The caller frees *pcre with vb_free. */
 int pattern_translate(struct tokenizer_loading *l, const char *onig, char **pcre);
 int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t options, pcre2_code **code);
-/* Searches for the pattern from offset `start` on. Returns 1 if it is found, 0 if not, or a negative error code. The offsets
- * of the match are in the ovector of e->match. */
+/* Searches for the pattern from offset `start` on. Returns 1 if it is found, 0 if not, or a negative error code. The
+ * offsets of the match are in the ovector of e->match. */
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
 /* ---- unicode.c ---- */
-/* Both return a list of characters in the syntax of a PCRE2 character class. unicode_since_14: the characters of a category
- * such as "Lu" that are newer than Unicode 14, or "". unicode_han: the characters of the script Han. */
+/* Return a list of characters in the syntax of a PCRE2 character class: those of a category such as "Lu" that are newer
+ * than Unicode 14 (it may be empty), and those of the script Han. */
 const char *unicode_since_14(const char *category, size_t size);
 const char *unicode_han(void);
 
