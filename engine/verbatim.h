@@ -109,8 +109,8 @@ void vb_model_close(vb_model *model);
  * "bind", the processors of each node compute a range of rows of every matrix, and the pages of these rows are in that
  * node's memory.
  *
- * Mapped pages belong to the kernel's page cache. A page that was not in the cache is read into the memory of its node, and
- * a page that was is moved there. */
+ * Mapped pages belong to the kernel's page cache. Pages that are in this cache already are moved to the memory of their
+ * node, and other pages are read into it. */
 typedef struct vb_placement {
     int32_t nodes;     /* number of nodes with processors or memory that this process may use; with 1 nothing is placed */
     size_t pages;      /* number of pages of matrices that have a node; 0: nothing was placed */
@@ -235,9 +235,9 @@ typedef struct vb_trace {
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
 /* ---- drafting: proposing tokens, which the target then verifies ------------------------------------------------ */
-/* A draft method of the caller. `tokens` are the `count` tokens of the session so far. The function writes at most `max`
- * ids that may come next to `draft`, and returns how many; max is at most VB_MAX_DRAFT, and 0 means no draft. The function
- * must not use the session.
+/* A draft method of the caller. `tokens` are the `count` tokens of the session so far. The function writes up to `max`
+ * proposed ids to `draft` and returns their number, which may be 0. `max` is at most VB_MAX_DRAFT. The function must not
+ * use the session.
  *
  * The drafts cannot change the output. If the function is called again for the same tokens, it may propose other drafts.
  * The draft ends before an id outside the vocabulary and after `max` ids. An id outside the vocabulary, more than `max`
@@ -350,7 +350,7 @@ const int32_t *vb_tokens(const vb_session *session, size_t *count);
 typedef struct vb_event {
     int32_t token;
     size_t index;        /* index of the token in the session */
-    int draft_depth;     /* 1 to 15: an accepted draft, at this place of its draft; 0: the target's own token */
+    int draft_depth;     /* 1 to 15: the token was drafted, at this place of the draft, and accepted; 0: the target's own token */
     const float *logits; /* [V], V = vocabulary size: the target's logits that chose the token; valid only during the call */
     size_t text_bytes;   /* with a tokenizer: bytes of the run's text that are certain not to become part of a stop string */
     int draft;           /* number of an accepted draft in its round, from 1; differs from draft_depth only in a tree. Else 0 */

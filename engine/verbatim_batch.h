@@ -6,9 +6,9 @@
 /* A batch computes many requests together. Each request has a prompt that it continues. A request is admitted when there is
  * room, shares passes with the other running requests, and leaves when it is finished.
  *
- * The result of a request has the bits that vb_generate gives for it alone. The bits do not depend on the other requests,
- * on the time of admission, or on preemption, which frees the cache rows of a request for a while. Only one thread at a
- * time may use a batch. */
+ * Each request gets the same bits as vb_generate computes for it alone. The bits do not depend on the other requests, on
+ * the time of admission, or on preemption, which frees the cache rows of a request for a while. Only one thread at a time
+ * may use a batch. */
 typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
@@ -17,9 +17,9 @@ typedef struct vb_batch_options {
      * and relaxed do not work with the draft methods eagle-reroll and eagle-keep. */
     vb_session_options session;
     int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
-    int64_t cache_tokens;  /* total size of the cache in tokens, shared by all sequences; 0: max_sequences * (context + 16), or with
-                              trees of drafts (context + 65). When it is full, the newest sequence is preempted: its cache rows are
-                              freed and are computed again later */
+    int64_t cache_tokens;  /* total size of the cache in tokens, shared by all sequences; 0: max_sequences * (context + 16); with
+                              trees of drafts, 65 in place of 16. When it is full, the newest sequence is preempted: its cache
+                              rows are freed and are computed again later */
     int keep_apart;        /* 1: sequences that begin with the same tokens do not share cache rows */
 } vb_batch_options;
 

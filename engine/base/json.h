@@ -33,8 +33,8 @@ json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
 /* Does what json_read does, but with json_load: for texts whose numbers are printed again later. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
-/* Describes the problem *why in *err: "FILE: line 1, column 2: it is not JSON", for example, or that memory ran out. `size`
- * is the length of the text in bytes. Returns the error code. */
+/* Writes the problem that *why describes to *err, for example "FILE: line 1, column 2: it is not JSON". `size` is the
+ * length of the text in bytes. Returns the error code. */
 int json_fail(const struct json_trouble *why, size_t size, const char *file, vb_error *err);
 
 /* Returns an upper bound on the number of values and keys that jansson would create for this text. */

@@ -87,8 +87,8 @@ void gguf_plan_close(struct gguf_plan *p);
  * `threads` 0 means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in
  * total; it may be NULL. If it returns a value other than 0, writing stops with VB_STOPPED.
  *
- * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for the type to write or
- * for the scale of its block; the message names the file, the tensor and the index. */
+ * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for its new type (or for
+ * the scale of its block); the message names the file, the tensor and the index. */
 int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 

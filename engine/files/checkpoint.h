@@ -83,8 +83,8 @@ size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that
 /* Returns a checksum that distinguishes checkpoints without reading all of them. The checksum covers the names, types and
  * shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that
  * are spread evenly over the matrices. Computing it takes milliseconds, or 256 disk reads if the files are not cached. The
- * checksum is another one for a model that was trained further, has another size or is quantised in another way. But it may
- * miss a change of a few numbers in one matrix. */
+ * checksum differs for a model that was trained further, has another size or is quantised in another way. But it may miss a
+ * change of a few numbers in one matrix. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
 /* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. Such a file has three

@@ -4,14 +4,18 @@
  *
  *     "GGUF" | u32 version | u64 number of tensors | u64 number of keys | keys | tensor infos | padding | data
  *
- *     text         u64 n | n bytes
- *     key          text name | u32 type | value; an array is u32 item type | u64 count | items
- *     tensor info  text name | u32 ndim | u64 extents, innermost first | u32 type | u64 offset in the data
+ * These parts have the following formats:
+ *
+ *     text: u64 number of bytes | the bytes
+ *
+ *     key: text (its name) | u32 type | value, which for an array is: u32 type of the items | u64 count | items
+ *
+ *     tensor info: text (its name) | u32 dimensions | u64 extents, innermost first | u32 type | u64 offset in the data
  *
  * The start of the data and every offset in it are multiples of the key general.alignment, which is 32 if absent. A model
  * may consist of several files, NAME-00001-of-0000N.gguf and so on. The first file has the metadata, every file has some of
- * the tensors, and the keys split.* number the files. The meaning of the contents is known to config_gguf.c,
- * checkpoint_gguf.c and text/gguf.c. */
+ * the tensors, and the keys split.* number the files. The files config_gguf.c, checkpoint_gguf.c and text/gguf.c interpret
+ * the contents. */
 #ifndef VB_GGUF_H
 #define VB_GGUF_H
 

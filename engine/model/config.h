@@ -107,8 +107,8 @@ const char *config_origin(const struct config *c);
 
 /* Returns 1 if a layer has experts. Layers from num_hidden_layers on are MTP layers. */
 int config_layer_is_moe(const struct config *c, int layer);
-/* Returns 1 if some layer, MTP layers included, has experts (moe = 1) or is dense (moe = 0). A size that belongs only to a
- * kind of layer that the model does not have may be any number. */
+/* Returns 1 if some layer, MTP layers included, has experts (moe = 1) or is dense (moe = 0). If the model lacks one of
+ * these kinds of layers, the sizes that only this kind uses may be any numbers. */
 int config_has_layers(const struct config *c, int moe);
 
 /* Sets c->dims. All functions that read a configuration call it. */

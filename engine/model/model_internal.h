@@ -16,8 +16,9 @@ struct model_block {
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
  * The rows of `result` are divided among attention heads, head_rows for each head; the rows of a head begin in `from` at
- * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, it is
- * instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
+ * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, row j of
+ * the head is instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one
+ * head. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` afterwards */

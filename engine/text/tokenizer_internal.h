@@ -235,9 +235,10 @@ int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t o
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
 /* ---- unicode.c ---- */
-/* Return a list of characters in the syntax of a PCRE2 character class: those of a category such as "Lu" that are newer
- * than Unicode 14 (it may be empty), and those of the script Han. */
+/* Returns the characters of a Unicode category, such as "Lu", that were added after Unicode 14, in the syntax of a PCRE2
+ * character class. There may be none: "". */
 const char *unicode_since_14(const char *category, size_t size);
+/* Returns the characters of the script Han in the same syntax. */
 const char *unicode_han(void);
 
 #endif
