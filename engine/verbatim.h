@@ -22,7 +22,8 @@
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the calling
  * thread's stack, plus what callbacks need. A function that opens, loads or saves something, or renders a chat template,
- * needs 1 MB. Prefill with oneDNN, and libraries built with a sanitizer or without optimisation, also need 1 MB. */
+ * needs 1 MB of stack. Prefill with oneDNN, and libraries built with a sanitizer or without optimisation, also need 1 MB of
+ * stack. */
 #ifndef VERBATIM_H
 #define VERBATIM_H
 
@@ -433,9 +434,9 @@ int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *cont
 int vb_draft(vb_session *session, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err);
 /* Does what vb_draft does, for a session whose drafts form a tree (vb_draft refuses such sessions). For each drafts[i],
  * parents[i] is the number, from 1, of the draft that it follows, or 0 if it follows *next. The confidence of a draft is
- * the product of the drafting model's probabilities on the way to it. The most confident draft comes first. All three
- * arrays have room for VB_MAX_NODES. For a session that drafts chains, each draft follows the one before it and all
- * confidences are 0. */
+ * the product of the drafting model's probabilities on the way to it. The most confident draft comes first. The arrays
+ * drafts, parents and confidences each have room for VB_MAX_NODES. For a session that drafts chains, each draft follows the
+ * one before it and all confidences are 0. */
 int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *parents, double *confidences, int32_t *count,
                   vb_error *err);
 

@@ -21,7 +21,7 @@ struct name_table {
 
 /* Allocates an empty table with room for n strings. Returns 1, or 0 if there is no memory. */
 int names_make(struct name_table *table, size_t n, const vb_allocator *a);
-int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* 0: the table has this string already */
+int names_add(struct name_table *table, const char *s, size_t size, int32_t id); /* returns 0 if the table has this string already, else 1 */
 /* Returns the id of a string, or -1 if it is not in the table. A table that is all zeros counts as empty. */
 int32_t names_find(const struct name_table *table, const char *s, size_t size);
 

@@ -87,9 +87,9 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *nam
  * every width are accepted by gguf_integer. Floats and integers are accepted by gguf_real, which returns the value times
  * 10^shift (shift >= 0).
  *
- * A 32-bit float in a file was usually a decimal number before. So gguf_real returns the shortest decimal number that
- * rounds to the float. For example, the float of 0.707 is read as 0.707, and not as 0.70700001716613769531, its exact
- * value. */
+ * A 32-bit float in a file was usually converted from a decimal number. Therefore gguf_real returns the shortest decimal
+ * number that rounds to the float. For example, the float of 0.707 is read as 0.707, and not as 0.70700001716613769531, its
+ * exact value. */
 int gguf_integer(const struct gguf_value *v, int64_t *out);
 int gguf_real(const struct gguf_value *v, int shift, double *out);
 int gguf_bool(const struct gguf_value *v, int *out);

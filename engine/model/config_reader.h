@@ -31,8 +31,7 @@ int config_bad(const struct config_reader *r, const char *inside, const char *ke
 /* Returns VB_UNSUPPORTED with the message "FILE: KEY VALUE is not supported, only KNOWN". */
 int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known);
 
-/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out. Otherwise returns
- * VB_BAD_CHECKPOINT. */
+/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out. A wrong value is VB_BAD_CHECKPOINT. */
 int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
                   double least, double most, double *out);
 /* Checks a key of which only one value is supported. A missing key is accepted as well, unless `needed` is 1. */

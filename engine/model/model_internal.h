@@ -15,10 +15,9 @@ struct model_block {
 
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
- * The rows of `result` are divided among attention heads, head_rows for each head; the rows of a head begin in `from` at
- * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, row j of
- * the head is instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one
- * head. */
+ * The rows of `result` belong to attention heads, head_rows rows to each head. In `from`, the rows of a head begin at row B
+ * = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, row j of the
+ * head is instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` afterwards */
@@ -39,9 +38,9 @@ struct binder {
     size_t room; /* number of elements for which m->copies has memory */
 };
 
-/* Allocates zeroed memory that lives as long as the model. If there is none, fills *err of the binder and returns NULL. */
+/* Allocates zeroed memory that lives as long as the model. Without memory, fills *err of the binder and returns NULL. */
 void *model_alloc(const struct binder *b, size_t count, size_t size);
-/* Allocates memory of the model with vb_alloc_unset. If there is none, returns NULL without an error message. */
+/* Allocates memory of the model with vb_alloc_unset. Without memory, returns NULL and no error message. */
 void *model_alloc_unset(const struct binder *b, size_t bytes);
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */

@@ -1,7 +1,7 @@
 /* engine/model/numa.h -- the option `--numa`: puts weights into the memory of the NUMA node whose processors use them.
  *
  * ops/placement.h plans which rows of a matrix belong to which node; the code here asks the machine for its nodes and
- * carries out the plan. Only engine/model/numa.c and topology.c ask for nodes.
+ * carries out the plan. Only engine/model/numa.c and topology.c ask the machine for its nodes.
  *
  * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores
  * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the
