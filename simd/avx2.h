@@ -1,7 +1,7 @@
-/* simd/avx2.h -- weights to f32 and the shuffle from natural to packed order, for the avx2*.c files.
+/* simd/avx2.h -- converts weights to f32 and shuffles natural to packed order, for the avx2*.c files.
  *
- * A register holds eight lanes, so the sixteen sums of rule 1 are a low and a high half: sixteen numbers in natural
- * order give eight odd ones and eight even ones of the same half. */
+ * A register has eight lanes, so the sixteen sums of rule 1 need two registers, a low and a high half. Sixteen numbers
+ * in natural order contain the eight odd and the eight even elements of one half. */
 #ifndef VB_AVX2_H
 #define VB_AVX2_H
 
@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-/* the odd and the even ones of 16 BF16 */
+/* The odd elements of 16 BF16 as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE __m256 odd_bf16(__m256i words)
 {
     return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
@@ -17,25 +17,26 @@ ALWAYS_INLINE __m256 odd_bf16(__m256i words)
 
 ALWAYS_INLINE __m256 even_bf16(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
 
-/* eight BF16 in natural order */
+/* Eight BF16 as f32, in natural order. */
 ALWAYS_INLINE __m256 widen_bf16(__m128i words)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
 }
 
-/* p[0..3] with p[8..11], for shuffles that work inside 128 bits */
+/* p[0..3] in the lower 128 bits and p[8..11] in the upper, because shuffles work inside of 128 bits. */
 ALWAYS_INLINE __m256 load_0_8(const float *p)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 8), 1);
 }
 
-/* p[1], p[3], .. p[15] and p[0], p[2], .. p[14] */
+/* p[1], p[3], .. p[15]; even_f32 returns p[0], p[2], .. p[14]. */
 ALWAYS_INLINE __m256 odd_f32(const float *p) { return _mm256_shuffle_ps(load_0_8(p), load_0_8(p + 4), 0xdd); }
 
 ALWAYS_INLINE __m256 even_f32(const float *p) { return _mm256_shuffle_ps(load_0_8(p), load_0_8(p + 4), 0x88); }
 
-/* 16 codes s.eeee.mmm to BF16 s.(eeee+120).mmm0000; the magnitudes with e = 0 (m * 2^-9) come from a table of their high
- * bytes and one of their low bytes, both indexed by m. */
+/* Converts 16 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000.
+ * The magnitudes with e = 0 (m * 2^-9) come from two tables, one of their high and one of their low bytes. Both tables
+ * are indexed by m. */
 ALWAYS_INLINE __m256i e4m3_to_bf16(__m128i codes)
 {
     const __m256i high = _mm256_setr_epi32(0x3b3b3b00, 0x3c3c3c3c, 0, 0, 0x3b3b3b00, 0x3c3c3c3c, 0, 0);
@@ -46,11 +47,11 @@ ALWAYS_INLINE __m256i e4m3_to_bf16(__m128i codes)
     __m256i small = _mm256_or_si256(_mm256_slli_epi16(_mm256_shuffle_epi8(high, magnitude), 8),
                                     _mm256_shuffle_epi8(low, magnitude));
     __m256i words = _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
-    words = _mm256_or_si256(words, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))); /* all ones is a NaN */
+    words = _mm256_or_si256(words, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))); /* 0x7f is the NaN: set all bits */
     return _mm256_or_si256(words, _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16((short)0x8000)));
 }
 
-/* The fold of rule 1 for one vector in two halves: h = 8, 4, 2, 1. */
+/* Adds up sixteen lanes, given as two halves, by the fold of rule 1: h = 8, 4, 2, 1. */
 ALWAYS_INLINE float fold16(__m256 low, __m256 high)
 {
     __m256 b = _mm256_add_ps(low, high);
@@ -61,7 +62,7 @@ ALWAYS_INLINE float fold16(__m256 low, __m256 high)
 
 extern const struct vector_loops loops_avx2;
 
-/* avx2_quantised.c */
+/* Defined in avx2_quantised.c. */
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 

@@ -1,7 +1,7 @@
-/* simd/avx512.h -- weights to f32 and the shuffles between natural and packed order, for the avx512*.c files.
+/* simd/avx512.h -- converts weights to f32 and shuffles natural to packed order, for the avx512*.c files.
  *
- * A BF16 is the upper half of an f32, so sixteen pairs of BF16 give their odd elements by a mask and their even ones by
- * a shift. Every E4M3 code is exactly a BF16 too: F8 is decoded in sixteen-bit lanes. */
+ * A BF16 is the upper half of an f32. So a register of sixteen pairs of BF16 becomes the odd elements by a mask and the
+ * even elements by a shift. Every E4M3 value is also exactly a BF16 value, so F8 is decoded in 16-bit lanes. */
 #ifndef VB_AVX512_H
 #define VB_AVX512_H
 
@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-/* the odd and the even ones of 32 BF16 */
+/* The odd elements of 32 BF16 as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE __m512 odd_bf16(__m512i words)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
@@ -17,13 +17,13 @@ ALWAYS_INLINE __m512 odd_bf16(__m512i words)
 
 ALWAYS_INLINE __m512 even_bf16(__m512i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
 
-/* sixteen BF16 in natural order */
+/* Sixteen BF16 as f32, in natural order. */
 ALWAYS_INLINE __m512 widen_bf16(__m256i words)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
-/* elements 1, 3, .. 31 and 0, 2, .. 30 of the 32 numbers in (low, high) */
+/* Elements 1, 3, .. 31 of the 32 numbers in (low, high); even_f32 returns elements 0, 2, .. 30. */
 ALWAYS_INLINE __m512 odd_f32(__m512 low, __m512 high)
 {
     const __m512i index = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -36,8 +36,9 @@ ALWAYS_INLINE __m512 even_f32(__m512 low, __m512 high)
     return _mm512_permutex2var_ps(low, index, high);
 }
 
-/* 32 codes s.eeee.mmm to BF16 s.(eeee+120).mmm0000. The eight magnitudes with e = 0 (m * 2^-9) and the NaN come from a
- * table that is indexed by the code's low five bits: 0..7 and, for 0x7f, 31. */
+/* Converts 32 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000. The
+ * eight magnitudes with e = 0 (m * 2^-9) and the NaN come from a table. Its index is the low five bits of the code: 0..7
+ * for e = 0, and 31 for the NaN, 0x7f. */
 ALWAYS_INLINE __m512i e4m3_to_bf16(__m256i codes)
 {
     const __m512i table = _mm512_setr_epi32(0x3b000000, 0x3bc03b80, 0x3c203c00, 0x3c603c40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -53,10 +54,10 @@ ALWAYS_INLINE __m512i e4m3_to_bf16(__m256i codes)
     return _mm512_or_si512(words, sign);
 }
 
-/* the lanes below n */
+/* The mask of the lanes whose number is below n. */
 ALWAYS_INLINE __mmask16 below(size_t n) { return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff; }
 
-/* The fold of rule 1 for one vector: h = 8, 4, 2, 1. */
+/* Adds up the sixteen lanes of one vector by the fold of rule 1: h = 8, 4, 2, 1. */
 ALWAYS_INLINE float fold16(__m512 a)
 {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -67,12 +68,13 @@ ALWAYS_INLINE float fold16(__m512 a)
 
 /* --- tiles: arrays of accumulators a[row][token] --- */
 
-/* Two things cost a tile a third of its speed when they are missing: the fixed array, which UNROLL turns into registers,
- * and this, which stops the compiler from loading x again for every row. */
+/* Stops the compiler from loading x again for every row. A tile would lose a third of its speed without this macro and
+ * without the fixed size of the array of accumulators, which lets UNROLL turn the array into registers. */
 #define in_register(v) __asm__("" : "+v"(v))
 
-/* Folding one sum at a time would take a tenth of a tile's time, so each addition folds several: halves of 128-bit
- * quarters first (lanes l and l+8, then l and l+4), then inside the quarters (l+2, l+1). */
+/* Folding one vector of sums at a time would take a tenth of a tile's time. So each addition folds several vectors at
+ * once, in the order of rule 1. fold_8 and fold_4 add whole 128-bit quarters of registers: lanes l and l+8, then lanes l
+ * and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then lanes l and l+1. */
 ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
@@ -93,25 +95,25 @@ ALWAYS_INLINE __m512 fold_1(__m512 a, __m512 b)
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
-/* sums[0..3] = the folds of four rows' sums for four tokens (for fewer: a token is repeated) */
+/* Folds the sums of four rows for tokens t..t+3 into sums[0..3]. The token `last` is repeated where there are fewer. */
 ALWAYS_INLINE void fold_four_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
 {
     int t1 = t + 1 < last ? t + 1 : last, t2 = t + 2 < last ? t + 2 : last, t3 = t + 3 < last ? t + 3 : last;
-    __m512 row[TILE_ROWS]; /* each: four numbers per token */
+    __m512 row[TILE_ROWS]; /* each holds four partial sums for each of four tokens */
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++)
         row[r] = fold_4(fold_8(a[r][t], a[r][t1]), fold_8(a[r][t2], a[r][t3]));
     _mm512_storeu_ps(sums[0], fold_1(fold_2(row[0], row[1]), fold_2(row[2], row[3])));
 }
 
-/* the same for two tokens: rows 0 and 1 share a register, rows 2 and 3 another */
+/* Folds the sums of four rows for tokens t and t+1 into sums[0..1]. Rows 0 and 1 share a register, and so do rows 2 and 3. */
 ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
 {
     int t1 = t + 1 < last ? t + 1 : last;
     __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
     __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
     __m512 both = fold_2(rows_01, rows_23);
-    both = fold_1(both, both); /* quarters: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
+    both = fold_1(both, both); /* its quarters: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
     const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
 }
@@ -128,10 +130,10 @@ ALWAYS_INLINE void fold_tile(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_
 
 extern const struct vector_loops loops_avx512;
 
-/* For CPUs with AVX512-BF16: avx512_bf16.c. */
+/* For CPUs with AVX512-BF16; defined in avx512_bf16.c. */
 void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                               size_t ldx, size_t T, void *scratch);
-/* For CPUs with VNNI: avx512_vnni.c; without, those of AVX2. */
+/* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantised. */
 void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

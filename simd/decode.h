@@ -1,4 +1,7 @@
-/* simd/decode.h -- one stored weight to f32, exactly. For the scalar table and for tails; vector files have their own. */
+/* simd/decode.h -- converts stored weights to f32, exactly, in scalar C.
+ *
+ * The scalar kernels use these functions, and so does code that reads single weights or rows. The vector kernels have
+ * decoders of their own. */
 #ifndef VB_DECODE_H
 #define VB_DECODE_H
 
@@ -15,7 +18,7 @@ static inline float bits_to_f32(uint32_t bits)
 
 static inline float bf16_to_f32(uint16_t bits) { return bits_to_f32((uint32_t)bits << 16); }
 
-/* IEEE binary16: exact in f32. A NaN keeps its payload and becomes quiet, as the hardware's conversion does. */
+/* Converts IEEE binary16; every value is exact in f32. A NaN keeps its payload and becomes quiet, as in hardware. */
 static inline float f16_to_f32(uint16_t bits)
 {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -26,7 +29,7 @@ static inline float f16_to_f32(uint16_t bits)
     return bits_to_f32(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-/* E4M3 as the OCP names it (E4M3FN): bias 7, no infinities, codes 0x7f and 0xff are NaN. */
+/* Converts E4M3 in the variant of the OCP (E4M3FN): bias 7, no infinities, and codes 0x7f and 0xff are NaN. */
 static inline float e4m3_to_f32(uint8_t code)
 {
     uint32_t sign = (uint32_t)(code & 0x80) << 24, exponent = code >> 3 & 15, fraction = code & 7;
@@ -37,7 +40,7 @@ static inline float e4m3_to_f32(uint8_t code)
     return bits_to_f32(sign | (exponent + 120) << 23 | fraction << 20);
 }
 
-/* The scale of weight (i, j) of an F8_E4M3 view. */
+/* Returns the scale of the weight in row i and column j; w is an F8_E4M3 matrix. */
 static inline float weight_scale(const struct weight_view *w, size_t i, size_t j)
 {
     return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
@@ -50,7 +53,7 @@ static inline uint32_t f32_to_bits(float f)
     return bits;
 }
 
-/* x of precision bf16, see kernels.h. Without a branch, so that loops of it become vectors. */
+/* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that call it. */
 static inline uint16_t f32_to_bf16_x(float f)
 {
     uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff;
@@ -59,10 +62,10 @@ static inline uint16_t f32_to_bf16_x(float f)
     return (rounded & 0x7fffffff) < (127u - 56) << 23 ? 0 : (uint16_t)(rounded >> 16);
 }
 
-/* quantised weights (i, j..j+count) as f32: fl32(fl32(sw * q) - mw) (quantised.h) */
+/* Decodes columns [j, j + count) of row i of a quantised matrix to f32. A weight is fl32(fl32(sw * q) - mw) (quantised.h). */
 void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count);
 
-/* weights (i, j..j+count) as f32 */
+/* Decodes columns [j, j + count) of row i of a matrix of any type to f32. */
 static inline void decode_weights(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
 {
     size_t at = i * w->stride + j;

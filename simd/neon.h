@@ -1,7 +1,8 @@
-/* simd/neon.h -- weights to f32 and the shuffle from natural to packed order, for the neon*.c files.
+/* simd/neon.h -- converts weights to f32 and shuffles natural to packed order, for the neon*.c files.
  *
- * A register holds four lanes, so the sixteen sums of rule 1 are four quads: eight numbers in natural order give the
- * four odd and the four even ones of a quad. Loads go through bytes: a mapped file promises no alignment. */
+ * A register has four lanes, so the sixteen sums of rule 1 need four registers, called quads. Eight numbers in natural
+ * order contain the four odd and the four even elements of one quad. Weights are loaded as bytes, because the addresses
+ * in a mapped file may not be aligned. */
 #ifndef VB_NEON_H
 #define VB_NEON_H
 
@@ -13,7 +14,7 @@ ALWAYS_INLINE float32x4_t load_f32(const void *p) { return vreinterpretq_f32_u8(
 
 ALWAYS_INLINE uint16x8_t load_words(const void *p) { return vreinterpretq_u16_u8(vld1q_u8(p)); }
 
-/* the odd and the even ones of 8 BF16 */
+/* The odd elements of 8 BF16 as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE float32x4_t odd_bf16(uint16x8_t words)
 {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(words), vdupq_n_u32(0xffff0000)));
@@ -24,16 +25,17 @@ ALWAYS_INLINE float32x4_t even_bf16(uint16x8_t words)
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(words), 16));
 }
 
-/* four BF16 in natural order */
+/* Four BF16 as f32, in natural order. */
 ALWAYS_INLINE float32x4_t widen_bf16(uint16x4_t words) { return vreinterpretq_f32_u32(vshll_n_u16(words, 16)); }
 
-/* f[1], f[3], f[5], f[7] and f[0], f[2], f[4], f[6] */
+/* f[1], f[3], f[5], f[7]; even_f32 returns f[0], f[2], f[4], f[6]. */
 ALWAYS_INLINE float32x4_t odd_f32(const float *f) { return vuzp2q_f32(load_f32(f), load_f32(f + 4)); }
 
 ALWAYS_INLINE float32x4_t even_f32(const float *f) { return vuzp1q_f32(load_f32(f), load_f32(f + 4)); }
 
-/* 8 codes s.eeee.mmm to BF16 s.(eeee+120).mmm0000; the magnitudes with e = 0 (m * 2^-9) come from a table of their high
- * bytes and one of their low bytes, both indexed by m. */
+/* Converts 8 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000. The
+ * magnitudes with e = 0 (m * 2^-9) come from two tables, one of their high and one of their low bytes. Both tables are
+ * indexed by m. */
 ALWAYS_INLINE uint16x8_t e4m3_to_bf16(uint8x8_t codes)
 {
     static const uint8_t high[8] = {0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
@@ -44,11 +46,11 @@ ALWAYS_INLINE uint16x8_t e4m3_to_bf16(uint8x8_t codes)
     uint16x8_t small = vorrq_u16(vshll_n_u8(vtbl1_u8(vld1_u8(high), magnitude), 8),
                                  vmovl_u8(vtbl1_u8(vld1_u8(low), magnitude)));
     uint16x8_t words = vbslq_u16(vcltq_u16(wide, vdupq_n_u16(8)), small, normal);
-    words = vorrq_u16(words, vceqq_u16(wide, vdupq_n_u16(0x7f))); /* all ones is a NaN */
+    words = vorrq_u16(words, vceqq_u16(wide, vdupq_n_u16(0x7f))); /* 0x7f is the NaN: set all bits */
     return vorrq_u16(words, vshll_n_u8(vand_u8(codes, vdup_n_u8(0x80)), 8));
 }
 
-/* The fold of rule 1 for one vector in four quads: h = 8, 4, 2, 1. */
+/* Adds up sixteen lanes, given as four quads, by the fold of rule 1: h = 8, 4, 2, 1. */
 ALWAYS_INLINE float fold16(const float32x4_t a[4])
 {
     float32x4_t b = vaddq_f32(vaddq_f32(a[0], a[2]), vaddq_f32(a[1], a[3]));
@@ -58,7 +60,7 @@ ALWAYS_INLINE float fold16(const float32x4_t a[4])
 
 extern const struct vector_loops loops_neon;
 
-/* neon_quantised.c; for CPUs with dot products neon_dotprod.c */
+/* neon_quantised.c defines the first. neon_dotprod.c defines the second, for CPUs with dot product instructions. */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void neon_dotprod_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

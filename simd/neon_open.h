@@ -1,5 +1,7 @@
-/* simd/neon_open.h -- quantised matrices as a file has them, for NEON: four rows at a time are taken apart, into an open panel or,
- * for few rows of x, straight into their sums. Included behind neon_quantised.h and its add_four. */
+/* simd/neon_open.h -- unpacks quantised matrices from the blocks of a GGUF file, with NEON.
+ *
+ * Four rows are unpacked at a time. Their groups are copied to an open panel. If x has few rows, the groups are instead
+ * multiplied by x at once, and nothing is copied. This header is included after neon_quantised.h and add_four. */
 #ifndef VB_NEON_OPEN_H
 #define VB_NEON_OPEN_H
 
@@ -30,8 +32,8 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 }
 
 struct neon_taker {
-    struct open_panel *panel; /* or NULL: */
-    size_t first;             /* row of the panel */
+    struct open_panel *panel; /* receives the groups; if NULL, they are multiplied by x instead */
+    size_t first;             /* the row of the panel that receives the first of the four rows */
     const struct quantised_group *x;
     size_t T, ldx;
     float32x4_t acc[FEW_ROWS_OF_X];
@@ -51,7 +53,7 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
         for (int half = 0; half < halves; half++) {
             int32x4_t s = vdupq_n_s32(0);
             UNROLL
-            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* codes around 0, in vector bytes */
+            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* subtracting makes the codes signed */
                 s = add_four(s, vsubq_s8((int8x16_t)group->codes[j], vdupq_n_s8((int8_t)code_above(type))), four(x, j));
             acc = vfmaq_f32(acc, vcvtq_f32_s32(s), vmulq_n_f32((float32x4_t)group->scale[half], x->d));
         }

@@ -1,32 +1,36 @@
-/* simd/neon_quantised.h -- the tile of quantised matrices for NEON, with or without dot products: it is included by
- * neon_quantised.c and neon_dotprod.c, behind their
+/* simd/neon_quantised.h -- the tile of quantised matrices for NEON, with and without dot product instructions.
+ *
+ * neon_quantised.c and neon_dotprod.c include this header. Each of them first defines
  *
  *     int32x4_t add_four(int32x4_t s, int8x16_t codes, int8x16_t x)      s[r] += sum of codes[4r + i] * x[4r + i], i < 4
  *
- * where x repeats four numbers. Bytes of panels are signed when their highest bit is turned; Q4_0's stay 8 too high. */
+ * Its argument x holds the same four numbers four times. Panels store a code of eight bits as q + 128; flipping its
+ * highest bit gives the signed q. Codes of Q4_0 are used as they are stored, q + 8: the sum starts at -8 times the sum
+ * of x, which corrects them. */
 #ifndef VB_NEON_QUANTISED_H
 #define VB_NEON_QUANTISED_H
 
 #include "simd/neon.h"
 #include "simd/quantised_tiles.h"
 
-#define ROWS_OF_X 3 /* at once: four quads of sums for each */
+#define ROWS_OF_X 3 /* rows of x that are multiplied at once; each needs four registers for its sums */
 
-typedef int32x4_t integers[4][ROWS_OF_X]; /* rows 0..3 of the panel, rows 4..7, .. */
+typedef int32x4_t integers[4][ROWS_OF_X]; /* [r][t] holds the sums of rows 4r..4r+3 of the panel with row t of x */
 
 #define FOR_QUADS UNROLL for (int r = 0; r < 4; r++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
-/* Four numbers of x after the other: gcc would load all of them and of the codes first, more than there are registers. */
+/* Makes gcc finish each four numbers of x before it loads the next four. Otherwise it would first load all of x and all
+ * codes, which do not fit into the registers. */
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 
-/* elements 4j..4j+3, for every row of a panel */
+/* Elements 4j..4j+3 of x, repeated for each of four rows of a panel. */
 ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
 {
     return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));
 }
 
-/* s += codes of eight bits times x, elements 4j..4(j + count) */
+/* Adds the products of codes of eight bits with x to s, for the elements from 4j up to, but not including, 4(j + count). */
 ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, int j, int count,
                              size_t prefetch)
 {
@@ -66,7 +70,7 @@ ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, co
     }
 }
 
-/* sums[t][r] += s * (scale * d) */
+/* sums[t][r] = fma(s, scale * d, sums[t][r]), where s and scale belong to row r of the panel, and d to row t of x. */
 ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, const float32x4_t scale[4],
                               const struct quantised_group *const *x)
 {
@@ -77,7 +81,7 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
     }
 }
 
-/* One group of a panel: scales as f16 and codes. sums[t] are rows' sums so far. */
+/* Multiplies group g of a Q8_0 or Q4_0 panel by T rows of x, and adds the results to sums[t][row]. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
                                   const struct quantised_group *const *x, size_t prefetch)
 {
@@ -96,7 +100,7 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
     add_scaled(sums, T, s, scale, x);
 }
 
-/* The same of a panel that was taken apart. */
+/* Multiplies group g of an open panel by T rows of x, and adds the results to sums[t][row]. */
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
                                  const struct quantised_group *const *x)
 {
@@ -118,7 +122,7 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
         }
 }
 
-/* T rows of x, at most ROWS_OF_X, times a group of a panel */
+/* Multiplies group g of a panel of any kind by T rows of x, at most ROWS_OF_X, and adds the results to the sums. */
 ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const void *w, size_t g,
                             const struct quantised_group *first, const struct quantised_tile *tile)
 {
@@ -130,7 +134,7 @@ ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROW
         group_of_open(kind, T, sums, w, g, x);
 }
 
-/* Panels advance together, group by group: so many streams from memory. */
+/* All P panels advance together, group by group, so that P streams are read from memory at once. */
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
     memset(sums, 0, P * T * sizeof *sums);

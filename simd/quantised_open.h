@@ -1,31 +1,35 @@
-/* simd/quantised_open.h -- blocks of a file taken apart, for each vector instruction set: included by its file, behind
+/* simd/quantised_open.h -- unpacks the blocks of quantised weights of a GGUF file, with vectors (private to simd/).
  *
- *     #define LANES                128-bit lanes of a register, each for four rows
- *     #define TAKER                the tag of its own struct, which take() fills
+ * One file of each instruction set includes this header, after it has defined two macros:
  *
- * which then supplies
+ *     #define LANES                the number of 128-bit lanes in a register; a lane holds a 32-bit word of four rows
+ *     #define TAKER                the tag of a struct of that file, a pointer to which is passed on to take()
  *
- *     transpose(w, row, at)        w[i][r] = the four bytes at row[r] + at + 4i, i < 4
- *     half_of(w)                   f16 in the lower half of each word
- *     four_bits(w, j)              byte i of each word: 255 if its bit 4j + i is set, else 0
- *     take(to, g, type, group)     what becomes of group g of these rows: an open panel, or sums
+ * That file also defines these four functions:
  *
- * All formats are pieces of 16 bytes at the same places of each row: four words of them, transposed, are vectors with a word per
- * row, as panels want codes; the scales and minimums of a block are such a piece too. Nothing outside the blocks is read. */
+ *     transpose(w, row, at)        sets w[i][r] to the four bytes at row[r] + at + 4i, for i < 4
+ *     half_of(w)                   returns the f16 in the lower half of each word, as f32
+ *     four_bits(w, j)              returns words: byte i of a word is 255 if bit 4j + i of that word of w is set, else 0
+ *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
+ *
+ * In every block format, a row can be read in pieces of 16 bytes, and each piece is at the same offset in all rows.
+ * Transposing one piece of several rows gives four vectors, each with one 32-bit word per row. This is the order that
+ * panels have for codes. Scales and minimums are read with such a piece, too. No byte outside of the blocks is read. */
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
 #include "simd/quantised_tiles.h"
 
-#define SLICE (4 * LANES) /* rows at once */
+#define SLICE (4 * LANES) /* number of rows that are unpacked together: one 32-bit word of a register for each */
 
 typedef uint32_t words __attribute__((vector_size(16 * LANES)));
 typedef int32_t signed_words __attribute__((vector_size(16 * LANES)));
 typedef float floats __attribute__((vector_size(16 * LANES)));
 
-/* A group of these rows. Codes are unsigned: code_above tells by how much too high. */
+/* One group (32 weights) of each of SLICE rows. Codes are unsigned bytes: each is the signed integer q of its weight
+ * (quantised.h) plus code_above(type). */
 struct open_group {
-    words codes[8]; /* elements 4j..4j+3 of each row */
+    words codes[8]; /* codes[j] holds elements 4j..4j+3 of each row */
     floats scale[2], minimum;
 };
 
@@ -43,15 +47,15 @@ ALWAYS_INLINE int code_above(enum weight_type type)
 ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K; }
 ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K; }
 
-/* the same four bytes in every row */
+/* Returns a vector in which every byte is `byte`. */
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
 
-/* group g of these rows in an open panel, whose row `first` is the first of them */
+/* Copies group g of SLICE rows to an open panel. They become rows `first` .. `first` + SLICE - 1 of the panel. */
 ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct open_group *group)
 {
     UNROLL
     for (int j = 0; j < 8; j++) {
-        words codes = group->codes[j] + each(128u - (unsigned)code_above(type)); /* no byte reaches 256 */
+        words codes = group->codes[j] + each(128u - (unsigned)code_above(type)); /* no byte overflows */
         memcpy(panel->codes[g] + 64 * j + 4 * first, &codes, sizeof codes);
     }
     memcpy(panel->scale[g][0] + first, &group->scale[0], sizeof group->scale[0]);
@@ -61,7 +65,9 @@ ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, e
         memcpy(panel->minimum[g] + first, &group->minimum, sizeof group->minimum);
 }
 
-/* What is wanted next lies `ahead` bytes behind [at, at + bytes) of each row, bytes <= 64. To L2: it is too much for L1. */
+/* Prefetches data that is needed later: in each row it lies `ahead` bytes after [at, at + bytes). bytes is at most 64. It
+ * prefetches only if a multiple of 64 lies in [at, at + bytes), so that successive ranges request each cache line once.
+ * Lines are prefetched to L2, because L1 is too small for all rows. */
 ALWAYS_INLINE void prefetch_rows(const unsigned char *const *row, size_t at, size_t bytes, size_t ahead)
 {
     size_t line = (at + 63) / 64 * 64;
@@ -77,7 +83,7 @@ ALWAYS_INLINE void transpose_32(words w[8], const unsigned char *const *row, siz
     transpose(w + 4, row, at + 16);
 }
 
-/* --- 32 weights in a block --- */
+/* --- types with 32 weights in a block --- */
 
 ALWAYS_INLINE void take_q8_0(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
 {
@@ -116,17 +122,21 @@ ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const uns
     take(to, g, type, &v);
 }
 
-/* --- 256 weights in a block --- */
+/* --- types with 256 weights in a block --- */
 
-/* byte i of each word, times d */
+/* Returns byte i of each word as an unsigned number, times d. */
 ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
 {
     return d * __builtin_convertvector((signed_words)(w >> 8 * i & 255), floats);
 }
 
-/* Q4_K and Q5_K begin with a piece of d, dmin, and the scales and minimums of eight groups, of six bits: a word has four of them,
- * or of the last four the upper two bits of each byte. Q5_K: then bits of which byte l has the fifth of every group's element l.
- * Groups 2i and 2i + 1 are the lower and upper nibbles of the same bytes. */
+/* Q4_K and Q5_K. A block begins with 16 bytes: d, dmin, and for each of eight groups a scale and a minimum of six bits.
+ * The low six bits of the bytes of head[1] are the scales of groups 0..3, and those of head[2] are their minimums. The
+ * low nibbles of head[3] are the low four bits of the scales of groups 4..7, and its high nibbles are those of their
+ * minimums. The upper two bits of the scales and minimums of groups 4..7 are the top bits of the bytes of head[1] and head[2].
+ *
+ * In Q5_K, 32 bytes of fifth bits follow: bit n of byte l belongs to element l of group n. The codes come last. Groups
+ * 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
 ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     words head[4], scale[2], minimum[2], fifth[8];
@@ -147,7 +157,7 @@ ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigne
         UNROLL
         for (int upper = 0; upper < 2; upper++) {
             struct open_group v;
-            int n = i + upper; /* its bit of `fifth` */
+            int n = i + upper; /* the number of this group, and of its bit in each byte of `fifth` */
             v.scale[0] = scaled_byte(scale[i / 4], n % 4, d);
             v.minimum = scaled_byte(minimum[i / 4], n % 4, dmin);
             UNROLL
@@ -161,13 +171,14 @@ ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigne
     }
 }
 
-/* a signed byte of each word, times d */
+/* Returns byte i of each word as a signed number, times d. */
 ALWAYS_INLINE floats scaled_signed(words w, int i, floats d)
 {
     return d * __builtin_convertvector((signed_words)(w << (24 - 8 * i)) >> 24, floats);
 }
 
-/* Four groups of 128 weights: the lower and upper nibbles of two times 32 bytes, with two bits each of 32 more. */
+/* Four groups (128 weights) of a Q6_K block. The 64 bytes at `low` hold the low four bits of each weight, and the 32
+ * bytes at `high` hold the upper two bits. */
 ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, size_t g, size_t low, size_t high, const words scale[2],
                             floats d)
 {
@@ -191,7 +202,7 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
 {
     words scale[4], end[4];
     transpose(scale, row, at + 192);
-    transpose(end, row, at + 194); /* d is the last of its bytes */
+    transpose(end, row, at + 194); /* d is the last two of these 16 bytes */
     floats d = half_of(end[3] >> 16);
     prefetch_rows(row, at, 53, ahead);
     prefetch_rows(row, at + 53, 53, ahead);
@@ -203,7 +214,7 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
 
 /* --- all types --- */
 
-/* `groups` groups from the first at row[r] on, ascending */
+/* Calls take() for `groups` groups of each row, in ascending order. row[r] points to the block with the first group. */
 ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
 {
     const struct quantised_format *f = quantised_format(type);
@@ -234,7 +245,8 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     }
 }
 
-/* Where rows [row, row + SLICE) of w have their group `group`; a row that is missing repeats the last, of which there are `rows`. */
+/* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows` of
+ * these rows exist: the last of them takes the place of each missing row. */
 ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows, size_t group)
 {
     const struct quantised_format *f = quantised_format(w->type);
@@ -244,8 +256,8 @@ ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight
         at[r] = start + (r < rows ? r : rows - 1) * pitch;
 }
 
-/* From a block of 1024 numbers to what is wanted next: the next one of these rows or, behind the last, the first one of rows
- * `rows` below. */
+/* The prefetch distance in bytes: from groups [group, group + groups) of a row to the data that is needed next. That is the
+ * next groups of the same row. At the end of the row it is the first group of the row that is `rows` rows further down. */
 static inline size_t bytes_ahead(const struct weight_view *w, size_t group, size_t groups, size_t rows)
 {
     const struct quantised_format *f = quantised_format(w->type);

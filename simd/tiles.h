@@ -1,9 +1,13 @@
-/* simd/tiles.h -- the loops around a matrix that every vector instruction set shares (private to simd/).
+/* simd/tiles.h -- the loops over a weight matrix that all vector instruction sets share (private to simd/).
  *
- * A tile is TILE_ROWS rows of one block of K times a few tokens, each pair with its own sixteen sums in registers; a
- * strip is STRIP columns of fma_rows. The instruction sets supply those two and a decoder; tiles.c cuts matrices into
- * them. Neither tile nor strip sees an end: what is cut short by K, by the last column, or stored as F16 or F8 is
- * decoded to f32 first, padded with +0, and a row that is missing repeats another one and is not written. */
+ * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
+ * a row and a token has its own sixteen sums, and all of them are in registers. A strip computes STRIP columns of the
+ * kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct vector_loops).
+ * tiles.c cuts matrices into tiles and strips and calls these functions.
+ *
+ * Tile and strip functions handle whole chunks only. Where K or the last column cuts a chunk short, tiles.c first
+ * decodes the weights to f32 and pads them with +0. It also decodes all F16 and F8 weights to f32 first. If fewer than
+ * TILE_ROWS rows are left, tiles.c repeats one of them in the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
 
@@ -12,41 +16,46 @@
 #include <string.h>
 
 #define TILE_ROWS 4
-#define TILE_TOKENS 6 /* at most; an instruction set may take fewer at once */
+#define TILE_TOKENS 6 /* the largest number of tokens in a tile; an instruction set may handle fewer at once */
 #define STRIP 64      /* columns */
 
-/* How a tile or strip finds its weights: as stored, or decoded to f32 and (tiles only) packed like x. */
+/* The format of the weights that a tile or strip function reads: BF16 as stored, f32 in natural order (stored or
+ * decoded), or f32 in packed order (for tiles only). kernels.h explains the packed order at packed_length. */
 enum tile_source { FROM_BF16, FROM_F32, FROM_PACKED };
 
-/* Tiles of the same tokens, one after another: a matrix of short rows takes thousands, so what a tile costs besides its
- * sums is what such a matrix costs. */
+/* A series of tiles that use the same tokens. One call computes the whole series, because a matrix with short rows has
+ * thousands of tiles and the fixed cost of a call would be paid for each of them. */
 struct tile {
     enum tile_source source;
-    size_t count;             /* tiles */
-    const void *w[TILE_ROWS]; /* each row of the first tile at the first weight of the block */
-    size_t w_next;            /* bytes from a row to the same row of the next tile */
-    const float *x;           /* packed vectors, at the first number of the block; */
-    const uint16_t *narrow;   /* or, for tile_bf16, narrow ones */
-    size_t ldx, step;         /* numbers from one vector to the next, and from one chunk to the next */
-    size_t chunks;            /* of 32 in this block, all whole */
-    size_t prefetch;          /* how many bytes ahead of a row's weights the next useful ones lie */
-    float *y;                 /* the sum of row r and token t of tile i goes to y[i * y_next + r * y_row + t * ldy]: */
+    size_t count;             /* number of tiles in the series */
+    const void *w[TILE_ROWS]; /* address of each row of the first tile, at the first weight of the block of K */
+    size_t w_next;            /* bytes from a row of a tile to the same row of the next tile */
+    const float *x;           /* the tokens' vectors in packed order, at the first number of the block (for `tile`) */
+    const uint16_t *narrow;   /* the tokens' vectors as BF16 in natural order (for `tile_bf16`), else NULL */
+    size_t ldx, step;         /* elements of x or narrow: from a token to the next, and from a chunk to the next */
+    size_t chunks;            /* number of chunks of 32 in this block; all of them are whole */
+    size_t prefetch;          /* prefetch distance in bytes: added to a weight's address */
+    float *y;                 /* the sum of row r and token t of tile i belongs to y[i * y_next + r * y_row + t * ldy] */
     size_t y_next, y_row, ldy;
-    int first;                /* it is assigned; else added */
+    int first;                /* nonzero: sums are assigned to y (first block of K); 0: they are added to y */
 };
 
-/* What an instruction set supplies. T = 1..tokens. */
+/* The functions that an instruction set supplies. T is a number of tokens, from 1 to the member `tokens`. */
 struct vector_loops {
     size_t tokens;
-    /* the block's sums of all the tiles, for T tokens */
+    /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
-    /* the same of narrow vectors, FROM_BF16; weights are not tiny. NULL: they are widened for `tile` */
+    /* As `tile`, but multiplies tile->narrow by BF16 weights (FROM_BF16). No weight may be nonzero and smaller than
+     * 2^-56 in magnitude. NULL if the instruction set has no such function: then tiles.c widens the vectors to f32 and
+     * calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* y[t][c] = x[t][n] * w[n][c] fused into y (into +0 if first), n ascending, for STRIP columns; w natural,
-     * `pitch` bytes from row to row; source FROM_BF16 or FROM_F32 */
+    /* For each token t and each of STRIP columns c, with n ascending: y[t][c] = fma(x[t][n], w[n][c], y[t][c]).
+     * If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order, FROM_BF16 or FROM_F32; their
+     * rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no prefetching. */
     void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
                   const float *x, size_t ldx, int first, size_t prefetch);
-    /* whole chunks of 32 weights (F16, BF16, F8_E4M3), natural or packed; the scale is for F8_E4M3 */
+    /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
+     * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
     void (*pack)(float *packed, const float *x, size_t K);
 };
@@ -58,7 +67,7 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch);
 
-/* the n < DOT_CHUNK numbers of a chunk that is cut short, +0 behind them */
+/* Copies the n < DOT_CHUNK numbers of an incomplete chunk, fills the rest of the copy with +0, and returns the copy. */
 static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_t n)
 {
     memset(copy, 0, DOT_CHUNK * sizeof *x);
@@ -73,10 +82,10 @@ static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* One sum to its place in y. */
+/* Stores a sum: assigns it to *y if `first` is nonzero, else adds it to *y. */
 ALWAYS_INLINE void put_sum(float *y, float sum, int first) { *y = first ? sum : *y + sum; }
 
-/* Tile i's sums, sums[t][r], to their places. */
+/* Stores the sums of tile i, sums[token][row], in y (see struct tile). */
 ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)[TILE_ROWS])
 {
     float *y = p->y + i * p->y_next;
@@ -87,8 +96,9 @@ ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)
             put_sum(y + (size_t)r * p->y_row, sums[t][r], p->first);
 }
 
-/* An odd element is the upper half of a pair, an even one the lower: words of 32 bits, which the
- * compiler makes vectors of, once for each instruction set. */
+/* Kernel `narrow`: rounds K packed numbers to BF16 in natural order. Two neighbouring BF16 make a 32-bit word, with the
+ * odd element in its upper half and the even one in its lower half. Each instruction set compiles this loop over words,
+ * and the compiler vectorises it. */
 ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK, y += DOT_CHUNK) {
