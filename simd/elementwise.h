@@ -1,5 +1,7 @@
-/* simd/elementwise.h -- loops without a sum: every vector width gives the same bits, so the compiler makes the vectors.
- * Included by each table's file, which is compiled for its instruction set. */
+/* simd/elementwise.h -- kernels that compute each number by itself, in plain C.
+ *
+ * They contain no floating-point sum, so the bits do not depend on the vector width, and the compiler may vectorise them.
+ * The file of each instruction set includes this header and is compiled for that instruction set. */
 #ifndef VB_ELEMENTWISE_H
 #define VB_ELEMENTWISE_H
 
@@ -26,7 +28,8 @@ static void divide(float *y, float a, size_t n)
         y[i] = y[i] / a;
 }
 
-/* Kernel quantise. Numbers of up to 127 plus 1.5 * 2^23 leave their rounded selves in the last bits. */
+/* Kernel `quantise`. Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum then holds in its
+ * low mantissa bits. */
 static inline void quantise_groups(struct quantised_group *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += 32, packed += 32, y++) {

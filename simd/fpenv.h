@@ -1,7 +1,8 @@
-/* simd/fpenv.h -- the floating-point environment that the bits are defined in.
+/* simd/fpenv.h -- sets and restores the floating-point environment.
  *
- * A host program may have set flush-to-zero, another rounding mode, or traps. Every entry point and every worker
- * enters the default environment (round to nearest even, subnormals kept, no traps) and leaves with the caller's. */
+ * The program that calls the library may have set flush-to-zero, another rounding mode, or traps. Results would then have
+ * other bits. So every public function and every worker thread enters the default environment first: round to nearest
+ * even, subnormals kept, no traps. Before it returns, it restores the environment of its caller. */
 #ifndef VB_FPENV_H
 #define VB_FPENV_H
 
@@ -34,7 +35,7 @@ static inline void fpenv_leave(struct fpenv e)
     (void)e;
 }
 
-/* For loops that wait for another thread. */
+/* The CPU's pause instruction, for loops that wait for another thread. */
 static inline void cpu_pause(void)
 {
 #if defined(__x86_64__)

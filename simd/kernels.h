@@ -1,38 +1,47 @@
-/* simd/kernels.h -- the list of kernels, and the order of every sum: the kernels' share of docs/ARITHMETIC.md, whose rules it cites.
+/* simd/kernels.h -- the kernels, and the order in which each of them adds.
  *
- * Every table (scalar, avx2, avx512, neon) returns the same bits for the same input; simd/scalar.c says in plain C
- * what they compute, checkasm proves that the others agree. Arithmetic is IEEE binary32, round to nearest even,
- * subnormals kept; fma rounds once; everything is compiled with -ffp-contract=off. The caller has set the default
- * floating-point environment (ops/parallel.c does, in every worker).
+ * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 8; this header repeats those that kernels implement.
+ * A table is a struct kernels with the kernels of one instruction set: scalar, avx2, avx512 or neon. All tables return the
+ * same bits for the same input. simd/scalar.c defines these bits in plain C, and the test checkasm compares the other
+ * tables with it.
  *
- * Rule 1, dot(w, x) over K. K is cut at multiples of 1024. In a block sixteen sums a[0..15] start at +0; for each
- * chunk of 32 at k, ascending, and each lane l:
+ * Arithmetic is IEEE binary32: round to nearest even, subnormals kept. An fma rounds once. Everything is compiled with
+ * -ffp-contract=off. The caller of a kernel has set the default floating-point environment (simd/fpenv.h);
+ * ops/parallel.c does so in every worker thread.
+ *
+ * Rule 1 defines dot(w, x), the dot product of two vectors of length K. They are cut into blocks at multiples of 1024, and
+ * blocks into chunks of 32. In each block, sixteen sums a[0..15] start at +0. For each chunk, which begins at element k,
+ * in ascending order, and for each lane l:
  *
  *     a[l] = fma(w[k+2l+1], x[k+2l+1], a[l])        odd element first,
- *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one,
+ *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one.
  *
- * then the fold, h = 8, 4, 2, 1:  a[l] = a[l] + a[l+h] for l < h.  The dot is the sum of the blocks' a[0], ascending;
- * the first is not added to 0; a dot of length 0 is +0. A chunk cut short by K is computed with both operands +0
- * beyond K: it is not skipped (an accumulator of -0 becomes +0), and nothing is read beyond w's row or trusted of x
- * beyond K.
+ * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h. The
+ * dot product is the sum of the blocks' a[0], in ascending order. The first a[0] is not added to 0. A dot product of
+ * length 0 is +0.
  *
- * Rule 4, fma_rows: y[c] = fma(x[n], w[n,c], y[c]), n ascending, y from +0: every c is a sum of its own.
+ * If K ends inside a chunk, both operands are +0 beyond K. These elements are computed and not skipped, because they turn
+ * a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K have no effect.
  *
- * Weights are decoded exactly: F32 as is, F16 and BF16 widened, F8_E4M3 as fl32(e4m3(code) * scale), one rounding.
+ * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
- * Rule 2, the same of quantised weights and of x in groups of 32 (struct quantised_group). A weight is an integer q in a group of
- * 32 that has a scale sw and perhaps a minimum mw (simd/quantised.h). K is a multiple of 32, cut at multiples of 1024 as above; in a
- * block, from +0, for each group, ascending:
+ * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one rounding.
  *
- *     acc = fma((float)sum of q_w * q_x, sw * sx, acc)         the sum exact, sw * sx rounded once;
- *                                                              types with a scale for each 16 weights: two fmas, the lower half first
- *     acc = fma(-(float)sum of q_x, mw * sx, acc)              types with minimums only
+ * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
+ * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw (simd/quantised.h).
+ * q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut into blocks as in rule 1.
+ * In each block, acc starts at +0. For each group, in ascending order:
  *
- * and block sums are added as above.
+ *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
+ *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
  *
- * Precision bf16: x is rounded to bf16 first, and what is then below 2^-56 becomes +0 (narrow); the sum is rule 1's. With
- * weights as large, no product or sum of a dot is subnormal, so that instructions on pairs of bf16 that take the odd
- * product first and flush subnormals give the same bits as two fmas; other weights take the fmas. */
+ * Types with a scale for each 16 weights do the first fma twice, for the lower half of the group first. The sums of the
+ * blocks are added as in rule 1.
+ *
+ * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0. The sum
+ * is that of rule 1. If no nonzero weight is smaller than 2^-56 either, then no product and no sum is subnormal.
+ * In this case an instruction on pairs of BF16 gives the same bits as two fmas, although it flushes subnormals; it must
+ * add the odd product first. For other weights, kernels use two fmas. */
 #ifndef VB_KERNELS_H
 #define VB_KERNELS_H
 
@@ -40,133 +49,147 @@
 #include <stdint.h>
 
 #define DOT_BLOCK 1024 /* numbers in a block of a sum */
-#define DOT_CHUNK 32   /* numbers in a chunk: 16 lanes of an odd and an even one */
+#define DOT_CHUNK 32   /* numbers in a chunk: an odd and an even one for each of 16 lanes */
 #define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
     WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3,
-    WEIGHT_TYPES, /* of rule 1; the others are quantised, of rule 2: */
+    WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_ALL_TYPES
 };
 
 static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
-/* A matrix [rows, cols] as the checkpoint stores it, row-major, at any address (a mapped file promises no alignment:
- * kernels load unaligned). For F8_E4M3 the weight at (i, j) is
- * data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]: scale_row and
- * scale_col are where this view begins inside the stored tensor. block_cols and scale_col are multiples of 32.
- * Quantised rows are blocks as a GGUF file has them (quantised.h), cols and stride whole blocks; or, of Q8_0 and Q4_0, panels. */
+/* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point into a
+ * mapped file; kernels use unaligned loads.
+ *
+ * An F8_E4M3 matrix has one scale for each block of block_rows x block_cols weights. The weight in row i and column j is
+ * data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins at
+ * row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
+ *
+ * The rows of a quantised matrix consist of GGUF blocks (quantised.h); cols and stride are then whole blocks. Q8_0 and Q4_0
+ * matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;
     size_t rows, cols, stride; /* stride: elements from one row to the next */
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
-    int packed;                /* F32 only: rows are packed like x, padded with +0 (rows of the cache) */
-    int panels;                /* Q8_0, Q4_0 only: data is panels (quantised.h), 64-byte aligned; */
-    size_t panel_row;          /* row 0 of this view is that row of them */
-    unsigned char *magnitudes; /* BF16: what matmul_bf16 has learnt of all rows, an enum; NULL: nothing is kept */
+    int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
+    int panels;                /* Q8_0 and Q4_0 only: data points to panels (quantised.h), which are 64-byte aligned */
+    size_t panel_row;          /* with `panels`: the row of the panels that is row 0 of this view */
+    unsigned char *magnitudes; /* BF16 only: an enum magnitudes, which matmul_bf16 sets; NULL if it is not kept */
 };
 
-/* The smallest magnitude of weights but 0. Read and written as atomics; one that is known never changes. */
-enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* >= 2^-56 */, MAGNITUDES_TINY };
+/* Whether a nonzero weight of a matrix is smaller than 2^-56 in magnitude: not known yet, no, or yes. Threads read and
+ * write it with atomic operations. Once it is known, it never changes. */
+enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-56 */, MAGNITUDES_TINY };
 
-/* x [K] in natural order -> [16 odd][16 even] per chunk of 32, padded with +0 to packed_length(K) numbers. */
+/* The length of x in packed order. Packed order has, for each chunk of 32 numbers, first its 16 odd elements and then its
+ * 16 even ones. x [K] is padded with +0 to whole chunks. The order in memory without packing is called natural. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
 
-/* 32 numbers of x, quantised (rule 2). m is the largest |x|. Not finite, one of them: d = NaN, q = 0, so that every sum is NaN.
- * m < 2^-100: all 0. Else d = m / 127 and q = x * (127 / m), rounded to nearest, ties to even. */
+/* 32 quantised numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
+ * nearest, ties to even. If m < 2^-100, d and all q are 0. If one of the numbers is not finite, d is NaN and all q are 0,
+ * so that every sum with this group is NaN. */
 struct quantised_group {
     float d;
-    int32_t sum;       /* of q; and the same times -8 and -128, for weights whose codes stand that much too high */
-    int32_t offset8, offset128;
+    int32_t sum;       /* the sum of q */
+    int32_t offset8, offset128; /* -8 * sum and -128 * sum; they correct sums over codes that are q + 8 or q + 128 */
     int8_t q[32];
 };
 
-/* What a kernel works in besides its operands, in bytes: decoded weights, widened vectors. Each thread has its own, 64-byte
- * aligned; nothing in it lasts from one call to the next. It is not on the stack, which may be small (engine/verbatim.h). */
+/* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides it, one for
+ * each thread, 64-byte aligned. No data in it is kept between calls. It is not on the stack, because the stack may be small
+ * (engine/verbatim.h). */
 #define KERNEL_SCRATCH ((size_t)336 << 10)
 
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
-    const char *variant; /* of a table that wants more of the CPU: "bf16", AVX512-BF16 and VNNI; "vnni"; "dotprod"; else NULL */
-    int learns_magnitudes; /* whether matmul_bf16 does */
+    const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni", "dotprod"; or NULL */
+    int learns_magnitudes; /* nonzero if matmul_bf16 reads and sets weight_view.magnitudes */
 
-    /* From here on functions only. No table leaves one out: an instruction set without a version of its own has that of the
-     * next lower table, or the scalar one. checkasm sees to it. */
+    /* From here on, all members are functions, and no table has a NULL among them. An instruction set that has no version
+     * of its own uses the one of the next lower table, or the scalar one. The test checkasm verifies this. */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
-     * x: T packed vectors, ldx floats apart (ldx >= packed_length(K)); y is written only at those (t, n).
-     * scratch, here and below: KERNEL_SCRATCH bytes. */
+     * x has T packed vectors, ldx floats apart (ldx >= packed_length(K)). y is written for these t and n only.
+     * scratch is KERNEL_SCRATCH bytes of working memory, here and in the functions below. */
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* The same in precision bf16, of BF16 weights: x holds bf16 in natural order, as narrow writes it; ldx counts them.
-     * With learns_magnitudes it looks at w->magnitudes, and writes MAGNITUDES_TINY when rows [n0, n1) are the first to show it;
-     * who has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
+    /* As matmul, in precision bf16 and for BF16 weights. x holds BF16 numbers in natural order, as `narrow` writes them, and
+     * ldx counts these numbers. With learns_magnitudes and MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller
+     * than 2^-56 in rows [n0, n1). If it finds one, it sets *w->magnitudes to MAGNITUDES_TINY. A caller that has had all
+     * rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
 
-    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   of quantised weights (rule 2). x: T rows of groups, ldx groups apart. */
+    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for quantised weights (rule 2). x has T rows of groups, ldx groups apart. */
     void (*matmul_quantised)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
-     * x in natural order; n ascending from +0, one fma each. c0 is a multiple of 32. w->rows = 0 gives +0. */
+     * x is in natural order. Each sum starts at +0 and adds one fma for each n, in ascending order. c0 is a multiple of 32.
+     * If w->rows is 0, y is +0. */
     void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                    const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* dot of two natural vectors (rule 1). */
+    /* Returns the dot product of two vectors in natural order (rule 1). */
     float (*dot)(const float *a, const float *b, size_t K);
 
-    /* Packing, see packed_length. Nothing but moves. */
+    /* Copies x to packed order (see packed_length). No bit of a number changes. */
     void (*pack)(float *packed, const float *x, size_t K);
 
-    /* A packed x to bf16 in natural order, padded with +0 to packed_length(K): to nearest, ties to even, a NaN stays one,
-     * magnitudes below 2^-56 become +0. */
+    /* Rounds a packed x to BF16 in natural order, padded with +0 to packed_length(K). It rounds to nearest, ties to even. A NaN
+     * stays a NaN. Numbers smaller than 2^-56 in magnitude become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
-    /* A packed x to groups of 32; K is a multiple of 32. */
+    /* Quantises a packed x to groups of 32 (see struct quantised_group). K is a multiple of 32. */
     void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
 
-    /* y[i] = fma(a, x[i], y[i]);  y[i] = y[i] * a;  y[i] = y[i] / a. x and y do not overlap. */
+    /* axpy: y[i] = fma(a, x[i], y[i]). scale: y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
     void (*axpy)(float *y, float a, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
     void (*divide)(float *y, float a, size_t n);
 
-    /* One block of attention or softmax, n <= 256 numbers (rule 4c): p[j] = exp(s[j] - m), m = max s[j] + 0 (so that a
-     * maximum of -0 is +0; a NaN is never the larger one, it stays m only as s[0], but always reaches *sum); returns m;
-     * *sum = lanes j mod 16 from +0, ascending, then the fold. p may be s. n >= 1. */
+    /* One block of a softmax over the scores s, with 1 <= n <= 256 (rule 4c). It returns m = max s[j] + 0, so that a maximum of -0
+     * is +0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j mod 16 for j ascending,
+     * and the fold of rule 1 adds up the sixteen. p may be s.
+     *
+     * A comparison with NaN is false, so m is NaN only if s[0] is; but any NaN in s makes *sum NaN. */
     float (*softmax_block)(float *p, const float *s, size_t n, float *sum);
 
-    /* y[i] = exp(x[i]), SLEEF's bit-identical finz_expf u10. y may be x. */
+    /* y[i] = exp(x[i]), by SLEEF's finz_expf u10, which has the same bits on every instruction set. y may be x. */
     void (*exp)(float *y, const float *x, size_t n);
 
-    /* y[i] = (g[i] / (1 + exp(-g[i]))) * u[i]: SiLU by IEEE division, then one product. y may be g or u. */
+    /* y[i] = (g[i] / (1 + exp(-g[i]))) * u[i]: SiLU by an IEEE division, then one product. y may be g or u. */
     void (*silu_mul)(float *y, const float *g, const float *u, size_t n);
 };
 
-/* The tables that this program was built with, best first; NULL ends the list. */
+/* The tables in this program, in order of preference. NULL ends the list. */
 extern const struct kernels *const kernel_tables[];
 
-/* The best table this CPU can run, or the one of this name ("best" or NULL: the best). NULL: no table has the name,
- * or the CPU lacks it (*known then says whether the name is one of scalar, avx2, avx512, neon). */
+/* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL, it
+ * considers tables of every name. Returns NULL if there is none. *known is set to whether `name` is scalar, avx2, avx512,
+ * neon, best or NULL. `known` itself may be NULL. */
 const struct kernels *kernels_select(const char *name, int *known);
-/* Whether this CPU can run that table. */
+/* Whether this CPU can run the table. */
 int kernels_runs_here(const struct kernels *k);
 
-/* The functions of SLEEF that are called directly, in double (rule 6), the same on every instruction set. They need fma on
- * x86. kernel_log alone works without it too, by libm, whose last bit may differ: config.json is read on such a CPU,
- * and nothing is computed. */
+/* Functions of SLEEF in double (rule 6). They have the same bits on every instruction set, and need hardware fma on x86. On an x86
+ * CPU without fma, kernel_log calls libm, whose last bit may differ. This does no harm: reading config.json needs a
+ * logarithm, but such a CPU cannot run any table, so it computes no results. */
 double kernel_sin(double x);
 double kernel_cos(double x);
 double kernel_log(double x);
 double kernel_pow(double x, double y);
-/* exp of one float and of one double (the sampler's weights are (double)exp(float)). */
+/* exp of one float, with the bits of kernel `exp`. */
 float kernel_expf(float x);
 
-/* FNV-1a over the bits of 65,536 outputs of each SLEEF function used: another library is refused (golden/sleef.h). */
+/* Returns an FNV-1a hash over the bits of 65,536 outputs of each SLEEF function that is used. A SLEEF library whose hash differs
+ * from golden/sleef.h is refused, because it would change bits. */
 uint64_t kernels_sleef_hash(void);
 
 #endif

@@ -1,21 +1,25 @@
-/* simd/machine.h -- what the machine can do at most: work to be timed beside ours. Whoever calls holds the clock. */
+/* simd/machine.h -- loops whose time shows the peak memory bandwidth and arithmetic of the machine.
+ *
+ * `verbatim bench` compares these peaks with the speed of the engine. The functions do not measure time: the caller does. */
 #ifndef VB_MACHINE_H
 #define VB_MACHINE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads every byte, four streams at a time, and returns a sum, which proves it. bytes is a multiple of 256. */
+/* Reads all bytes, as four streams side by side. Returns a sum of the data, so that the compiler cannot remove the reads.
+ * bytes is a multiple of 256. */
 uint64_t machine_read(const void *data, size_t bytes);
 
-/* `steps` times twelve independent fmas of the widest registers that the table `isa` uses. Returns the floating-point
- * operations done (an fma is two), 0 on a machine it does not know. */
+/* Executes `steps` times twelve independent fmas, in the widest registers that the kernels named `isa` use. Returns the
+ * number of floating-point operations (an fma counts as two), or 0 on an unknown architecture. */
 double machine_fma(const char *isa, size_t steps);
 
-/* The same for AVX512-BF16's pairs of products; 0 where the CPU lacks it. */
+/* As machine_fma, with the instruction of AVX512-BF16 that adds two products. Returns 0 if the CPU lacks it. */
 double machine_bf16(size_t steps);
 
-/* The same for sums of products of bytes: AVX512-VNNI's or AVX-VNNI's vpdpbusd, Arm's sdot. 0 where the CPU lacks them. */
+/* As machine_fma, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or sdot (Arm). Returns
+ * 0 if the CPU lacks it. */
 double machine_int8(size_t steps);
 
 #endif

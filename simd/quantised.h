@@ -1,6 +1,7 @@
-/* simd/quantised.h -- quantised weights: the blocks of GGUF files, and panels.
+/* simd/quantised.h -- the layout of quantised weights, in the blocks of GGUF files and in panels.
  *
- * A block is `numbers` weights of one row in `bytes`. Scales d, dmin and m are f16 (exact in f32); codes q are integers:
+ * A block holds `numbers` consecutive weights of one row in `bytes` bytes. The scales d and dmin and the minimum m are f16,
+ * which f32 holds exactly. The codes q are integers.
  *
  *     type   numbers  bytes   layout                                        weight
  *     Q8_0        32     34   d | 32 int8                                   d * q
@@ -11,18 +12,26 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *
- * In the first four a byte holds the codes of elements l (low nibble) and l + 16; in Q4_K and Q5_K of elements l and l + 32 of
- * 64; in Q6_K of l and l + 64 of 128. sc and m have six bits for each 32 numbers in Q4_K and Q5_K (twelve bytes of eight each), eight
- * with a sign for each 16 in Q6_K. The scale of a group is sw = fl32(d * sc), exact but for its sign of zero, its minimum
- * mw = fl32(dmin * m), of Q5_1 -m. As a number by itself (a row of embed_tokens) a weight is fl32(fl32(sw * q) - mw).
+ * A byte of Q8_0 holds one code. Elsewhere a byte has the low four bits of one code in its low nibble and those of another
+ * in its high nibble. In Q4_0, Q5_0 and Q5_1 these are elements l and l + 16 of the block. In Q4_K and Q5_K they are
+ * elements l and l + 32 of each 64 weights, and in Q6_K elements l and l + 64 of each 128.
  *
- * A panel is 16 rows of Q8_0 or Q4_0 side by side, so that a vector's lanes are rows. Two groups of 32 columns after two:
+ * In Q4_K and Q5_K each group of 32 weights has a scale sc and a minimum m of six bits each. The 12 bytes hold those of all
+ * eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
  *
- *     16 scales f16 of the first group | 16 of the second | codes of the first | codes of the second
- *     codes, Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
- *            Q4_0: [4][16 rows][4]: low nibbles elements 4j..4j+3, high nibbles 16 + 4j..16 + 4j+3, as stored
+ * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m), or -m in Q5_1. The
+ * product d * sc is exact in f32. Where a single weight is needed, as in a row of embed_tokens, it is
+ * fl32(fl32(sw * q) - mw).
  *
- * An odd group more is padded with zeros; so are rows beyond the last. */
+ * A panel holds 16 rows of a Q8_0 or Q4_0 matrix, interleaved so that each lane of a vector works on one row. It stores
+ * groups of 32 columns in pairs:
+ *
+ *     16 f16 scales of the first group | 16 of the second | codes of the first group | codes of the second
+ *     codes of Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
+ *     codes of Q4_0: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
+ *
+ * If the number of groups is odd, the missing group of the last pair is zeros. Rows beyond the end of the matrix are zeros
+ * too. */
 #ifndef VB_QUANTISED_H
 #define VB_QUANTISED_H
 
@@ -32,22 +41,23 @@
 
 struct quantised_format {
     const char *name;
-    unsigned numbers, bytes; /* of a block */
-    int halves;              /* a scale for each 16 numbers */
-    int minimums;
+    unsigned numbers, bytes; /* weights in a block, and its size in bytes */
+    int halves;              /* nonzero if each half of a group (16 weights) has its own scale */
+    int minimums;            /* nonzero if each group has a minimum */
 };
 const struct quantised_format *quantised_format(enum weight_type type);
 
-/* One group of a row: codes as integers around 0, exactly; scale[1] is of the second half (else scale[0] again). */
+/* One group of a row, unpacked. q are the integers that rule 2 multiplies; 8, 16 or 32 is already subtracted from the
+ * codes of types that need it. */
 struct quantised_codes {
     int8_t q[QUANTISED_GROUP];
-    float scale[2], minimum; /* sw, mw (0 for types without) */
+    float scale[2], minimum; /* sw of each half of the group (equal for most types), and mw (0 if the type has none) */
 };
 void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group);
 
 /* --- panels --- */
 
-static inline size_t panel_code_bytes(enum weight_type type) { return type == WEIGHT_Q8_0 ? 512 : 256; } /* of a group */
+static inline size_t panel_code_bytes(enum weight_type type) { return type == WEIGHT_Q8_0 ? 512 : 256; } /* per group */
 static inline size_t panel_pair_bytes(enum weight_type type) { return 64 + 2 * panel_code_bytes(type); }
 static inline size_t panel_bytes(enum weight_type type, size_t cols)
 {
@@ -62,14 +72,14 @@ static inline const unsigned char *panel_codes(const unsigned char *panel, enum 
     return panel + group / 2 * panel_pair_bytes(type) + 64 + group % 2 * panel_code_bytes(type);
 }
 
-/* Whether matrices of this type have panels. */
+/* Whether panels can hold matrices of this type. */
 static inline int weight_has_panels(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q4_0; }
-/* All panels of a matrix [rows, cols]. */
+/* The size in bytes of all panels of a matrix [rows, cols]. */
 static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t cols)
 {
     return (rows + PANEL_ROWS - 1) / PANEL_ROWS * panel_bytes(type, cols);
 }
-/* Writes the panel of rows [row, row + 16) of w, which is blocks; row is a multiple of 16. */
+/* Writes the panel of rows [row, row + 16) of w. w consists of blocks, and row is a multiple of 16. */
 void panel_from_blocks(unsigned char *panel, const struct weight_view *w, size_t row);
 
 #endif

@@ -1,8 +1,10 @@
-/* simd/quantised_tiles.h -- the loops around a quantised matrix that every vector instruction set shares (private to simd/).
+/* simd/quantised_tiles.h -- the loops over a quantised matrix that all vector instruction sets share (private to simd/).
  *
- * A tile is a few panels of one block of K times a few rows of x: lanes are rows of the matrix, so that x is a broadcast of
- * four numbers and nothing is folded. Blocks of a file are taken apart into such panels as they come, a block of K at a time, or
- * for few rows of x into registers (quantised_open.h). */
+ * A tile multiplies a few panels by a few rows of x, over one block of K (DOT_BLOCK columns). Each lane of a vector works on
+ * one row of the matrix. So four numbers of x are broadcast to all lanes, and no sum has to be folded across lanes.
+ *
+ * A matrix that consists of GGUF blocks is unpacked first, one block of K at a time, into temporary panels (struct
+ * open_panel). If x has few rows, the groups are multiplied as soon as they are in registers (quantised_open.h). */
 #ifndef VB_QUANTISED_TILES_H
 #define VB_QUANTISED_TILES_H
 
@@ -10,13 +12,14 @@
 #include "simd/tiles.h"
 
 #define BLOCK_GROUPS (DOT_BLOCK / QUANTISED_GROUP)
-#define TILE_PANELS 4  /* at most, */
-#define TILE_ROWS_OF_X 6 /* at most, */
-#define TILE_SUMS 12   /* and their product */
-#define FEW_ROWS_OF_X 12 /* at most: panels are streams then, and blocks are not worth an open panel */
-#define MANY_PANELS 8    /* x BLOCK_GROUPS that stay in L2 while more rows of x pass */
+#define TILE_PANELS 4  /* the most panels in a tile */
+#define TILE_ROWS_OF_X 6 /* the most rows of x in a tile */
+#define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
+#define FEW_ROWS_OF_X 12 /* up to so many rows of x, panels are read as streams and GGUF blocks are multiplied from registers */
+#define MANY_PANELS 8    /* panels of BLOCK_GROUPS groups that stay in L2 while more rows of x are multiplied */
 
-/* 16 rows of one block taken apart: codes + 128 as in a panel of Q8_0, scales of both halves */
+/* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
+ * of group g. */
 struct open_panel {
     _Alignas(64) unsigned char codes[BLOCK_GROUPS][512];
     float scale[BLOCK_GROUPS][2][PANEL_ROWS], minimum[BLOCK_GROUPS][PANEL_ROWS];
@@ -26,23 +29,27 @@ enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_O
 
 struct quantised_tile {
     enum panel_kind kind;
-    const void *w[TILE_PANELS];      /* each panel at the block; of open ones, a struct open_panel */
-    const struct quantised_group *x; /* at the block */
-    size_t ldx, groups;              /* groups in this block */
-    size_t prefetch;                 /* how many bytes ahead of a panel's codes the next useful ones lie */
+    const void *w[TILE_PANELS];      /* each panel, from this block of K on; or a struct open_panel, if `kind` is PANEL_OPEN.. */
+    const struct quantised_group *x; /* the first row of x, from this block of K on */
+    size_t ldx, groups;              /* groups from a row of x to the next; groups in this block */
+    size_t prefetch;                 /* prefetch distance in bytes: added to the address of a panel's codes */
 };
 
 struct quantised_loops {
-    /* sums[p*T + t][r] = the block's sum for row r of panel p and row t of x; P is 1, 2 or 4, T <= 6, P * T <= 12 */
+    /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or 4; T,
+     * the number of rows of x, is at most 6; P * T is at most 12. */
     void (*tile)(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile);
-    /* takes apart rows [row, row + rows), rows <= 16, `groups` groups from `group` on; the other rows are of no matter */
+    /* Unpacks `groups` groups, from number `group` on, of rows [row, row + rows) of w; rows <= 16. The panel's remaining rows
+     * are undefined. */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
-    /* sums[t][r] = the sum of these groups for row `row + r` and row t of x, T <= FEW_ROWS_OF_X, from blocks */
+    /* Sets sums[t][r] to the sum over these groups for row `row` + r of w and row t of x, for T <= FEW_ROWS_OF_X. w consists
+     * of GGUF blocks. */
     void (*few)(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* Codes of six bits with a scale for each half stand 32 too high: less[t][g][half] = -32 times the sum of that half of x */
+/* Unpacked codes of Q6_K are 32 larger than q. less[t][g][half] becomes the correction for one half of group g: -32 times
+ * the sum of that half of row t of x. */
 static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
 {
     for (size_t t = 0; t < T; t++)
