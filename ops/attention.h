@@ -1,15 +1,23 @@
-/* ops/attention.h -- multi-head latent attention over a cache of latents, absorbed (DeepSeek-V2 report, 2.1.2).
+/* ops/attention.h -- multi-head latent attention (MLA) over a KV cache of latents, in the absorbed form.
  *
  *     q_abs[h,c] = sum_n q_nope[h,n] W_uk[h,n,c]
  *     s_j        = dot([q_abs[h] | q_rope[h]], row_j) * scale            row_j = [latent c | rotated rope r] of token j
  *     o[h,c]     = sum_j softmax_j(s) row_j[c]
  *     y[h,v]     = sum_c W_uv[h,v,c] o[h,c]
  *
- * Order (docs/ARITHMETIC.md, rule 4): q_abs by kernel fma_rows, n ascending; s_j one rule-1 dot of c+r numbers and one
- * product. j is the token's index in its own timeline, whatever slot holds its row. Blocks of 256 at absolute j: m_b,
- * p_j = exp(s_j - m_b), l_b by kernel softmax_block; o_b[c] by fma_rows, j ascending. Over blocks ascending, with
- * M = max m_b and e_b = exp(m_b - M): L = fma(e_b, l_b, L), o[c] = fma(e_b, o_b[c], o[c]), both from +0; then o / L.
- * W_uv by rule 1; a quantised one by rule 2 of o. Tokens that a query does not see are not computed at all. */
+ * The letters h, n, c, r and v are those of docs/SEMANTICS.md. The formulas are from the DeepSeek-V2 report, 2.1.2.
+ *
+ * Order of the sums (docs/ARITHMETIC.md, rule 4): kernel fma_rows computes q_abs, with n ascending. Each s_j is one dot
+ * product of rule 1 over c + r numbers, times scale. j is the token's index in its own sequence; it does not depend on the
+ * slot that holds the token's row.
+ *
+ * Tokens are processed in blocks of 256 that begin at multiples of 256. Kernel softmax_block computes m_b, p_j = exp(s_j - m_b)
+ * and l_b, the sum of p_j, for each block b. fma_rows computes o_b[c], the sum of p_j row_j[c], with j ascending. Then
+ * the blocks are joined in ascending order, with M = max m_b and e_b = exp(m_b - M). L = fma(e_b, l_b, L) and
+ * o[c] = fma(e_b, o_b[c], o[c]) both start at +0. At the end, o[c] is divided by L.
+ *
+ * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Tokens that a query may not attend to are not
+ * computed at all. */
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
 
@@ -17,27 +25,31 @@
 
 #define ATTENTION_BLOCK 256
 
-/* What one query sees: tokens 0..length-1 of its timeline. Token j's row, [latent | rope part] as kernel pack packs c + r
- * numbers, stands at rows + slots[j] * packed_length(c + r). */
+/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j begins at
+ * rows + slots[j] * packed_length(c + r). It is [latent | rope part], c + r numbers in packed order (simd/kernels.h). */
 struct timeline {
     const float *rows;
     const int32_t *slots;
     size_t length; /* >= 1 */
 };
 
+/* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, they are
+ * c rows with n columns instead; W_uk is transposed exactly if it is quantised, and q_abs then follows rule 2 over n. Rows
+ * of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
 struct attention {
-    size_t heads, nope, rope, value, latent; /* H, n, r, v, c */
-    struct weight_view w_uk, w_uv; /* W_uk of head h: n rows [.., c] from row h * uk_stride on; with uk_transposed, which */
-    size_t uk_stride, uv_stride;   /* a quantised one is, c rows [.., n]: q_abs is then rule 2 over n. W_uv: v rows [.., c] */
+    size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
+    struct weight_view w_uk, w_uv;
+    size_t uk_stride, uv_stride;
     int uk_transposed;
     float scale;
 };
 
-/* context: the longest timeline. */
+/* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context` tokens. */
 size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads);
 
-/* Queries of one sequence share the reading of the cache when they stand side by side, with the same rows and slots.
- * q [S, H, n+r], rope part rotated; seen [S]; y [S, H*v], not q. */
+/* Computes y [S, H*v] for S queries q [S, H, n+r], whose rope parts are already rotated. Query s attends to the tokens of
+ * seen[s]. y and q do not overlap. `context` is at least the length of every timeline in `seen`. Neighbouring queries with
+ * the same `rows` and `slots` read the cache together, which is faster. */
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context);
 

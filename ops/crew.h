@@ -1,10 +1,12 @@
-/* ops/crew.h -- the threads of a session: one leads, the others stand by and take tasks from it.
+/* ops/crew.h -- a pool of threads, called a crew. One thread leads, and the other members wait for its tasks.
  *
- * A pass is a hundred short regions, so the others wait for the next one actively, and sleep when none comes. OpenMP would end
- * each region when every thread has come by; a thread whose core a neighbour uses would then hold up all the others, a clock
- * tick at a time. Here a region ends when its tasks are done, by whoever was there. The leader waits only for a thread
- * that was interrupted inside a task, and then leaves that thread out for a time that is many times the wait: so what is lost
- * to busy cores stays a small part of the whole. The bits do not depend on who computes what. */
+ * A forward pass consists of about a hundred short parallel regions. So members spin while they wait for the next region, and
+ * sleep only when none comes for a while. OpenMP would end a region only when every thread has arrived. If another
+ * program used the core of one thread, all other threads would wait for it, for a scheduler tick each time.
+ *
+ * In a crew, a region ends when its tasks are done, whichever threads have done them. The leader waits only for a member
+ * that was interrupted inside a task. It then gives that member no tasks for a time that is many times as long as the wait.
+ * So only a small part of the time is lost to busy cores. No bit of the results depends on which thread does a task. */
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
@@ -15,69 +17,74 @@
 
 struct crew_member {
     _Alignas(64) struct crew *crew;
-    int thread; /* its number, from 1; the leader is 0 */
-    int wanted; /* it may take tasks */
-    int asleep, inside; /* inside a task */
-    uint64_t own_job, job; /* exact: the newest job that has a task for this member alone; the newest whose it has begun */
+    int thread; /* number of the member, from 1; the leader is 0 */
+    int wanted; /* nonzero if the member may take tasks */
+    int asleep, inside; /* inside: nonzero while the member computes a task */
+    uint64_t own_job, job; /* with `exact`: the newest job with a task for this member alone; the newest one whose task it began */
     pthread_t id;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    _Alignas(64) int late; /* from here on the leader's alone: it was inside a task when the leader began to wait */
-    double rest, until;    /* how long it is left out, and until when, in seconds of the monotonic clock */
+    _Alignas(64) int late; /* the leader alone uses this and what follows; late: it was inside a task after crew_patience seconds */
+    double rest, until;    /* for how long and until when it gets no tasks, in seconds of the monotonic clock */
 };
 
 struct crew {
-    /* A job's tasks are in parts, one where memory has no places. Who takes a task counts its part's `ticket` up: the job's
-     * number in the upper half, the part's next task in the lower one. Between two jobs, while the fields below are
-     * written, the lower half is beyond all tasks. */
+    /* The tasks of one crew_run are a job. A job is divided into parts, one for each part of the placement (one part in
+     * all if placement is NULL). A thread takes a task by incrementing the part's `ticket` with compare-and-swap. The upper
+     * half of a ticket is the job's number, and the lower half is the number of the part's next task. Between two jobs,
+     * the leader writes the members below; until it is done, the lower half is above every task number. */
     struct crew_part {
         _Alignas(64) uint64_t ticket;
-        size_t end; /* of its tasks */
+        size_t end; /* end of the part's range of tasks */
     } part[PLACEMENT_NODES];
     int parts;
-    const struct placement *placement; /* threads are pinned, and begin with their own part; or NULL */
-    _Alignas(64) size_t finished; /* tasks of this job that are done */
+    const struct placement *placement; /* pins threads to processors, and gives each a part to begin with; or NULL */
+    _Alignas(64) size_t finished; /* number of tasks of this job that are done */
     int leader_sleeps;
     _Alignas(64) void (*work)(void *arg, size_t task, int thread);
     void *arg;
-    size_t own, total; /* exact: tasks [own, total) belong to one member each */
-    int over;          /* members end */
-    int exact, threads, started, in_use; /* all of them count the leader */
-    int changed;         /* who is wanted has to be decided again */
-    double next_return;  /* the earliest `until` of those left out */
+    size_t own, total; /* with `exact`: tasks [own, total) are reserved for one member each */
+    int over;          /* nonzero: members shall end */
+    int exact, threads, started, in_use; /* these three numbers of threads include the leader */
+    int changed;         /* nonzero: `wanted` of all members has to be computed again */
+    double next_return;  /* the earliest `until` of the members that are left out */
     pid_t process;
-    size_t passes, pass_threads; /* of ops/parallel.c: passes, and their threads added up */
-    size_t left_out;     /* how often a member was */
-    double waited;       /* seconds that the leader waited for interrupted members */
+    size_t passes, pass_threads; /* ops/parallel.c counts passes here, and adds up the numbers of threads they had */
+    size_t left_out;     /* how many times a member was left out */
+    double waited;       /* seconds that the leader has waited for interrupted members */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    struct crew_member *member; /* [threads]; [0] is not used */
+    struct crew_member *member; /* [threads]; member[0] is the leader's */
 };
 
 #define CREW_MOST_TASKS ((size_t)1 << 31)
 
-/* The memory, 64-byte aligned, that crew_open wants. */
+/* Returns the size in bytes of the memory that crew_open needs. */
 size_t crew_bytes(int threads);
-/* No thread is started before it is used. exact: nobody is left out, and in a job with at least as many tasks as threads every
- * thread does one (where memory has no places): for tests and measurements that want N threads, and not the N that are best. */
+/* Makes a crew of `threads` threads, the caller included, in memory that is 64-byte aligned. A thread is not started before
+ * crew_use asks for it. If `exact` is nonzero, no member is ever left out, and every thread does a task of each job that has
+ * enough tasks (unless the placement has several parts). Tests and measurements use this to run on exactly N threads. */
 struct crew *crew_open(void *memory, int threads, const struct placement *placement, int exact);
-/* Ends and joins its threads; NULL is allowed. The memory stays the caller's. */
+/* Ends and joins the threads. c may be NULL. The caller keeps and frees the memory. */
 void crew_close(struct crew *c);
 
-/* The jobs to come are for threads [0, threads); at most crew.threads. Starts those that are missing, and returns how many
- * there are: fewer when the system refuses a thread, or in the child of a fork. */
+/* Sets the threads for the next jobs to [0, threads), and starts those that do not run yet. `threads` is at most crew.threads.
+ * Returns the number of threads: it is smaller if the system refuses to start a thread, and 1 in a forked child. */
 int crew_use(struct crew *c, int threads);
-/* How many of them are not left out at present, the leader among them. */
+/* Returns how many of these threads are not left out at present. The leader counts. */
 int crew_available(const struct crew *c);
-/* Calls work(arg, task, thread) for every task in [0, first[parts]), below CREW_MOST_TASKS, here (as thread 0) and wherever
- * somebody stands by; returns when all are done. Part p's tasks are first[p] .. first[p + 1] - 1: its own threads' first,
- * then anybody's. For the leader, one at a time, and not from within a task. */
+/* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks is
+ * below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks first[p] ..
+ * first[p + 1] - 1; the threads of that part begin with them, and then help other parts. Only the leader may call this,
+ * not from two threads at once and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 
-/* What decides about those who are late, apart from the clock so that tests can ask. How many seconds the leader waits, after
- * `led` seconds of tasks of its own, before a member counts as interrupted: none of them has a longer task than it had. */
+/* crew_patience and crew_rest decide about late members; they use no clock, so that tests can call them. crew_patience returns
+ * how many seconds the leader waits before it treats a member as interrupted. `led` is how long the leader itself has
+ * worked on the job: no single task of a member should take longer. */
 double crew_patience(double led);
-/* How long a member is left out that the leader waited for, and that came back `since` seconds ago from `rest` seconds. */
+/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. Its last such time
+ * was `rest` seconds, and ended `since` seconds ago. */
 double crew_rest(double waited, double rest, double since);
 
 #endif

@@ -1,6 +1,8 @@
-/* ops/embed.h -- token embedding: row tok[s] of the matrix, widened exactly.
+/* ops/embed.h -- token embedding: copies row tok[s] of the matrix, converted to f32 exactly.
  *
- *     y[s,d] = W[tok[s], d]                  W [V,D] as stored   tok [S], each in [0, V)   y [S,D], rows ldy apart */
+ *     y[s,d] = W[tok[s], d]                  W [V,D] as stored   tok [S], each in [0, V)   y [S,D], rows ldy floats apart
+ *
+ * The letters are those of docs/SEMANTICS.md. */
 #ifndef VB_EMBED_H
 #define VB_EMBED_H
 

@@ -1,15 +1,19 @@
-/* ops/linear.h -- a linear layer.
+/* ops/linear.h -- a linear layer: a matrix times each row of x.
  *
  *     y[s,n] = sum_k W[n,k] x[s,k]            kernel matmul (rule 1 of simd/kernels.h)
  *
- *   W [N,K] as stored   x [S,K]   y [S,N], not x                                        (x, y f32)
+ *   W [N,K] as stored   x [S,K]   y [S,N], which does not overlap x                     (x, y f32)
  *
- * x is packed once for all the layers that read it, in each form that one of them wants (struct op_packed): f32 by kernel pack;
- * in precision bf16 (op_ctx.bf16; every W that is not quantised is BF16 then) bf16, rounded, by pack and narrow; for
- * a quantised W groups of 32, by pack and quantise (rule 2). op_linear_exact never rounds: the router's gate.
+ * S is the number of rows in the pass, K the length of a row of x, and N the length of a row of y.
  *
- * With op_ctx.onednn the sums are oneDNN's, in its own order, one task's rows of W to a call; x is then packed in natural
- * order, and rounded with op_ctx.bf16. op_linear_exact and op_multiply stay the contract's. */
+ * x is converted once for all layers that read it, to each form that one of them needs (struct op_packed). There are three
+ * forms. By default it is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), where every W that is not
+ * quantised is BF16, it is x rounded to BF16 (kernels pack and narrow). For a quantised W it is groups of 32 (kernels
+ * pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate needs this.
+ *
+ * With op_ctx.onednn, oneDNN computes the sums, in an order of its own. Each task makes one call for its rows of W. x then
+ * stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply never use oneDNN,
+ * and always have the bits of docs/ARITHMETIC.md. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
@@ -19,15 +23,15 @@ size_t op_linear_scratch(size_t S, size_t K);
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S);
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S);
 
-/* Several layers of one x, in one parallel region. */
+/* Several layers that read the same x. op_linears computes them in one parallel region. */
 struct linear {
     float *y;
     const struct weight_view *w;
 };
-#define OP_LINEAR_MOST 4 /* layers */
+#define OP_LINEAR_MOST 4 /* the most layers in one call of op_linears */
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
-/* --- the two halves of it --- */
+/* --- the two steps of a linear layer: packing x, and multiplying --- */
 
 enum op_form { OP_F32, OP_BF16, OP_GROUPS, OP_FORMS };
 static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
@@ -35,37 +39,38 @@ static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_
     return weight_is_quantised(w->type) ? OP_GROUPS : cx->bf16 ? OP_BF16 : OP_F32;
 }
 
-/* Rows of x, [.., K], in some forms; K is a multiple of 32 where one is OP_GROUPS. */
+/* Rows of x, each of length K, in one or more forms. If OP_GROUPS is one of them, K is a multiple of 32. */
 struct op_packed {
     size_t K;
-    char *rows[OP_FORMS]; /* by enum op_form; NULL: not in this one */
+    char *rows[OP_FORMS]; /* indexed by enum op_form; NULL if the rows do not exist in that form */
 };
-size_t op_packed_bytes(int form, size_t K); /* of a row */
+size_t op_packed_bytes(int form, size_t K); /* bytes of one row */
 static inline void *op_packed_row(const struct op_packed *p, int form, size_t s)
 {
     return p->rows[form] + s * op_packed_bytes(form, p->K);
 }
-/* Memory for S rows in the forms whose bits are set in `forms`: 1 << op_form(). It is no more than op_packed_scratch,
- * whatever the forms that one op_ctx has. */
+/* op_take_packed takes scratch for S rows in several forms: bit 1 << op_form() of `forms` is set for each form that is needed. It
+ * takes at most op_packed_scratch bytes, whichever forms the layers of one op_ctx need. */
 size_t op_packed_scratch(size_t S, size_t K);
 struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K);
-/* The same rows from row s on. */
+/* Returns the same rows without the first s. */
 struct op_packed op_packed_from(const struct op_packed *p, size_t s);
 
-/* x [S, K], ldx floats from one row to the next, in all forms that p has. */
+/* Packs x [S, K], whose rows are ldx floats apart, into every form that p has. */
 void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, size_t S);
-/* Numbers [k0, k0 + n) of row s; k0 is a multiple of 32, and so is n but in the row's last part. */
+/* Packs numbers [k0, k0 + n) of row s; x points to number k0. k0 is a multiple of 32. So is n, except at the row's end. */
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n);
 void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S);
 
-/* Rows [n0, n1) of W times packed rows: what a task calls, on thread `thread`: the kernels', or oneDNN's. */
+/* Multiplies rows [n0, n1) of W by S packed rows, with the kernels or with oneDNN. A task calls it, on thread `thread`. */
 void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                         size_t n1, const struct op_packed *x, size_t S);
-/* The same by the kernels, of rows in the form that W wants. ldp: numbers from one packed row to the next. */
+/* As op_multiply_packed, always with the kernels. `packed` points to rows in the form that W needs, ldp numbers apart. */
 void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S);
 
-/* After all rows of W have gone through op_multiply: what precision bf16 has learnt of their magnitudes holds. */
+/* Call this after all rows of W have gone through op_multiply. In precision bf16, if no kernel has found a tiny weight, it records
+ * that W has none (enum magnitudes in simd/kernels.h). */
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w);
 
 #endif

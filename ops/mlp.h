@@ -1,9 +1,11 @@
-/* ops/mlp.h -- the gated feed-forward layer (SwiGLU), dense and as a mixture of experts.
+/* ops/mlp.h -- the gated feed-forward layer (SwiGLU), dense or as a mixture of experts (DeepSeek-V3 report, 2.1.2).
  *
- *     mlp(x) = W_down [ silu(W_gate x) * (W_up x) ]                                   three linears, kernel silu_mul
+ *     mlp(x) = W_down [ silu(W_gate x) * (W_up x) ]                                   three linear layers, kernel silu_mul
  *     moe(x) = sum_{e chosen, ascending} fma(g_e, mlp_e(x), .) from +0;  then + mlp_shared(x)
  *
- * Experts' outputs go to (token, expert) buffers first; nothing is added in order of arrival. (DeepSeek-V3 report, 2.1.2.) */
+ * Here d is the width of the model, i the intermediate size, S the number of rows, and g_e the weight of expert e. Each output
+ * of an expert is first stored in a buffer of its own, per token and expert. So the order of the sum does not depend on
+ * which expert is computed first. */
 #ifndef VB_MLP_H
 #define VB_MLP_H
 
@@ -14,12 +16,13 @@ struct mlp_weights {
 };
 
 size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate);
-/* x [S,d] -> y [S,d], which may be x itself */
+/* Computes y [S,d] = mlp(x), for x [S,d]. y may be x. */
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S);
 
 size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen);
-/* x [S,d] -> y [S,d], may be x itself. expert, weight [S,chosen], experts ascending in each row, as op_router writes them.
- * weights_of(arg, e) gives the matrices of expert e; shared is NULL when there is none. */
+/* op_moe computes y [S,d] = moe(x), for x [S,d]; y may be x. expert [S,chosen] and weight [S,chosen] are those that op_router
+ * writes: the experts of a row ascend. weights_of(arg, e) returns the matrices of expert e. `shared` is NULL if the
+ * layer has no shared expert. */
 struct moe_weights {
     size_t experts, chosen, intermediate;
     struct mlp_weights (*weights_of)(const void *arg, size_t e);

@@ -1,42 +1,49 @@
-/* ops/onednn.h -- a linear layer by oneDNN (Intel's library of primitives, github.com/oneapi-src/oneDNN; Debian's libdnnl2).
+/* ops/onednn.h -- a linear layer computed by oneDNN, Intel's library (github.com/oneapi-src/oneDNN; libdnnl2 in Debian).
  *
- *     y[s,n] = sum_k W[n,k] x[s,k]            in whatever order oneDNN likes: not the contract's bits
+ *     y[s,n] = sum_k W[n,k] x[s,k]            in an order that oneDNN chooses, so with other bits than docs/ARITHMETIC.md
  *
- *   W [N,K] row-major, in place   x [S,K]   y [S,N], not x         (x and W of the types asked for, y f32)
+ *   W [N,K] row-major, in place   x [S,K]   y [S,N], which does not overlap x     (x and W have the types of the shape, y is f32)
  *
- * The yardstick of `verbatim bench`, and with --prefill onednn, one to a thread, who computes prompts. The library is loaded when it is first asked for and is no dependency of the program:
- * without it, or built without its header, onednn_open says so. */
+ * `verbatim bench` compares the engine's speed with oneDNN's. With --prefill onednn, oneDNN also computes prompts; then each
+ * thread has a struct onednn of its own. The program does not depend on the library, but loads it at the first
+ * onednn_open. If it is missing, or was missing when the program was built, onednn_open returns a sentence that says so. */
 #ifndef VB_ONEDNN_H
 #define VB_ONEDNN_H
 
 #include "ops/op.h"
 
-struct onednn; /* the library, and a primitive for each of the shapes used last; for one thread at a time, whichever */
-#define ONEDNN_MOST_SHAPES 512 /* kept at once; oneDNN itself remembers its newest 1024, of all who use it in the process */
+/* The loaded library, and oneDNN's primitives (compiled code) for the shapes that were used last. Any thread may use it, but
+ * only one at a time. */
+struct onednn;
+#define ONEDNN_MOST_SHAPES 512 /* the most primitives kept; oneDNN itself caches the newest 1024 of the whole process */
 
 enum onednn_type { ONEDNN_F32, ONEDNN_BF16 };
 
 struct onednn_shape {
     size_t S, N, K;
     size_t ldx, ldw, ldy;     /* numbers from one row to the next */
-    enum onednn_type x, w;    /* 2.6 knows f32 x f32 and bf16 x bf16 only */
+    enum onednn_type x, w;    /* must be equal: oneDNN 2.6 multiplies f32 by f32 and bf16 by bf16 only */
 };
 
-/* NULL, or one sentence why there is none (static). Every call of it then runs on `threads` threads. */
+/* Opens the library; later calls with *out run on `threads` threads. Returns NULL on success. On failure it sets *out to NULL
+ * and returns a sentence that says why, which is static. The caller ends it with onednn_close. */
 const char *onednn_open(struct onednn **out, int threads);
 void onednn_close(struct onednn *o);
-/* "2.6.3" */
+/* Returns the version of the library, such as "2.6.3". */
 const char *onednn_version(const struct onednn *o);
 
-/* NULL, or one sentence why matrices of this type cannot be multiplied here: BF16 wants a CPU with AVX-512. */
+/* Returns NULL if oneDNN can multiply matrices of this type on this CPU, else a sentence that says it cannot. BF16 needs AVX-512. */
 const char *onednn_lacks(struct onednn *o, enum onednn_type type);
 
-/* Makes the primitive of a shape, and keeps it: generated code, milliseconds, memory. NULL, or why it could not. */
+/* Makes oneDNN's primitive for a shape and keeps it. This generates code, takes milliseconds, and allocates memory. Returns NULL, or
+ * a sentence that says why it failed. */
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
-/* Runs it; one of more threads not within op_with_crew (OpenMP would give it one there). Of a shape that was not prepared it
- * is made now. NULL, or why it failed: y is then undefined. */
+/* Multiplies. If the shape was not prepared, onednn_prepare is called first. With more than one thread, it must not be called
+ * inside of a parallel region, where OpenMP would give it a single thread. Returns NULL, or a sentence that says why it
+ * failed; y is then undefined. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
-/* The first failure of onednn_linear since this was asked last, or NULL: for who called operators, which return nothing. */
+/* Returns the first failure of onednn_linear since the last call of onednn_failure, or NULL. Operators cannot return errors, so
+ * their caller asks here. */
 const char *onednn_failure(struct onednn *o);
 
 #endif

@@ -1,62 +1,67 @@
-/* ops/placement.h -- where threads run and where rows lie on a machine with several memories (NUMA): policy alone.
+/* ops/placement.h -- plans where threads run and where weights are stored on a machine with several memories (NUMA).
  *
- * A node is a group of processors with a memory of their own; other nodes' memory is farther. What the machine is comes
- * in (struct topology), what to do goes out (struct placement); nothing here asks or tells the machine, so that tests
- * invent machines nobody has. ops/parallel.c follows the plan with threads, engine/model/numa.c with pages.
+ * A NUMA node is a group of processors with a memory of their own. Access to another node's memory is slower. These
+ * functions compute a plan (struct placement) from a description of the machine (struct topology). They make no system
+ * calls, so tests can describe any machine. ops/parallel.c pins threads, and engine/model/numa.c moves pages, as planned.
  *
- * bind: the processors of a node are a part. Every matrix is cut by rows, in proportion to the parts' processors, and a
- * part's rows lie in its home: its node's memory, or the nearest one with room. A thread takes its own part's tasks first,
- * then helps the others, the nearest home first. interleave: one part; pages go round the memories.
- * Rows are cut, sums never: no bit depends on any of this. */
+ * In mode bind, the processors of each node form a part. The rows of every matrix are divided among the parts, in proportion
+ * to their processors. A part's rows are stored in its home: its own node's memory, or the nearest memory with enough
+ * room. A thread does the tasks of its own part first. Then it helps other parts, beginning with the nearest home.
+ *
+ * In mode interleave, there is one part, and pages are distributed over all memories in turn. In both modes only rows
+ * are divided, never a sum, so no bit depends on the plan. */
 #ifndef VB_PLACEMENT_H
 #define VB_PLACEMENT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLACEMENT_NODES 64  /* what lies beyond is not used */
+#define PLACEMENT_NODES 64  /* nodes and processors with higher numbers are not used */
 #define PLACEMENT_CPUS 1024
-#define OP_ROW_GROUP 32     /* rows that op_row_range keeps together */
-#define PLACEMENT_SPREAD 16 /* pages that stay together when pages go round */
+#define OP_ROW_GROUP 32     /* op_row_range never separates the rows of such a group */
+#define PLACEMENT_SPREAD 16 /* in mode interleave, so many consecutive pages are in the same memory */
 
 struct topology {
-    int node_of_cpu[PLACEMENT_CPUS];                        /* -1: there is none, or it is offline, or not for us */
-    int sibling[PLACEMENT_CPUS];                            /* 0: the first of its core, 1: shares it with an earlier one, .. */
-    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [from a processor's node][to a memory's]; 0: unknown, far */
-    uint64_t memory[PLACEMENT_NODES];                       /* bytes to be had; 0: no memory, or none for us */
+    int node_of_cpu[PLACEMENT_CPUS];                        /* -1: no such processor, or it is offline or not allowed */
+    int sibling[PLACEMENT_CPUS];                            /* number of the hardware thread within its core, from 0 */
+    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown, so far */
+    uint64_t memory[PLACEMENT_NODES];                       /* bytes available; 0: no memory, or not allowed */
 };
 
 enum placement_mode { PLACEMENT_OFF, PLACEMENT_INTERLEAVE, PLACEMENT_BIND };
 
 struct placement {
-    int parts;                                              /* 0: nothing to place */
-    int nodes;                                              /* with processors or memory for us */
-    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];       /* of a part; -1 when pages go round */
+    int parts;                                              /* number of parts; 0: nothing is placed */
+    int nodes;                                              /* number of nodes with processors or memory that may be used */
+    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];       /* each part's node, and the node with its rows; -1: interleave */
     int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] - 1] */
     int cpu[PLACEMENT_CPUS];
-    unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];  /* [part][i]: itself, then whom to help, the nearest home first */
-    int memories, memory[PLACEMENT_NODES];                  /* nodes with memory, ascending */
+    unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];  /* [part]: the part itself, then other parts, nearest home first */
+    int memories, memory[PLACEMENT_NODES];                  /* the nodes with memory: how many, and which, ascending */
 };
 
-/* Plans for `bytes` of weights. Returns the parts: 0 when the mode is off or there is but one node. */
+/* Makes a plan for `bytes` bytes of weights. Returns the number of parts, 0 if the mode is off or there is only one node. */
 int placement_plan(struct placement *p, const struct topology *t, enum placement_mode mode, uint64_t bytes);
 
-/* Where thread `thread` of `threads` runs. Threads are spread in proportion to the parts' processors, on whole cores first;
- * more threads than processors share them. */
+/* Returns the processor and the part of thread number `thread` of `threads`. Each part gets threads in proportion to its
+ * processors, and uses each core once before it uses a second hardware thread. If there are more threads than processors,
+ * threads share processors. */
 struct place {
     int cpu, part;
 };
 struct place placement_of_thread(const struct placement *p, int thread, int threads);
 
-/* A part's share [*begin, *end) of `count` tasks that run through the rows of a matrix. */
+/* Sets [*begin, *end) to the tasks of one part, out of `count` equal tasks that cover the rows of a matrix in order. */
 void placement_share(const struct placement *p, int part, size_t count, size_t *begin, size_t *end);
 
-/* Tells which node each page should lie on: ranges of whole pages, ascending. A page belongs to the matrix, and to
- * the row, of its first byte, so that neighbours never quarrel about one. The rows are those of op_row_range. */
+/* Calls each(context, begin, end, node) for ascending ranges of whole pages at `data`, with the node whose memory should
+ * hold them. The matrix and the row of a page's first byte decide about the page, so each page belongs to one matrix only.
+ * The rows of a part are those that op_row_range gives to its tasks. */
 typedef void (*placement_pages)(void *context, uintptr_t begin, uintptr_t end, int node);
 void placement_of_rows(const struct placement *p, uintptr_t data, size_t rows, size_t row_bytes, size_t page,
                        placement_pages each, void *context);
-/* The same for bytes that no thread owns (embeddings): round the memories, PLACEMENT_SPREAD pages each, from the first on. */
+/* As placement_of_rows, for data that belongs to no part (embeddings): the memories are used in turn, beginning with the
+ * first, each for PLACEMENT_SPREAD pages. */
 void placement_of_bytes(const struct placement *p, uintptr_t data, size_t bytes, size_t page, placement_pages each,
                         void *context);
 

@@ -1,8 +1,8 @@
-/* ops/round.h -- f32 numbers rounded to what bf16 can hold, and kept as f32.
+/* ops/round.h -- rounds f32 numbers to values that BF16 can hold, and keeps them as f32.
  *
- *     y[i] = the bf16 number nearest to x[i], ties to the even one                               y may be x
+ *     y[i] = the BF16 value nearest to x[i], ties to the even one                               y may be x
  *
- * What is not a number stays so (quiet); what lies beyond bf16's largest becomes infinite, as IEEE 754 says. */
+ * A NaN becomes a quiet NaN. A number beyond the largest BF16 rounds to infinity, as IEEE 754 defines it. */
 #ifndef VB_ROUND_H
 #define VB_ROUND_H
 
@@ -10,7 +10,8 @@
 
 void op_round_bf16(float *y, const float *x, size_t n);
 
-/* x of precision bf16: the same, then 0 for what is below 2^-56 (kernel narrow's rounding, kept as f32). */
+/* Rounds as op_round_bf16, and then sets numbers smaller than 2^-56 in magnitude to +0. Precision bf16 needs this for the inputs of
+ * linear layers; the values are those of kernel `narrow`. */
 void op_round_x(float *y, const float *x, size_t n);
 
 #endif

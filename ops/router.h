@@ -1,36 +1,42 @@
-/* ops/router.h -- which experts a token goes to, and with what weight.
+/* ops/router.h -- chooses the experts of each token, and their weights.
  *
- * V3 (DeepSeek-V3 report, 2.1.2): s = sigmoid(logit); choice = s + bias; a group scores the sum of its two best choices;
- *     the topk_group best groups stay; the best choices in them are taken; weights are the *unbiased* s.
- * V2: s = softmax(logits); a group scores its best s (group_limited_greedy), or there are no groups (greedy).
+ * DeepSeek-V3 (report, 2.1.2): s = sigmoid(logit), and choice = s + bias. The score of a group of experts is the sum of its two
+ * best choices. The topk_group best groups are kept, and the experts with the best choices in them are chosen. Their weights
+ * come from s *without* the bias.
  *
- * Order (docs/ARITHMETIC.md, rule 7): every comparison is value descending, then index ascending; -0 equals +0; NaN ranks lowest. softmax
- * is rule 4's m, p, l in blocks of 256, then (p e_b) / L. Sums over chosen experts go in ascending expert index.
- * Weights: sigmoid with norm_topk_prob (s / sum) * factor, two roundings; without, s * factor; softmax with
- * norm_topk_prob s / sum (not scaled, as Hugging Face does); without, s * factor. */
+ * DeepSeek-V2: s = softmax(logits), and choice = s. The score of a group is its best s if topk_method is group_limited_greedy.
+ * If it is greedy, there are no groups.
+ *
+ * docs/ARITHMETIC.md, rule 7, defines the order. A larger value comes first; of equal values, the one with the lower index. -0
+ * equals +0, and NaN comes last. The softmax uses m_b, p_j, l_b, e_b and L of rule 4, in blocks of 256, and
+ * s_j = (p_j e_b) / L. Sums over the chosen experts are in ascending order of the experts' indices.
+ *
+ * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. Otherwise it is (s / sum) * routed_scaling_factor with
+ * sigmoid, rounded twice, and s / sum with softmax, which is not scaled (as in Hugging Face's code). */
 #ifndef VB_ROUTER_H
 #define VB_ROUTER_H
 
 #include "ops/op.h"
 
 struct router {
-    size_t experts, chosen;         /* E, num_experts_per_tok */
-    size_t groups, chosen_groups;   /* n_group, topk_group */
-    int sigmoid;                    /* scoring_func: sigmoid, else softmax */
-    int group_sum_of_two;           /* noaux_tc: two best, biased; else the best one */
-    int grouped;                    /* topk_method is not greedy */
+    size_t experts, chosen;         /* number of experts E, and experts per token (num_experts_per_tok) */
+    size_t groups, chosen_groups;   /* n_group and topk_group */
+    int sigmoid;                    /* scoring_func: nonzero for sigmoid, 0 for softmax */
+    int group_sum_of_two;           /* a group's score is the sum of its two best choices (noaux_tc); if 0, its best choice */
+    int grouped;                    /* nonzero unless topk_method is greedy */
     int norm_topk_prob;
     float routed_scaling_factor;
-    const float *bias;              /* [E] or NULL: elects experts, never weighs them */
-    /* how others do it; all 0: as above (engine/model/conventions.h) */
-    int mask_with_zero;             /* experts outside the kept groups stay in, with a choice of 0 */
-    int normaliser;                 /* norm_topk_prob divides by 0: the sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */
-    int bf16;                       /* the weights are rounded to bf16; with sigmoid s, their sum and the quotients too */
+    const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
+    /* Other implementations differ here (engine/model/conventions.h). If these three are 0, the description above holds. */
+    int mask_with_zero;             /* experts outside of the kept groups can be chosen, with a choice of 0 */
+    int normaliser;                 /* norm_topk_prob divides by: 0: the sum, 1: sum + 1e-20, 2: max(sum, 2^-14) */
+    int bf16;                       /* weights are rounded to BF16; with sigmoid also s, the sum, and s / sum */
 };
 
 size_t op_router_scratch(const struct router *r);
 
-/* logits [S,E] -> expert [S,chosen] ascending, weight [S,chosen] in the same order. */
+/* Reads logits [S,E] for S tokens. Writes each token's experts to expert [S,chosen], in ascending order, and their weights to
+ * weight [S,chosen], in the same order. */
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S);
 
 #endif

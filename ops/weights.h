@@ -1,17 +1,17 @@
-/* ops/weights.h -- a part of a weight matrix, seen as a matrix; and the bytes of one. */
+/* ops/weights.h -- the size of weight matrices in bytes, and views of some of their rows. */
 #ifndef VB_WEIGHTS_H
 #define VB_WEIGHTS_H
 
 #include "simd/quantised.h"
 
-/* Bytes of a number. */
+/* Bytes per weight, for types that are not quantised. */
 static inline size_t weight_type_bytes(enum weight_type type)
 {
     static const unsigned char bytes[WEIGHT_TYPES] = {4, 2, 2, 1};
     return bytes[type];
 }
 
-/* All rows, without the scales of F8_E4M3; of panels with what pads them. */
+/* Bytes of all rows. The scales of F8_E4M3 are not counted; the padding of panels is. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)
@@ -21,7 +21,7 @@ static inline size_t weight_bytes(const struct weight_view *w)
     return w->rows * w->cols * weight_type_bytes(w->type);
 }
 
-/* Rows [first, first + count). Nothing is copied. */
+/* Returns a view of rows [first, first + count). No weight is copied. */
 static inline struct weight_view weight_rows(const struct weight_view *w, size_t first, size_t count)
 {
     struct weight_view part = *w;
