@@ -1,31 +1,32 @@
-/* reference/layers.h -- one computation, and the operators it is made of. */
+/* reference/layers.h -- the operators of the reference, and the memory that one computation uses. */
 #ifndef VB_REFERENCE_LAYERS_H
 #define VB_REFERENCE_LAYERS_H
 
 #include "reference/reference.h"
 #include "reference/weights.h"
 
-/* One call of reference.h: what it was asked for, and room for the values of S tokens. Letters: docs/SEMANTICS.md; capitals are
- * extents, W the widest MLP, X experts per token, G groups. */
+/* The options of one call of a function in reference.h, and memory for the intermediate values of S tokens. Capital letters are the
+ * sizes that docs/SEMANTICS.md lists, except D, which is the width d. Also, W is the width of the widest MLP, X the number
+ * of experts per token, and G the number of groups of experts. */
 struct reference_run {
     const struct reference *r;
     const struct config *c;
     struct reference_options options;
-    uint64_t random;  /* state of the perturbation's generator */
-    int stretched;    /* YaRN is in force */
-    int layer;        /* of the values computed now, -1 outside the layers */
-    void *memory;     /* all of the following */
+    uint64_t random;  /* state of the random generator for perturbations (reference_options.perturb) */
+    int stretched;    /* nonzero if YaRN applies */
+    int layer;        /* the layer that is computed now, -1 outside of the layers */
+    void *memory;     /* holds all arrays below */
 
     double *row;                        /* one row of a matrix, decoded */
-    double *rounded;                    /* [S, widest]: x of a linear layer that rounds it */
-    double *w_uk, *w_uv;                /* [N, C], [V, C]: of one head */
+    double *rounded;                    /* [S, longest row]: the rounded input of a linear layer */
+    double *w_uk, *w_uv;                /* [N, C], [V, C]: W_UK and W_UV of one head */
     double *cosine, *sine;              /* [S, R/2] */
-    double *normed, *delta;             /* [S, D]: a block's input, and what it adds to the residual stream */
+    double *normed, *delta;             /* [S, D]: input of attention or MLP, and the output that the residual stream adds */
     double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
     double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
     double *kv_a, *latent, *k_rope;     /* [S, C+R], [S, C], [S, R] */
     double *kv, *k_nope, *v;            /* [S, H, N+V], [S, H, N], [S, H, V] */
-    double *scores, *mixed;             /* [S, S], [S, C], of one head */
+    double *scores, *mixed;             /* [S, S], [S, C]: attention scores of one head, and its weighted sum of latents */
     double *heads;                      /* [S, H, V] */
     double *gate, *up;                  /* [S, W] */
     double *router, *choice, *groups;   /* [S, E], [S, E], [S, G] */
@@ -36,46 +37,49 @@ struct reference_run {
     char *chosen;                       /* [max(E, G)] */
 };
 
-/* Every value that has been computed passes through here: perturbed, if that is asked for, and shown to the hook. */
+/* Called for every intermediate value after its computation. It perturbs the value if options.perturb is set, and then passes
+ * it to the hook. */
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
-double ref_uniform(struct reference_run *run); /* in [-1, 1), of the perturbation */
-/* shown only: values that are no result of arithmetic */
+double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), for perturbations */
+/* Passes a value to the hook without perturbing it. It is used for copies, which have no rounding error. */
 void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data);
 
-/* whether a convention is not at its default */
+/* Returns the value of a convention; 0 is its default. */
 static inline int ref_convention(const struct reference_run *run, enum convention c) { return run->options.conventions.value[c]; }
 
-/* cosines and sines of positions first.. */
+/* Fills run->cosine and run->sine for positions first .. first + S - 1. */
 void ref_rope_tables(struct reference_run *run, int first, int S);
 void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
 void ref_linear(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
-/* y = W x whatever the precision: the router's gate */
+/* y = W x without rounding x or W in any precision. The router's gate needs this. */
 void ref_product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
 
 double ref_dot(const double *a, const double *b, int n);
 
-/* --- what a linear layer makes of x and of its weights: round.c --- */
+/* --- how linear layers round x and their weights: round.c --- */
 
-enum form { AS_IS, TO_BF16, TO_GROUPS }; /* of x */
+enum form { AS_IS, TO_BF16, TO_GROUPS }; /* how x is rounded: not at all, to BF16, or to groups of 32 (rule 2) */
 enum form ref_form(const struct reference_run *run, const struct matrix *w);
-enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* of W_UK: q_nope */
-enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* of W_UV: the weighted sum of latents */
-/* n numbers; groups: n and what is one x are whole groups of 32. y may be x. */
+enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK, where x is q_nope */
+enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV, where x is `mixed` */
+/* Rounds n numbers of x to y, which may be x. For AS_IS it does nothing. For TO_GROUPS, n is a multiple of 32, and so is the
+ * length of each row in x. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
-void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* run->row = row i of W */
-void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* run->w_uk of head h */
-void ref_values(struct reference_run *run, const struct reference_attention *w, int h); /* run->w_uv */
+void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */
+void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* decodes W_UK of head h to run->w_uk */
+void ref_values(struct reference_run *run, const struct reference_attention *w, int h); /* decodes W_UV of head h to run->w_uv */
 
-/* The two kinds of feed-forward block, x, out [S,D]: moe.c. */
+/* The two kinds of feed-forward layer, in moe.c. x and out are [S,D]. */
 void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S);
 void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S);
 
-/* x [S,D] += attention, then += MLP or experts; x is the residual stream. */
+/* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */
 void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);
 
-/* Marks the k largest of x[0..n) in chosen: value descending, then index ascending; a NaN ranks below everything. */
+/* Sets chosen[i] to 1 for the k largest of x[0..n), else to 0. Of equal values, the one with the lower index is larger; NaN is
+ * smaller than every number. */
 void ref_choose(char *chosen, const double *x, int n, int k);
 
 #endif

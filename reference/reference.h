@@ -1,42 +1,58 @@
 /* reference/reference.h -- the executable specification: the formulas of the DeepSeek-V3 report in plain double loops.
  *
- * Read it with the report open. No cache, no threads, no vector code, nothing shared with the engine but the reading of
- * config.json and of the files' headers: every call computes every row of every layer from the tokens. Attention is the
- * naive form (keys and values expanded per head), where the engine uses the absorbed one. Where implementations disagree
- * it does what the options' conventions say; all zero, the defaults of engine/model/conventions.h.
+ * Read it with the report open. The reference has no KV cache, no threads and no vector code. It shares nothing with the engine
+ * but the code that reads config.json and the headers of files. Every call computes every row of every layer from the tokens.
+ * Attention has the naive form, with keys and values expanded per head; the engine uses the absorbed form. Where
+ * implementations disagree, the reference follows options.conventions; if all are 0, it follows the defaults of
+ * engine/model/conventions.h.
  *
- * Precision bf16: a linear layer multiplies numbers that bf16 holds. W is rounded to the nearest, ties to even (what is not
- * BF16 has its value in f32 first); x likewise, then what is below 2^-56 is 0. The router's gate is left out of it, as is all
- * that is no linear layer: norms, RoPE, scores, latents as they are kept. Of attention x of W_UK is the query's nope part (so
- * keys are W_UK times the latent as it is), and x of W_UV the weighted sum of latents.
+ * In precision bf16, W and x of a linear layer are rounded to the nearest BF16 number, ties to even. A weight that is stored
+ * in another type is converted to f32 first. Numbers of x smaller than 2^-56 in magnitude then become 0. The router's gate
+ * and everything that is not a linear layer (norms, RoPE, scores, cached latents) are not rounded. W_UK and W_UV count as
+ * linear layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. So keys
+ * are W_UK times the latent, which is not rounded.
  *
- * Quantised matrices, of a GGUF file or made by precision q8 and q4 (round.c says which): x is rounded to groups of 32 by rule 2
- * of simd/kernels.h, whose d and q are f32 numbers by definition; W is what its blocks are worth (blocks.c). x of W_UK and of
- * W_UV are those of precision bf16. A quantised matrix of which single rows are read (the embedding), the router's gate, and W_UK
- * out of a kv_b_proj that is quantised along c, are numbers of f32, and their x is not rounded to groups. What a file has
- * quantised stays so in every precision.
+ * Quantised matrices come from a GGUF file, or precision q8 or q4 makes them from other matrices (round.c). x is rounded to
+ * groups of 32 by rule 2 of simd/kernels.h, which defines d and q as f32 numbers. The value of W is what its blocks encode
+ * (blocks.c). W_UK and W_UV have the same x as in precision bf16. Matrices that a file has quantised are used as they are
+ * in every precision.
  *
- * A reference is read-only once open. Arrays are row-major; S tokens, D = hidden_size, V = vocab_size. */
+ * In three cases a quantised matrix is converted to f32, and its x is not rounded to groups: the embedding, of which single
+ * rows are read; the router's gate; and W_UK in a kv_b_proj that is quantised along c.
+ *
+ * A reference is read-only once it is open. Arrays are row-major. S is the number of tokens, D is hidden_size, and V is
+ * vocab_size. */
 #ifndef VB_REFERENCE_H
 #define VB_REFERENCE_H
 
 #include "engine/model/config.h"
 
-/* One named intermediate value, as it is computed. X experts per token, W the width of an MLP; [S, .] is left out.
- *   a layer     input_layernorm [D]; attention; residual [D]; post_attention_layernorm [D]; MLP or experts; residual
- *   attention   q_a, q_a_norm [Q] (with q_lora_rank), q [H(N+R)], kv_a [C+R], latent [C] (after its norm),
- *               q_rope [S*H, R], k_rope [R] (rotated in place: pairs stay where the checkpoint has them),
- *               kv [H(N+V)]; per head (index) scores [S] (-inf where t > s), probabilities [S], and where x of W_UV is rounded,
- *               so that values are not those of kv, mixed [C]: the weighted sum of latents; heads [HV], attention [D]
- *   an MLP      gate, up, silu, product [W], down [D]; index: the expert, and its rows are those tokens that chose it;
- *               -1 for a dense layer and the shared expert
- *   experts     router_logits, router_scores [E], router_choice [E] (with a bias; not masked), router_groups [n_group],
- *               router_kept [topk_group], router_experts [X] (both ascending), router_weights [X]; the MLP of each expert; experts [S*X, D] in the
- *               order of router_experts, experts_sum [D]; the MLP of the shared expert, moe [D] (with it)
- *   layer -1    embed [D], norm [D], logits [V] (of the rows asked for)
- *   MTP         depth k is layer num_hidden_layers + k, also when module k mod D stands in: embed, enorm, hnorm [D],
- *               concat [2D], eh_proj [D]; a layer; shared_head_norm [D], logits [V]. A draft runs a module on all its
- *               rows at every step. first-row=phantom: one row more, before the others, which no head reads. */
+/* An intermediate value, which is passed to the hook after its computation. Here are their names in the order of computation, with
+ * the length of a row in brackets. A value has one row per token unless two sizes are given. X is the number of experts per
+ * token and W the width of an MLP; docs/SEMANTICS.md has the other letters.
+ *
+ * A layer computes input_layernorm [D], attention (see below), residual [D], post_attention_layernorm [D], an MLP or experts (see
+ * below), and residual [D] again.
+ *
+ * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its norm,
+ * q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE rotates in place, so pairs are at the same places as in the checkpoint.
+ * For each head (`index`) it computes scores [S], which are -inf where t > s, and probabilities [S]. If the x of W_UV is
+ * rounded, it also computes mixed [C] per head, the weighted sum of latents; the output then does not use the values in kv.
+ * At the end it computes heads [HV] and attention [D].
+ *
+ * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are those of the
+ * tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
+ *
+ * A layer with experts computes router_logits and router_scores [E], router_choice [E] if it has a bias (before groups are masked),
+ * router_groups [n_group], router_kept [topk_group], router_experts [X] and router_weights [X]. router_kept and router_experts
+ * are ascending. Then come the MLP of each expert, experts [S*X, D] in the order of router_experts, experts_sum [D], the MLP of
+ * the shared expert, and moe [D], which includes the shared expert.
+ *
+ * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
+ *
+ * MTP depth k has layer = num_hidden_layers + k, even if module k mod (number of modules) computes it. It computes embed, enorm and
+ * hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft runs the module on all its rows
+ * at every step. With first-row=phantom there is one more row before the others, for which no logits are computed. */
 struct reference_value {
     const char *name;
     int layer; /* -1 outside the layers */
@@ -45,23 +61,25 @@ struct reference_value {
     const double *data; /* [rows, cols], valid during the call */
 };
 
-struct reference_options { /* all zero: the specification itself */
-    /* A seed other than 0 multiplies every intermediate value by 1 + u 2^-24, u uniform in [-1, 1) and drawn in the
-     * order of computation: "perturbed by half an f32 ulp". The spread of such runs measures how far an f32 program may
-     * be from this one on the same input: a bound can be a multiple of it instead of a number out of the air. The same
-     * seed gives the same bits. A near-tie in routing may fall the other way: f32 programs do that too.
-     * In precision bf16 a number that is rounded is moved by up to 2^-18 of itself first, some ten times what f32 has cost
-     * by then: one that lies so near to a tie of bf16 may fall either way in an f32 program, and does in some of the runs, so
-     * that their spread has in it what a turned rounding does.
-     * Where x is rounded to groups of 32, each number is moved by up to 2^-18 of the group's largest before it is rounded, but
-     * not the step d itself. What f32 has cost is relative to a row's largest numbers, whatever the size of one: a tie that an
-     * f32 program may turn lies within some 2^-22 of the group's largest. In a run a number so near is on the other side of its
-     * tie with a probability of about 1/2, and then d away, as it is in a program that turned it. */
+struct reference_options { /* with all members 0, the reference computes the specification itself */
+    /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u 2^-24, where u
+     * is a random number in [-1, 1). This imitates an error of half an ulp of f32. The spread of several perturbed runs shows
+     * how far the results of an f32 program may be from the reference on the same input, so tests can use a multiple of it as
+     * a bound. The same seed gives the same bits. A near-tie in routing may be decided the other way, as in f32 programs.
+     *
+     * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32 program has
+     * made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program may round it the other
+     * way, and some of the perturbed runs do so too. So their spread includes the effect of such a different rounding.
+     *
+     * Where x is rounded to groups of 32, each number is first moved by up to 2^-18 of the largest number in its group. The step
+     * d is not changed. The error of an f32 program is relative to the largest numbers of a row, even for small numbers. So an
+     * f32 program may round a number the other way if it lies within about 2^-22 of the group's largest from a tie. In a
+     * perturbed run, such a number is rounded the other way with a probability of about 1/2, and its error is then d. */
     uint64_t perturb;
-    int x_as_is; /* no x is rounded, whatever the weights: perturbed runs tell what f32 costs where no rounding is turned */
+    int x_as_is; /* nonzero: no x is rounded. Perturbed runs then show the error of f32 without different roundings to BF16 or groups */
     enum precision precision;
-    struct conventions conventions; /* rope-angle=f32: pow in outside programs may differ by an ulp */
-    int context;                    /* for yarn=max-len; 0: the tokens of the call */
+    struct conventions conventions; /* with rope-angle=f32, other programs may differ by one ulp of their pow function */
+    int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
 };
@@ -70,32 +88,35 @@ enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
 
 struct reference;
 
-/* Opens DIR. A missing tensor, another shape, a dtype other than F32, F16, BF16, F8_E4M3 and, of matrices, GGUF's quantised
- * ones are VB_BAD_CHECKPOINT. */
+/* Opens the checkpoint `dir`; the caller ends it with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is missing, has a
+ * wrong shape, or has a type that is not supported. Supported are F32, F16, BF16 and F8_E4M3, and for matrices also the
+ * quantised types of GGUF. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);
 
-/* The target. hidden [S,D] after model.norm and logits [S,V], either may be NULL; options NULL: all zero. A token
- * outside the vocabulary or S < 1 is VB_BAD_ARGUMENT. */
+/* Computes the target model on S tokens: hidden [S,D] after model.norm, and logits [S,V]. Either may be NULL. If options is NULL,
+ * all options are 0. Returns VB_BAD_ARGUMENT if a token is outside of the vocabulary or S < 1, and VB_NO_MEMORY. */
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err);
 
-/* MTP modules that read the text itself: row i of depth k takes tok[i+k+1] and what depth k-1 gave for row i (h^0 is the
- * target's), i < S-k-1, and predicts tok[i+k+2]. logits [depths, S, V], rows beyond those are not written; may be NULL,
- * for the hook's sake, which is told of the target and its logits too. depths is 0..VB_MAX_DRAFT; depth k is module k mod D. Errors as above. */
+/* Computes the MTP modules on a text, without drafts. Row i of depth k, for i < S-k-1, reads tok[i+k+1] and the output of depth k-1
+ * for row i (for depth 0, the target's hidden row). Its logits predict tok[i+k+2]. logits is [depths, S, V], and other rows of
+ * it are not written. logits may be NULL if only the hook is wanted; the hook also receives the target's values and logits.
+ * depths is 0..VB_MAX_DRAFT. Depth k uses module k mod (number of modules). Errors are those of reference_forward. */
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
-/* What is proposed after tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and "State"): drafts [K]
- * predict tok[N+1..N+K]; draft_logits [K,V], row k the one that chose drafts[k], may be NULL. K is 0..VB_MAX_DRAFT.
- * A model without MTP modules is VB_BAD_ARGUMENT, a draft logit that is not finite VB_NOT_FINITE. */
+/* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and "State"). drafts [K]
+ * predict tok[N+1..N+K]. Row k of draft_logits [K,V] is the row that chose drafts[k]; draft_logits may be NULL. K is
+ * 0..VB_MAX_DRAFT. Returns VB_BAD_ARGUMENT if the model has no MTP modules, and VB_NOT_FINITE if a draft's logit is not finite. */
 int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,
                     int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
                     vb_error *err);
 
-/* Greedy autoregressive decoding: out [count] continues the prompt; the end token does not stop it. Everything is
- * recomputed for every token. A logit that is not finite in a row that chooses is VB_NOT_FINITE. */
+/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. An end token does not stop it.
+ * Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token has a logit that is not
+ * finite. */
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err);
 
