@@ -1,17 +1,25 @@
-/* engine/choose/acceptance.h -- which token a row chooses when a draft stands beside it, and how drafts are drawn.
+/* engine/choose/acceptance.h -- accepts or rejects drafts, and draws drafts at random where a mode needs it.
  *
- *   strict     the target's token, sampled with a number that depends on (seed, index) alone; the draft stands if it is that
- *   rejection  p: the target's distribution at this index, q: the one that the draft was drawn from, both after bias, penalties
- *              (counting the drafts before), mask, temperature, top-k, top-p and min-p. The draft d stands with probability
- *              min(1, p(d)/q(d)); else the token is drawn from max(p - q, 0). A draft that was not drawn is a point mass:
- *              q(d) = 1. (Leviathan et al. 2023; Chen et al. 2023.) Streams of random numbers: 1 draws a draft, 2 accepts, 3
- *              draws in its place, 0 chooses where there is no draft. The output has the distribution of plain decoding as long
- *              as neither q nor the number of drafts depends on a draft that is not yet verified but through the drafts before.
- *   relaxed    strict; but between the thinking tokens a draft stands also if it is one of the N best and p(d) >= p_best - delta,
- *              at temperature 1
+ * There are three modes.
  *
- * Weights need no normalising: p(d)/q(d) >= u is u * (q_d * P) < p_d * Q with P and Q the sums, and max(p - q, 0) is in the
- * proportions of max(p_t * Q - q_t * P, 0). All in double, in this order. */
+ * Mode strict chooses the target's token. It is sampled with a random number that depends only on the seed and the index of the
+ * token. A draft is accepted if it is this token.
+ *
+ * Mode rejection is speculative sampling (Leviathan et al. 2023; Chen et al. 2023). Let p be the target's distribution at an index,
+ * and q the distribution that draft d was drawn from. Both are taken after bias, penalties (which count the drafts before as
+ * output), mask, temperature, top-k, top-p and min-p. d is accepted with probability min(1, p(d)/q(d)). If it is rejected,
+ * the token is drawn from max(p - q, 0), normalised. If d was not drawn at random, then q(d) = 1.
+ *
+ * It uses four streams of random numbers (enum random_stream): 1 draws drafts, 2 decides about acceptance, 3 draws the token in
+ * place of a rejected draft, and 0 chooses tokens where there is no draft. The output has the distribution of plain
+ * decoding, on one condition: q and the number of drafts may depend on the drafts before, but on no other random draw.
+ *
+ * Mode relaxed works as strict. But between the thinking tokens, a draft is also accepted if it is among the N best tokens and
+ * p(d) >= p_best - delta, at temperature 1.
+ *
+ * The code uses weights p_t and q_t that are not normalised; P and Q are their sums. d is accepted if
+ * u * (q_d * P) < p_d * Q, with u random in [0, 1). Otherwise a token t is drawn in proportion to max(p_t * Q - q_t * P, 0).
+ * All of this is in double, in this order. */
 #ifndef VB_ACCEPTANCE_H
 #define VB_ACCEPTANCE_H
 
@@ -19,41 +27,44 @@
 
 struct acceptance;
 
-/* max_draft: the longest draft. Refuses values that make no sense, naming them. The sampler stays the caller's. */
+/* Opens *out, which the caller closes with acceptance_close. max_draft is the length of the longest draft. Returns
+ * VB_BAD_ARGUMENT, naming the option, if a value makes no sense. The caller keeps the sampler, which must outlive *out. */
 int acceptance_open(struct acceptance **out, const vb_sampling *o, struct sampler *sampler, size_t V, int max_draft,
                     const vb_allocator *a, vb_error *err);
 void acceptance_close(struct acceptance *s, const vb_allocator *a);
 
-/* Before the drafts of a round: none is drawn yet. */
+/* Begins a round: forgets the distributions of the last round's drafts. */
 void acceptance_round(struct acceptance *s);
-/* Whether drafts are drawn; else they are what their method takes for the best. */
+/* Returns whether drafts are drawn at random. If not, a draft method proposes the tokens that it considers best. */
 int acceptance_draws(const struct acceptance *s);
-/* Draft `number`, from 1, drawn from its row of logits [V], which must be finite. tokens[0..count) are the timeline, which
- * the drafts before it follow. */
+/* Draws draft `number`, counted from 1, from its row of logits [V], which must be finite. tokens[0..count) are the tokens before the
+ * round, and the earlier drafts of the round follow them in `tokens`. */
 int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t *tokens, size_t count, int number);
 
-/* A draft beside a row. */
+/* The draft that a row verifies. */
 struct draft_at {
     int32_t token;
-    int number;        /* of the round, from 1; 0: there is none */
-    int never_relaxed; /* an end token */
+    int number;        /* number of the draft in its round, from 1; 0: the row has no draft */
+    int never_relaxed; /* nonzero for an end token, which relaxed acceptance does not accept */
 };
 
 struct verdict {
-    int32_t token;      /* -1: no candidate is left */
-    int stands;         /* it is the draft */
-    int relaxed;        /* and not the target's own token: */
-    double nats;        /* log p_best - log p */
-    enum vb_reject why; /* when there was a draft and it does not stand */
+    int32_t token;      /* the chosen token; -1 if no token is allowed */
+    int stands;         /* nonzero: the draft is accepted, so it is the chosen token */
+    int relaxed;        /* nonzero: it was accepted although it is not the target's token */
+    double nats;        /* if `relaxed`: log p_best - log p(token) */
+    enum vb_reject why; /* why the draft was rejected, if there was one and it was */
 };
 
-/* The token of index `index`, given the target's row of logits [V], finite, and the tokens before it. */
+/* Chooses the token with index `index`, from the target's row of logits [V], which must be finite, and the tokens before it. `d` is
+ * the draft for this index. */
 struct verdict acceptance_choose(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index,
                                  const struct draft_at *d);
 
-/* The rules of rejection on weights p and q [V] with sums P and Q; q NULL: a point mass on d, Q = 1. */
+/* Returns whether mode rejection accepts d, for weights p [V] and q [V] with sums P and Q. If q is NULL, d was not drawn at random:
+ * its weight is 1, and Q must be 1. */
 int rejection_accepts(const double *p, double P, const double *q, double Q, int32_t d, double u);
-/* -> rest [V], which may not be p or q; its sum */
+/* Sets rest [V] to the weights from which mode rejection draws in place of d, and returns their sum. rest is not p or q. */
 double rejection_rest(double *rest, const double *p, double P, const double *q, double Q, int32_t d, size_t V);
 
 #endif

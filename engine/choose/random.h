@@ -1,17 +1,18 @@
-/* engine/choose/random.h -- random numbers that depend on (seed, index of the token, stream) alone: whoever asks gets the same, so a
- * drafted run can follow the path of plain decoding. */
+/* engine/choose/random.h -- random numbers without a state: they depend only on the seed, the index of a token, and a stream.
+ *
+ * So decoding with drafts uses the same random number for a token as plain decoding does, and chooses the same token. */
 #ifndef VB_RANDOM_H
 #define VB_RANDOM_H
 
 #include <stdint.h>
 
-/* Philox4x32-10 (Salmon et al. 2011): counter and key -> four words. */
+/* Philox4x32-10 (Salmon et al. 2011): computes four random words from a counter and a key. */
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
-/* What a number is for: the target's token; a draft drawn from its module's distribution; whether that draft stands; the
- * token in place of one that does not. */
+/* The uses of random numbers: to choose the target's token, to draw a draft from a drafter's distribution, to accept or reject this
+ * draft, and to draw the token in place of a rejected draft. */
 enum random_stream { RANDOM_TARGET, RANDOM_DRAFT, RANDOM_ACCEPTANCE, RANDOM_RESIDUAL };
-/* u in [0, 1) for the token of this index: 53 bits. */
+/* Returns a random number in [0, 1), with 53 random bits, for the token with this index. */
 double random_at(uint64_t seed, uint64_t index, enum random_stream stream);
 
 #endif

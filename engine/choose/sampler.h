@@ -1,8 +1,10 @@
-/* engine/choose/sampler.h -- how the target's token is chosen from its row of logits (docs/ARITHMETIC.md, rule 8).
+/* engine/choose/sampler.h -- chooses the target's token from its row of logits (docs/ARITHMETIC.md, rule 8).
  *
- * Order: logit bias; repetition penalty over prompt and output; minus presence, minus frequency * count over the
- * output; mask; then argmax at temperature 0, else z / T, top-k, top-p, min-p, and one random number that depends on
- * (seed, index of the token) alone, so that a drafted run follows the very path that plain decoding takes. */
+ * These steps change the logits z, in this order: add the logit bias; apply the repetition penalty to tokens of prompt and output;
+ * for tokens of the output, subtract the presence penalty, and the frequency penalty times the token's count; apply the
+ * mask. At temperature 0, the token is then the argmax. At temperature T, z / T, top-k, top-p and min-p follow, and one
+ * random number chooses among the remaining tokens. It depends only on the seed and the token's index, so decoding with
+ * drafts chooses the same tokens as plain decoding. */
 #ifndef VB_SAMPLER_H
 #define VB_SAMPLER_H
 
@@ -11,40 +13,45 @@
 
 struct sampler;
 
-/* Refuses values out of range, naming option and value. */
+/* Returns VB_BAD_ARGUMENT, naming option and value, if a value is out of range. The caller closes *out with sampler_close. */
 int sampler_open(struct sampler **out, const vb_sampling *options, size_t vocab_size, const vb_allocator *a, vb_error *err);
 void sampler_close(struct sampler *s, const vb_allocator *a);
 
-/* The timeline that penalties look at: its prompt tokens, then each chosen token. sampler_restart forgets all. */
+/* Penalties need to know which tokens the prompt and the output have. The caller reports each of them here. sampler_restart forgets
+ * all tokens. */
 void sampler_restart(struct sampler *s);
 void sampler_saw_prompt(struct sampler *s, int32_t token);
 void sampler_saw_output(struct sampler *s, int32_t token);
-void sampler_forget_output(struct sampler *s, int32_t token); /* it was a draft */
-/* How often the output had it. */
+void sampler_forget_output(struct sampler *s, int32_t token); /* undoes sampler_saw_output, for a draft */
+/* Returns how many times the output has the token. */
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
-/* The token of index `index`, given the row of logits [V], which must be finite, and the tokens before it (for the
- * mask). -1 when no candidate is left. Does not count the token as output: sampler_saw_output does. */
+/* Chooses the token with index `index` from its row of logits [V], which must be finite. `tokens` are the tokens before it, for the
+ * mask. Returns -1 if no token is allowed. The chosen token is not yet counted as output: the caller does this with
+ * sampler_saw_output. */
 int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *tokens, size_t index);
 
-/* The same up to the random number: weights [V], which stay valid until the next call; 0 for what is no candidate. Returns
- * their sum, in double, ascending index, from +0: 0 when no candidate is left. At temperature 0 the best token weighs 1. */
+/* As sampler_choose, but draws no random number. *weights becomes an array [V] of weights, valid until the next call; tokens that cannot
+ * be chosen have weight 0. At temperature 0 the best token has weight 1. Returns the sum of the weights, which is 0 if no
+ * token is allowed. The sum is in double, starts at +0, and goes over ascending indices. */
 double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights);
-/* The first token whose cumulative sum exceeds u * total, u in [0, 1); -1 when none weighs anything. */
+/* Returns the first token whose cumulative weight is larger than u * total, for u in [0, 1). If rounding leaves none, it returns the
+ * last token with a weight, and -1 if all weights are 0. */
 int32_t weighted_choice(const double *weights, size_t V, double total, double u);
 
-/* Of the row looked at last: why the token was no candidate (VB_REJECT_MASKED, VB_REJECT_CUT_OFF); `otherwise`: it was one. */
+/* Returns why `token` could not be chosen in the row that was sampled last: VB_REJECT_MASKED or VB_REJECT_CUT_OFF. If it could be
+ * chosen, it returns `otherwise`. */
 enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_reject otherwise);
 
-/* How close a token is to the best of its row after bias, penalties and mask, at temperature 1: rank, 0 for the best; its
- * weight exp(z - z_best) and that of all, of which the best's is 1; log p_best - log p. */
+/* Compares a token with the best token of its row, after bias, penalties and mask, at temperature 1. rank is 0 for the best token.
+ * weight is exp(z - z_best), and total is the sum of these weights over all tokens. nats is log p_best - log p. */
 struct closeness {
     size_t rank;
     double weight, total, nats;
 };
 struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token);
 
-/* argmax, lowest index. n >= 1. */
+/* Returns the index of the largest number, the lowest among equals. n >= 1. */
 int32_t argmax(const float *z, size_t n);
 int all_finite(const float *z, size_t n);
 

@@ -1,7 +1,9 @@
-/* engine/pass/forward.h -- one pass of rows through the transformer.
+/* engine/pass/forward.h -- one forward pass of rows through the transformer.
  *
- * Prefill, decoding and verification are the same function: rows of any sequences, each knowing its token, its index
- * in its timeline and the cache that its row goes to. What a row computes depends on its timeline alone. */
+ * A row is one token on its way through the model. Prefill, decoding and verification of drafts are the same function. The rows
+ * of a pass may belong to several sequences. Each row (struct row) has its token, the token's index in its sequence, and
+ * the KV cache that it writes to. The results of a row depend only on the tokens of its own sequence (its timeline). Sizes in
+ * brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
 #ifndef VB_FORWARD_H
 #define VB_FORWARD_H
 
@@ -12,76 +14,80 @@
 
 struct row {
     struct kvcache *cache;
-    int32_t token;    /* its embedding is read */
-    int32_t slot;     /* where its cache row is written */
-    int32_t index;    /* it sees tokens 0..index of its timeline */
-    int32_t position; /* RoPE */
-    int32_t draft;    /* 0: committed; k: the k-th draft of its round; -1: padding; for taps and traces, */
-    int32_t hidden_of, hidden_depth; /* as these two, of a module's row; vb_tap_row has them; */
-    int32_t parent;   /* and this, of a draft in a tree: the number of the draft it follows, 0: none */
-    const int32_t *slots; /* of the tokens that it sees, by index; NULL: the cache's. In a tree they are those of its ancestors */
+    int32_t token;    /* the token whose embedding the row reads */
+    int32_t slot;     /* slot of the cache that the row writes */
+    int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
+    int32_t position; /* RoPE position */
+    int32_t draft;    /* 0: committed token; k: the k-th draft of its round; -1: padding. For taps and traces only, */
+    int32_t hidden_of, hidden_depth; /* like these two, for rows of MTP modules (vb_tap_row in engine/verbatim.h), */
+    int32_t parent;   /* and like this, for drafts in a tree: the number of the draft that it follows, 0 if there is none */
+    const int32_t *slots; /* slots of the tokens that it attends to, by index; in a tree, of its ancestors. NULL: cache->slots */
 };
 
-/* All memory of a pass, made once: a step allocates nothing. */
+/* All memory of a pass. It is allocated once, so that passes allocate nothing. */
 struct workspace {
     const struct model *model;
     struct op_ctx cx;
-    struct pace pace, module_pace; /* of the target's passes; of its MTP modules' */
-    struct onednn **onednn;        /* NULL; or who computes prompts, one per thread: cx's in those passes (engine/session/prefill.h) */
+    struct pace pace, module_pace; /* number of threads for passes of the target, and for those of its MTP modules */
+    struct onednn **onednn;        /* with prefill onednn, one for each thread; cx uses them in those passes only; else NULL */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;
-    float *x, *normed, *delta;     /* [rows, d]: residual stream, normalised, a sublayer's output */
+    float *x, *normed, *delta;     /* [rows, d]: the residual stream, its norm, and the output of attention or MLP */
     float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv] */
     float *cos_sin;                /* [rows, r] */
-    float *concat;                 /* [rows, 2d], MTP */
+    float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
     int32_t *experts, *ids;        /* [rows, experts per token], [rows] */
     struct timeline *seen;         /* [rows] */
-    float *hidden;                 /* [rows, d] after model.norm: written by forward_target alone, */
-    float *features;               /* as is this, [rows, d], which drafters take: hidden, or x before model.norm (MAIN_HIDDEN) */
-    float *three;                  /* NULL, or as is this, [rows, 3d]: x before the layers of three_before, for EAGLE-3 */
+    float *hidden;                 /* [rows, d] after model.norm; only forward_target writes this and the next two */
+    float *features;               /* [rows, d] for drafters: hidden, or x before model.norm (convention main-hidden) */
+    float *three;                  /* [rows, 3d] for EAGLE-3: x before each layer of three_before; NULL if not needed */
     int three_before[3];
     float *logits;                 /* [max_logit_rows, V] */
-    struct tapper *tapper;         /* NULL: nobody listens */
-    int (*stop)(void *context);    /* NULL, or asked before each layer of the target */
+    struct tapper *tapper;         /* NULL if no tap callback was set */
+    int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be NULL */
     void *stop_context;
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;
-    size_t bytes;                  /* of all blocks */
+    size_t bytes;                  /* total size of all blocks */
 };
 
-/* context: of the session; timelines may be a round longer, by drafts and padding. */
+/* Allocates everything for passes of up to max_rows rows. `context` is the session's limit on committed tokens; drafts and padding
+ * may make a sequence longer for one round. The caller frees all of it with workspace_close. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
 
-/* Which rows of the target a drafter takes: workspace.features, .hidden or .three. */
+/* The rows of the target that a drafter reads: workspace.features, .hidden or .three. */
 enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE };
-/* These rows of the newest pass, from row `first` on; *width: numbers in one. */
+/* Returns these rows of the newest pass, from row `first` on. *width becomes the length of a row. */
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width);
-/* From now on passes write them; of ROWS_THREE, where the target has too few layers, nothing is done. */
+/* Makes later passes write these rows. For ROWS_THREE it does nothing if the target has too few layers. */
 int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err);
-/* Before which layers of a target of L the rows of ROWS_THREE are taken, ascending. 0: they are not three (L too small). */
+/* Sets layer[0..2] to the layers, ascending, before which the rows of ROWS_THREE are copied; L is the number of layers.
+ * Returns 0 if L is too small for three different layers, else 1. */
 int target_three_layers(int L, int layer[3]);
-/* From now on threads stand by for its passes; exact: all of them, even where fewer are faster. */
+/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even where fewer are faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
-/* rows [S], S <= max_rows, of one timeline in ascending index; their slots are appended. -> hidden [S, d]. Returns 0; or -1 when
- * w->stop gave the pass up: the caller then cuts the caches. */
+/* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. Rows of one sequence are in ascending order of index,
+ * and their slots have been appended to its cache. Returns 0, or -1 if w->stop ended the pass. In that case the caller
+ * removes the rows from the caches. */
 int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
-/* The module of an MTP depth over rows: x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y,
- * g = shared_head.norm(y), which its head takes; next: what the next depth takes, g or y (DRAFT_HIDDEN). All [S, d]; next may
- * be h. The cache has one layer. docs/SEMANTICS.md, "MTP module k". */
+/* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes
+ * x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y of x, and g = shared_head.norm(y). The module's head
+ * reads g. `next` becomes the input of the next depth: g, or y with convention draft-hidden=pre-norm. h, g and next are
+ * [S, d], and next may be h. The cache has one layer. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 
-/* logits [S, V] = head(hidden rows), not normalised again. */
+/* Computes logits [S, V] = head(hidden). The hidden rows are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
-/* Tells taps about logits [count, V] of rows first.. of the last pass. */
+/* Passes logits [count, V] to the tap callback. They belong to rows [first, first + count) of the last pass. */
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
 
 #endif

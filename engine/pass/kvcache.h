@@ -1,9 +1,12 @@
-/* engine/pass/kvcache.h -- the latent cache: per layer and token one row [normalised latent c | rotated rope part r], f32,
- * packed as ops/attention.h reads it.
+/* engine/pass/kvcache.h -- the KV cache, which holds latents (MLA).
  *
- * A timeline is a list of tokens by index; slots[index] says which row of a pool holds the token. Rows are appended and cut
- * only at the end, and never changed: timelines that begin alike may hold the same rows, which are free again when nobody
- * holds them. A cache has a pool of its own, or shares one with others. */
+ * Each layer has one row per token: [normalised latent c | rotated rope part r], f32, in the packed order that ops/attention.h
+ * reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence, and slots[index] is the
+ * row of the pool that holds the token with that index.
+ *
+ * Rows are only appended and removed at the end of a sequence, and they never change. So sequences that begin with the same
+ * tokens can share rows. A row is free again when no cache holds it. A cache has a pool of its own, or several caches share
+ * a pool. */
 #ifndef VB_KVCACHE_H
 #define VB_KVCACHE_H
 
@@ -12,26 +15,26 @@
 
 struct kvpool {
     size_t layers, capacity;
-    size_t row;       /* floats of a row: packed_length(c + r) */
+    size_t row;       /* floats in a row: packed_length(c + r) */
     float *rows;      /* [layers, capacity, row] */
-    int32_t *free;    /* [capacity]: a stack, of which num_free are there; slots 0, 1, .. come off it first */
-    int32_t *holders; /* [capacity]: caches that hold the row */
+    int32_t *free;    /* [capacity]: a stack of num_free free slots; at the start it returns slots 0, 1, .. in this order */
+    int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
 };
 
 struct kvcache {
     struct kvpool *pool, own;
-    size_t capacity;                /* the longest timeline */
-    size_t length;                  /* tokens whose rows are there */
+    size_t capacity;                /* the most tokens that the cache can hold */
+    size_t length;                  /* number of tokens that it holds */
     int32_t *slots;                 /* [capacity] */
-    int32_t sequence;               /* whose it is, for taps */
-    int poison;                     /* rows beyond a cut become NaN */
-    struct tracer *tracer;          /* is told of cuts; NULL: nobody */
-    int depth;                      /* of MTP, or -1: the target's */
-    int first_row;                  /* index of its first row, as taps and traces tell it: 0, or -1: FIRST_ROW's phantom */
+    int32_t sequence;               /* number of the sequence, for taps */
+    int poison;                     /* nonzero: rows that are removed are filled with NaN (for tests) */
+    struct tracer *tracer;          /* receives an event when rows are removed; NULL: nobody does */
+    int depth;                      /* the MTP depth that the cache belongs to, or -1 for the target */
+    int first_row;                  /* index of the first row in taps and traces: 0, or -1 with first-row=phantom */
 };
 
-/* width: c + r */
+/* `width` is the number of floats of a token in a layer, c + r. */
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
@@ -39,12 +42,12 @@ static inline size_t kvpool_bytes(const struct kvpool *p)
     return p->capacity * (p->layers * p->row * sizeof *p->rows + sizeof *p->free + sizeof *p->holders);
 }
 
-/* With a pool of its own; and in a pool that outlives it. */
+/* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
 int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
 int kvcache_open_in(struct kvcache *c, struct kvpool *pool, size_t capacity, const vb_allocator *a, vb_error *err);
 void kvcache_close(struct kvcache *c, const vb_allocator *a);
 
-/* [capacity of the pool, row] */
+/* Returns the rows of one layer: [capacity of the pool, row]. */
 static inline float *kvcache_layer(const struct kvcache *c, size_t layer)
 {
     return c->pool->rows + layer * c->pool->capacity * c->pool->row;
@@ -56,17 +59,19 @@ static inline float *kvcache_row(const struct kvcache *c, size_t layer, int32_t 
 
 static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots; }
 
-/* Makes room for token index `length`: returns its slot. A pool that is shared must have a free one. */
+/* Appends one token and returns its slot. The cache must not be full, and its pool must have a free slot. */
 int32_t kvcache_append(struct kvcache *c);
-/* An empty cache holds the first n rows of another one of the same pool; or, of another pool, copies of them. */
+/* Makes an empty cache begin with the first n rows of another one. If both use the same pool, they share these rows; else the
+ * rows are copied. */
 void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n);
-/* Of rows that stand for a tree, from index `base` on: the n at base + path[i], path ascending, become those of indices base + i.
- * Nothing is copied. */
+/* After a tree of drafts, which has its rows at index `base` and after: makes the rows at base + path[i], for i < n, the rows of
+ * indices base + i. path is ascending. Only slots are exchanged; no row is copied. */
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n);
-/* The last row leaves the timeline and stays as it is, in the slot that is returned, until it is put back behind what is there then. */
+/* kvcache_put_aside removes the last token but keeps its row, and returns the row's slot. kvcache_put_back appends this row
+ * again, after the tokens that the cache then has. */
 int32_t kvcache_put_aside(struct kvcache *c);
 void kvcache_put_back(struct kvcache *c, int32_t slot);
-/* Keeps the first n tokens. n beyond the length changes nothing. */
+/* Removes all tokens but the first n. If n is not below the length, nothing changes. */
 void kvcache_truncate(struct kvcache *c, size_t n);
 
 #endif

@@ -1,34 +1,35 @@
-/* engine/pass/tap.h -- named intermediate values, told to the caller as they are computed (vb_tap in verbatim.h). One branch
- * where nobody listens. */
+/* engine/pass/tap.h -- passes named intermediate values to a callback when they are computed (vb_tap in engine/verbatim.h).
+ *
+ * Without a callback, each value costs one branch. */
 #ifndef VB_TAP_H
 #define VB_TAP_H
 
 #include "engine/pass/forward.h"
 
 struct tapper {
-    struct op_probe probe; /* what operators tell of themselves; its address is the tapper's */
+    struct op_probe probe; /* receives values from inside of operators; first member, so its address is the tapper's */
     vb_tap_callback callback;
     void *context;
-    const struct row *rows; /* of the pass */
-    vb_tap_row *told;       /* [max_rows]: the same, as the caller sees them */
+    const struct row *rows; /* the rows of the pass */
+    vb_tap_row *told;       /* [max_rows]: the same rows, converted for the callback */
     size_t count;
     uint64_t pass;
     int32_t layer, depth;   /* as in vb_tap */
-    const char *operator;   /* "mlp.gate.": what an operator's names stand under */
+    const char *operator;   /* prefix for the names of values from inside of an operator, such as "mlp.gate." */
 };
 
-/* NULL when memory ran out. */
+/* Returns NULL if there is no memory. */
 struct tapper *tapper_open(vb_tap_callback callback, void *context, int scores, size_t max_rows, const vb_allocator *a);
 void tapper_close(struct tapper *t, const vb_allocator *a);
 
-/* A pass begins: of the target (depth -1) or of the module of an MTP depth. */
+/* Begins a pass of the target (depth -1) or of the MTP module of a depth. */
 void tapper_pass(struct tapper *t, const struct row *rows, size_t S, int depth);
 
-/* Rows [first, first + count) of the pass, each `width` numbers at data + row * stride. `name` stands under
- * "model.layers.<layer>.", or alone where the layer is -1. */
+/* Passes rows [first, first + count) of the pass to the callback. A row is `width` numbers, and rows are `stride` numbers apart. The
+ * prefix "model.layers.<layer>." is put before `name`, unless the layer is -1. */
 void tapper_tell(struct tapper *t, const char *name, size_t first, size_t count, const void *data, int integers,
                  size_t width, size_t stride);
-/* The same where a row is a matrix [outer, inner] of floats. */
+/* As tapper_tell, for rows that are matrices [outer, inner] of floats. */
 void tapper_tell_matrix(struct tapper *t, const char *name, size_t first, size_t count, const float *data, size_t outer,
                         size_t inner, size_t stride, size_t outer_stride);
 
@@ -38,21 +39,21 @@ static inline void tap_layer(const struct workspace *w, int32_t layer)
         w->tapper->layer = layer;
 }
 
-/* All rows of the pass, side by side. */
+/* Passes all rows of the pass to the callback. They are contiguous. */
 static inline void tap(const struct workspace *w, const char *name, const float *data, size_t width)
 {
     if (w->tapper)
         tapper_tell(w->tapper, name, 0, w->tapper->count, data, 0, width, width);
 }
 
-/* All rows of the pass, `stride` apart. */
+/* Passes all rows of the pass to the callback. They are `stride` floats apart. */
 static inline void tap_of(const struct workspace *w, const char *name, const float *data, size_t width, size_t stride)
 {
     if (w->tapper)
         tapper_tell(w->tapper, name, 0, w->tapper->count, data, 0, width, stride);
 }
 
-/* The names of the operator that is called next. */
+/* Sets the prefix for the names of values that the next operator computes inside. */
 static inline void tap_operator(struct workspace *w, const char *under)
 {
     if (w->tapper)

@@ -1,5 +1,6 @@
-/* engine/pass/trace.h -- the bookkeeping of a round, told to the caller as it happens (vb_trace in verbatim.h). A tracer is one
- * session's; NULL where nobody listens. */
+/* engine/pass/trace.h -- passes the events of each decoding round to a callback: passes, choices of tokens, removed cache rows.
+ *
+ * vb_trace in engine/verbatim.h describes the events. Each session has a tracer of its own, or NULL if no callback was set. */
 #ifndef VB_TRACE_H
 #define VB_TRACE_H
 
@@ -12,18 +13,18 @@ struct tracer {
     void *context;
     int32_t sequence;
     uint64_t round;
-    vb_tap_row *told; /* [room] */
-    size_t room;      /* rows of the largest pass */
+    vb_tap_row *told; /* [room]: the rows of a pass, converted for the callback */
+    size_t room;      /* the most rows in a pass */
 };
 
-/* NULL when memory ran out. */
+/* Returns NULL if there is no memory. */
 struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room, const vb_allocator *a);
 void tracer_close(struct tracer *t, const vb_allocator *a);
 
-/* A row as the caller sees it. */
+/* Converts a row for callbacks. */
 vb_tap_row row_told(const struct row *row);
 
-/* t may be NULL. depth: of MTP, or -1 for the target. */
+/* Each of these passes one event to the callback. t may be NULL: then nothing happens. depth is the MTP depth, or -1 for the target. */
 void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count);
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft);
 void trace_hidden(struct tracer *t, size_t first, size_t count);
