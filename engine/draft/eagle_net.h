@@ -1,5 +1,7 @@
-/* engine/draft/eagle_net.h -- EAGLE's heads as they are published: one decoder layer of the Llama kind that reads embeddings beside the
- * target's features, and drafts token after token like MTP module 0 (engine/draft/mtp.h).
+/* engine/draft/eagle_net.h -- published EAGLE heads as networks that draft.
+ *
+ * A head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the target, and drafts one
+ * token after the other, like MTP module 0 (engine/draft/mtp.h).
  *
  *     EAGLE-1   x = fc [ Emb(tok[i+1]) ; h_i ] (+ bias)          h_i: the target's row after model.norm, then the head's own y
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
@@ -9,8 +11,12 @@
  *               x = h_i;  y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *
- * Attention has grouped queries (ops/gqa.h), RoPE in halves at position i. (Li et al. 2024, 2025; SafeAILab/EAGLE cb7e084,
- * eagle/model/cnets1.py and cnets.py.) Weights are used as stored, activations are f32 in every precision. */
+ * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used as
+ * stored, and activations are f32 in every precision. The sources are Li et al. 2024 and 2025, and the code of
+ * SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
+ *
+ * In the shapes below, d is the head's own width, H its number of heads, G its number of key/value groups, and D the length of
+ * one head. */
 #ifndef VB_DRAFT_EAGLE_NET_H
 #define VB_DRAFT_EAGLE_NET_H
 
@@ -22,42 +28,44 @@ struct eagle_head {
     struct checkpoint *checkpoint;
     const vb_allocator *allocator;
     int version;                   /* 1 or 3 */
-    struct config config;          /* what config.json says of d, H, sizes, RoPE; rope_interleave is 0 */
-    size_t groups, dim;            /* key and value heads G, and the width of each D */
-    size_t target_width;           /* d of the target */
-    size_t vocab_size;             /* of its head */
-    const int32_t *d2t;            /* [vocab_size]: the target's token for each; NULL: the same one */
-    struct weight_view embed_tokens, lm_head; /* its own where stored, else the target's */
+    struct config config;          /* sizes and RoPE from the head's config.json; rope_interleave is 0 */
+    size_t groups, dim;            /* the sizes G and D */
+    size_t target_width;           /* width of the target's hidden rows */
+    size_t vocab_size;             /* size of the head's vocabulary */
+    const int32_t *d2t;            /* [vocab_size]: the target's token for each token; NULL if they are the same */
+    struct weight_view embed_tokens, lm_head; /* the head's own if they are stored, else the target's */
     struct weight_view fc;         /* [d, 2d] or [d, 3 target_width] */
     struct weight_view q_proj, k_proj, v_proj, o_proj; /* [HD, d or 2d], [GD, ..], [GD, ..], [d, HD] */
     struct mlp mlp;
-    const float *fc_bias;          /* [d], NULL: none */
-    const float *input_layernorm, *hidden_norm, *norm; /* [d], EAGLE-3 */
+    const float *fc_bias;          /* [d], or NULL */
+    const float *input_layernorm, *hidden_norm, *norm; /* [d], EAGLE-3 only */
     const float *post_attention_layernorm;
     void *blocks[8];
     size_t block_count;
 };
 
-/* DIR/config.json and the safetensors beside it. Refused by name: more than one layer, another width, vocabulary or kind of
- * layer than the target and the version ask for, and a tensor that is not known. */
+/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error that names the problem if there is more
+ * than one layer or an unknown tensor, or if the width, the vocabulary or the kind of layer do not fit the target and the
+ * version. The caller ends *out with eagle_head_close. */
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* *version: 1 or 3: which kind of head is in DIR; 0: none that can be read. VB_NO_MEMORY is its only error. */
+/* Sets *version to the version of the head in `dir`, 1 or 3, or to 0 if there is none that can be read. The only error is
+ * VB_NO_MEMORY. */
 int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
-/* Bytes of weights that a drafted token reads. */
+/* Returns the bytes of weights that are read to draft one token. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 
-/* A head at work in one session. */
+/* A head in use by one session, with memory for its passes. */
 struct eagle {
-    struct draft_net net; /* the struct is handed around as this */
+    struct draft_net net; /* first member: pointers to it are cast to struct eagle */
     struct eagle_head *head;
     struct op_ctx cx;
     struct pace pace;
     struct rope rope;
     struct gqa gqa;
     size_t max_rows;
-    float *input;                      /* [rows, 2d]: what fc or attention reads */
+    float *input;                      /* [rows, 2d]: the input of fc (EAGLE-1), then that of attention */
     float *x, *normed, *delta;         /* [rows, d] */
     float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
     float *cos_sin;                    /* [rows, D] */
@@ -67,21 +75,21 @@ struct eagle {
     size_t block_count;
 };
 
-/* The head in DIR as a network that drafts, in passes of up to o->most_observed rows. */
+/* Opens the head in `dir` as a network that drafts, for passes of up to o->most_observed rows. */
 int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
                    vb_error *err);
 
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err);
-void eagle_close(struct eagle *e); /* and its head */
+void eagle_close(struct eagle *e); /* closes e->head too */
 
 static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
-/* EAGLE-3: h [n, d] = fc features [n, 3 target_width]. target: whose threads may help. */
+/* EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the workspace `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
-/* rows [S], S <= max_rows, appended to their caches of one layer: h [S, d] -> next [S, d], which is y, and g [S, d],
- * which the head reads. next may be h. */
+/* Runs the decoder layer on rows [S], S <= max_rows, whose slots have been appended to their caches. It reads hidden rows h [S, d]. It
+ * writes y to next [S, d], and the input of lm_head to g [S, d]. next may be h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
-/* logits [S, vocab_size] = lm_head(g) */
+/* Computes logits [S, vocab_size] = lm_head(g). */
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);
 
 #endif

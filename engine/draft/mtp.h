@@ -1,10 +1,11 @@
-/* engine/draft/mtp.h -- what the drafters that use MTP modules share: the committed tokens, the hidden rows that missing rows
- * need, and one cache per depth.
+/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden rows, and a cache per depth.
  *
- * Let tok[0..N] be committed and the target's hidden rows h_0..h_{N-1} known. Row i of module k takes Emb(tok[i+k+1])
- * and h^k_i, where h^0 is the target's h and h^{k+1} is module k's own output g. Row N-1 proposes tok[N+k+1]. A row is
- * final when i+k+1 <= N: its token is committed. Other rows were computed from drafts and are dropped after each round;
- * the next round computes from the first missing row on. (DeepSeek-V3 report, 2.2.) */
+ * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden rows of the target. Row i of module k reads
+ * Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1 proposes
+ * tok[N+k+1] (DeepSeek-V3 report, 2.2).
+ *
+ * A row is final if i+k+1 <= N: then all its tokens are committed. Other rows were computed from drafts. They are removed after each
+ * round, and the next round computes from the first missing row on. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
@@ -12,112 +13,118 @@
 #include "engine/draft/net.h"
 
 struct mtp_depth {
-    struct kvcache cache;  /* one layer; its rows are all final between rounds (but for eagle-reroll and eagle-keep) */
-    float *hidden_of_next; /* h^k of the row that comes next, which the depth before computed as its last final row [d] */
+    struct kvcache cache;  /* one layer; between rounds all rows are final, except with eagle-reroll and eagle-keep */
+    float *hidden_of_next; /* [d]: h^k of the next row, which the depth before computed with its last final row */
 };
 
-/* What drafting trees takes (engine/draft/mtp_tree.c). */
+/* Memory for drafting trees (engine/draft/mtp_tree.c). */
 struct mtp_tree {
     struct tree_builder builder;
-    float *logits;   /* [topk, V] of depth 0 */
-    int32_t *slots;  /* [topk, width]: of the tokens that each row of a level sees */
+    float *logits;   /* [topk, V]: logits of depth 0 */
+    int32_t *slots;  /* [topk, width]: slots of the tokens that each row of a level attends to */
     size_t width;
 };
 
 struct mtp_state {
     const struct model *model;
-    struct draft_net *net; /* the modules, or a head that takes the place of module 0 */
+    struct draft_net *net; /* the MTP modules, or an EAGLE head in place of module 0 */
     struct drafter_options options;
-    int32_t *tokens;      /* committed, by index [context + 1] */
-    size_t count;         /* N + 1 of them */
-    float *taken;         /* [most_observed, width] where net->type->take makes them of the target's; else NULL */
-    float *pending;       /* the target's hidden rows first_pending.. [room, d] */
+    int32_t *tokens;      /* [context + 1]: the committed tokens */
+    size_t count;         /* number of committed tokens, N + 1 */
+    float *taken;         /* [most_observed, d]: rows that net->type->take made from the target's rows; NULL without take */
+    float *pending;       /* [room, d]: the target's hidden rows from index first_pending on */
     size_t first_pending, pending_count, room;
-    float *h, *g, *next;  /* [room, d]: what a pass takes, gives to the head, and hands to the next depth */
+    float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
-    size_t head_row;      /* of the last pass: its last row that is no padding */
-    int missing;          /* in this round the target's newest hidden row is not known; */
-    int never;            /* it never will be, and the module's row of it is in the cache: MISSING_HIDDEN, or a session loaded without it */
-    int32_t aside;        /* 1 + the slot of that row, while a round's row of zeros stands in its place, in another one; else 0 */
+    size_t head_row;      /* the last row of the last pass that is not padding */
+    int missing;          /* nonzero: in this round, the target's newest hidden row is unknown, and zeros replace it */
+    int never;            /* nonzero: it stays unknown (convention missing-hidden, or the session was loaded without it) */
+    int32_t aside;        /* with `never`: 1 + the slot of the module's true row, while a row made of zeros replaces it; else 0 */
     struct mtp_depth *depths;
     int num_depths;
-    struct mtp_tree tree; /* where options.topk is more than 1 */
+    struct mtp_tree tree; /* only if options.topk is more than 1 */
 };
 
-/* num_depths caches for depths of the network, which is the state's from now on, also on an error. */
+/* Opens the state with a cache for each of num_depths depths of the network. The state owns and closes `net`, even if opening fails. */
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
-/* drafter_type.observe: forgets from pos on, keeps the tokens and hidden rows; the rows they make final are computed
- * now when they are many (a prompt), else with the next proposal. */
+/* Implements drafter_type.observe. It forgets everything from index pos on, and stores the tokens and hidden rows. If they complete
+ * many final rows, as in a prompt, it computes these now. If they are few, the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
-/* drafter_type.begin_as. The rows of the caches are copied: one layer's. */
+/* Implements drafter_type.begin_as. It copies the rows of the caches, which have one layer. */
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
-/* drafter_type.after_prompt: what PREFILL_DRAFT and MISSING_HIDDEN ask for. */
+/* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
-/* Computes the final rows of every depth, and for the depths k < max also the rows up to N-1, each proposing a draft
- * that the next depth's rows take. Returns the number of drafts; s->g and s->next then end with the row that proposed the
- * last. Rows that are not final are cut again. */
+/* Computes the missing final rows of every depth. Depths k < max also compute their rows up to N-1, and each of them proposes a
+ * draft, which the rows of the next depth read. Returns the number of drafts. The last row of s->g and s->next is then the
+ * row that proposed the last draft. Rows that are not final are removed from the caches. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
-/* Whose hidden rows a pass takes: those of the target or the depth before, row i's for row i; or the module's own of the pass
- * before, row i-1's for row i. Rows of padding take zeros, or (ALL_FROM_ITSELF) what the padding before gave. */
+/* Where the hidden row of row i comes from. FROM_DEPTH_BEFORE: from row i of the target or of the depth before, and rows of padding
+ * have zeros. FROM_ITSELF: from row i-1 of the module itself, and rows of padding have zeros. ALL_FROM_ITSELF: from row i-1
+ * of the module itself, also for rows of padding. */
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
-/* The next n rows of depth k's module, appended to its cache: s->h [n + pad, d] -> s->g, s->next. Row i takes tok[i+k+1], of
- * which those beyond tok[N] are drafts: draft[0] is tok[N+1]. Then `pad` rows of token 0, which leave the cache again. */
+/* Computes the next n rows of depth k and appends them to its cache. It reads s->h [n + pad, d] and writes s->g and s->next. Row i
+ * reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. `pad` rows of padding (token 0) follow; they are
+ * computed, and then removed from the cache. */
 void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft);
 
-/* More drafts by module 0, which takes its own row: `drafts` there are, at most max there may be. The row that proposed the
- * last is `last` of s->next. Returns how many there are then. */
+/* Makes more drafts with module 0, which reads its own output, until there are max. `drafts` is the number of drafts so far, and row
+ * `last` of s->next belongs to the last of them. Returns the number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* The rows mtp_rows has put together: s->rows, s->h [S, d] -> s->g, s->next. */
+/* Runs depth k on S rows, from row `first` of s->rows and s->h on, and writes the same rows of s->g and s->next. */
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
-/* Row i of a state's depth k. */
+/* Returns row i of depth k, for a token. Its slot is appended to the cache. */
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
-/* The target's token for one that the head names. */
+/* Converts a token of the network's vocabulary to one of the target's. */
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 
-/* Memory for trees; and drafter_type.propose_tree for who drafts all by depth 0. */
+/* mtp_tree_open and mtp_tree_close allocate and free the memory for trees. mtp_propose_tree implements drafter_type.propose_tree for
+ * methods that make all drafts with depth 0. */
 int mtp_tree_open(struct mtp_state *s, vb_error *err);
 void mtp_tree_close(struct mtp_state *s);
 size_t mtp_tree_bytes(const struct mtp_state *s);
 void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
 
-/* What depth k's head drafts from a row g (drafter_choose). number: of the draft, from 1. */
+/* Computes the logits of a row g at depth k, and chooses draft `number`, counted from 1, from them with drafter_choose. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
-/* Rows of a depth's cache, without the phantom; and a cut to n of them. */
+/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut removes all but the first n. The row of zeros that
+ * convention first-row=phantom puts before them does not count. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* After a round's drafts: what was made without the target's newest hidden row is made again in the next. */
+/* Call this after the drafts of a round. If they were made without the target's newest hidden row, it removes the module's row of
+ * that index, so that the next round computes it again. */
 void mtp_round_ends(struct mtp_state *s);
 
-/* How many rows of padding a pass of n rows of a round gets. */
+/* Returns the number of rows of padding for a pass of n rows in a round. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
-/* What the drafters with MTP modules or a head have in common: drafter_type's functions, but for open (num_depths) and propose. */
-struct mtp_drafter { /* handed around as a struct drafter */
+/* A drafter with MTP modules or an EAGLE head. The functions below implement the members of drafter_type that these methods share,
+ * which are all but `open` and `propose`. */
+struct mtp_drafter { /* pointers to it are cast to struct drafter */
     struct mtp_state state;
-    int32_t drafted[VB_MAX_DRAFT]; /* eagle-keep: what the newest round drafted; */
-    int count;
-    size_t N;                      /* its rows N, N+1, .. took drafted[0], drafted[1], .. */
+    int32_t drafted[VB_MAX_DRAFT]; /* this and the next two for eagle-keep: the drafts of the newest round, */
+    int count;                     /* their number, */
+    size_t N;                      /* and the row that read drafted[0]; row N + 1 read drafted[1], and so on */
 };
 static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
 
-/* The network is the drafter's from now on, also on an error. */
+/* Opens a drafter with a network. The drafter owns and closes `net`, even if opening fails. */
 int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                      vb_error *err);
-/* With the model's modules. */
+/* Opens a drafter with the model's MTP modules. */
 int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
@@ -126,11 +133,12 @@ void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);
 size_t mtp_drafter_weight_bytes(const struct drafter *d);
 void mtp_drafter_close(struct drafter *d);
-/* mtp_save.c */
+/* Defined in mtp_save.c. */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
-/* All drafts by module 0, or a head in its place: the first as a row of mtp_round, the others by mtp_chain, whose rows go again. Of a
- * row i that holds tok[i+1] all before a cut are final: drafter_no_rewind. */
+/* Makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with mtp_chain. The
+ * rows of mtp_chain are removed afterwards. Row i reads tok[i+1], so all rows before a cut stay final, and the methods
+ * that use this have drafter_no_rewind. */
 int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 #endif

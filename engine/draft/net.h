@@ -1,8 +1,10 @@
-/* engine/draft/net.h -- a network that drafts token after token: the model's MTP modules (engine/draft/mtp_net.c) or a published EAGLE
- * head (engine/draft/eagle_net.c). engine/draft/mtp.h says which rows it computes when; this file, what computing one means.
+/* engine/draft/net.h -- the interface of networks that draft one token after the other.
  *
- * Row i of depth k takes a hidden row and the embedding of a token, and writes one row to its cache, which has one layer. A pass takes
- * rows of any number of sequences: each names its own cache. */
+ * There are two: the model's MTP modules (engine/draft/mtp_net.c) and published EAGLE heads (engine/draft/eagle_net.c). This header
+ * describes how a row is computed. engine/draft/mtp.h decides which rows are computed, and when.
+ *
+ * Row i of depth k reads a hidden row and the embedding of a token, and writes one row to its cache, which has one layer. The rows of
+ * a pass may belong to several sequences, because each row names its own cache. */
 #ifndef VB_DRAFT_NET_H
 #define VB_DRAFT_NET_H
 
@@ -10,39 +12,39 @@
 
 struct draft_net {
     const struct draft_net_type *type;
-    size_t width;       /* numbers in a hidden row, those that it takes and those that it gives */
+    size_t width;       /* numbers in a hidden row, of the input and of the output */
     size_t vocab_size;  /* numbers in a row of logits */
     size_t cache_width; /* numbers in a cache row */
-    size_t rows_before; /* cache rows before row 0: 1 under convention first-row=phantom, else 0 */
-    size_t bytes;       /* memory of its passes; 0: they run in the target's workspace */
-    int other_tokens;   /* its logits are not over the target's vocabulary */
+    size_t rows_before; /* cache rows before row 0: 1 with convention first-row=phantom, else 0 */
+    size_t bytes;       /* memory of its passes; 0 if they run in the target's workspace */
+    int other_tokens;   /* nonzero if its vocabulary is not the target's */
 };
 
 struct draft_net_type {
-    /* Row i of depth `depth`, which takes `token`, appended to the cache. */
+    /* Returns row i of depth `depth` for `token`, and appends its slot to the cache. */
     struct row (*row)(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token);
-    /* The row before row 0, if the cache is empty and wants one. NULL: there is none. */
+    /* Computes the row before row 0, if the network has one (rows_before) and the cache is empty. NULL if it never has one. */
     void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token);
-    /* How many rows a pass takes at most. */
+    /* Returns the most rows that a pass can have. */
     size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
-    /* rows [S] and what they take, h [S, width] -> g [S, width], which logits reads, and next [S, width], which the next depth or draft
-     * takes. next may be h. w is scratch, and its threads help. */
+    /* Computes rows [S] from hidden rows h [S, width]. It writes g [S, width], which `logits` reads, and next [S, width], which is the
+     * input of the next depth or draft. next may be h. It uses w as scratch, and w's threads. */
     void (*pass)(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next,
                  size_t S);
-    /* g [S, width] -> logits [S, vocab_size]; taps hear of them as rows `first`.. of the last pass. */
+    /* Computes logits [S, vocab_size] from g [S, width]. Taps receive them as rows [first, first + S) of the last pass. */
     void (*logits)(struct draft_net *net, struct workspace *w, int depth, float *logits, const float *g, size_t first, size_t S);
-    /* The target's token for one that the logits name. NULL: the same. */
+    /* Converts a token of the network's vocabulary to one of the target's. NULL if they are the same. */
     int32_t (*token)(const struct draft_net *net, int32_t drafted);
-    /* The rows h [n, width] that depth 0 takes, from the target's. NULL: these. */
+    /* Computes the hidden rows h [n, width] for depth 0 from n rows of the target. NULL if they are the target's rows themselves. */
     void (*take)(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n);
-    /* Whether both have the same weights. NULL: they are the target's. */
+    /* Returns whether two networks have the same weights. NULL if all weights are part of the target model. */
     int (*is_same)(const struct draft_net *a, const struct draft_net *b);
-    uint64_t (*fingerprint)(const struct draft_net *net); /* of weights that are not the target's. NULL: it has none */
-    size_t (*weight_bytes)(const struct draft_net *net);  /* of such weights, those that a drafted token reads. NULL: none */
-    void (*close)(struct draft_net *net); /* which has the memory of the struct too */
+    uint64_t (*fingerprint)(const struct draft_net *net); /* hash of its own weights; NULL if all are part of the target model */
+    size_t (*weight_bytes)(const struct draft_net *net);  /* bytes of its own weights that one draft reads; NULL if none */
+    void (*close)(struct draft_net *net); /* frees everything, including *net */
 };
 
-/* The model's MTP modules: depth k has module k mod D. */
+/* Opens the model's MTP modules as a network. Depth k uses module k mod (number of modules). */
 int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err);
 
 #endif

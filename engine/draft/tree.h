@@ -1,52 +1,57 @@
-/* engine/draft/tree.h -- drafts that branch, and which of them EAGLE-2 makes (Li et al. 2024; SafeAILab/EAGLE,
- * eagle/model/cnets.py, topK_genrate).
+/* engine/draft/tree.h -- trees of drafts, built as in EAGLE-2 (Li et al. 2024; SafeAILab/EAGLE, eagle/model/cnets.py,
+ * function topK_genrate).
  *
- * The confidence of a node is the product of the drafter's probabilities, at temperature 1, on the way to it. Level by level
- * the topk most confident nodes of the newest level are expanded: each gets the topk best tokens of its row as children. Of all
- * nodes the most confident stay. Among equals the shallower comes first, then the one whose parent does, then the better
- * token, then the lower id. A child is never more confident than its parent, so whoever stays has its parents. With topk 1
- * the tree is the chain. */
+ * Each node is a draft. Its confidence is the product of the drafter's probabilities, at temperature 1, of all drafts on the path from
+ * the root to it. The tree grows level by level. The topk most confident nodes of the newest level are expanded: each gets
+ * the topk best tokens of its row as children. At the end, only the most confident of all nodes are kept.
+ *
+ * Among nodes of equal confidence, the one on the upper level comes first, then the one whose parent comes first, then the one with
+ * the better token, then the one with the lower token id. A child is never more confident than its parent, so the parents of
+ * all kept nodes are kept too. If topk is 1, the tree is a chain. */
 #ifndef VB_DRAFT_TREE_H
 #define VB_DRAFT_TREE_H
 
 #include "engine/base/support.h"
 
-/* In an order in which parents come before their children: the most confident first. */
+/* The finished tree. The most confident nodes come first, so parents come before their children. */
 struct draft_tree {
     int count;
     int32_t token[VB_MAX_NODES];
-    int32_t parent[VB_MAX_NODES]; /* the node that it follows; -1: the last committed token */
-    int32_t depth[VB_MAX_NODES];  /* 1..: of its index beyond the last committed token */
+    int32_t parent[VB_MAX_NODES]; /* the node that it follows, or -1 if it follows the last committed token */
+    int32_t depth[VB_MAX_NODES];  /* its level, from 1: how many tokens it is after the last committed token */
     double confidence[VB_MAX_NODES];
 };
 
-/* The first child of `node` (-1: of the last committed token) after `after`, -1 at first; -1: there is none. */
+/* Returns the first child of `node` that comes after child `after`, or -1 if there is none. For the first child, `after` is -1. If
+ * `node` is -1, these are the nodes that follow the last committed token. */
 int tree_child(const struct draft_tree *t, int node, int after);
 
-/* A node that was looked at; in order of creation, so level by level. */
+/* A node while the tree grows. Nodes are in the order of their creation, so level by level. */
 struct tree_node {
     int32_t token, parent, depth;
     double confidence;
-    int32_t slot, row; /* of an expanded one, its drafter's: where its cache row is, and which row of the pass it was */
+    int32_t slot, row; /* set by the drafter for expanded nodes: slot of the cache row, and number of the row in its pass */
 };
 
 struct tree_builder {
-    int topk, most;             /* children of a node; nodes that stay */
+    int topk, most;             /* children per node, and number of nodes that are kept */
     struct tree_node *node;     /* [room] */
-    int count, room, level;     /* level: the first node of the newest level */
-    int frontier[VB_MAX_TOPK];  /* the nodes that are being expanded, the most confident first */
+    int count, room, level;     /* number of nodes, their limit, and the first node of the newest level */
+    int frontier[VB_MAX_TOPK];  /* the nodes that are expanded now, the most confident first */
     int frontier_count;
 };
 
-/* For trees of up to `depth` levels. */
+/* Allocates memory for trees of up to `depth` levels, of which `most` nodes are kept. */
 int tree_open(struct tree_builder *b, int topk, int most, int depth, const vb_allocator *a, vb_error *err);
 void tree_close(struct tree_builder *b, const vb_allocator *a);
 
 void tree_begin(struct tree_builder *b);
-/* Children of a node of the frontier (-1: of the last committed token): n tokens, the best first, with their probabilities. */
+/* Adds n children to a node of the frontier (or to the last committed token, if parent is -1). The tokens are in order, the best
+ * first, and p are their probabilities. */
 void tree_grow(struct tree_builder *b, int parent, const int32_t *tokens, const double *p, int n);
-/* The frontier is now of what has grown since the last call; its size. */
+/* Ends a level: the frontier becomes the most confident nodes among those that were added since the last call. Returns its size. */
 int tree_advance(struct tree_builder *b);
+/* Copies the most confident nodes to *t. */
 void tree_prune(const struct tree_builder *b, struct draft_tree *t);
 
 #endif
