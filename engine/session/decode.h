@@ -1,32 +1,33 @@
-/* engine/session/decode.h -- choosing tokens from the rows of a pass: which drafts stand, and where a run ends. */
+/* engine/session/decode.h -- chooses tokens from the logits of a pass, accepts or rejects drafts, and ends runs. */
 #ifndef VB_DECODE_LOOP_H
 #define VB_DECODE_LOOP_H
 
 #include "engine/session/session.h"
 #include "engine/choose/stop.h"
 
-/* One session's run of vb_generate. */
+/* One call of vb_generate for one session; in a batch, one request. */
 struct run {
     struct vb_session *session;
     const vb_generate_options *options;
     vb_result *result;
-    size_t chunk;      /* rows of a prompt that it may bring to a pass */
-    vb_error error;    /* code VB_OK: none; of the newest round */
+    size_t chunk;      /* the most rows of its prompt that a pass may have */
+    vb_error error;    /* the error of the newest round; its code is VB_OK if there was none */
     struct plan plan;
-    double drafting; /* seconds of the round that the drafter took */
+    double drafting; /* seconds that the drafter took in this round */
     int finished;
-    struct stop *stop; /* NULL: no stop strings */
-    size_t text;       /* bytes of the run's text */
+    struct stop *stop; /* NULL if there are no stop strings */
+    size_t text;       /* bytes of text that the run has generated */
 };
 
-/* Opens and closes what a run needs of its own; when it is closed the session may be gone. */
+/* run_open allocates the run's stop strings, and run_close frees them. The session may be closed before run_close. */
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run, const vb_allocator *a);
 
-/* Verification. Row i of the plan (the last committed token, then the drafts) holds the logits after draft i; it counts only
- * if drafts 1..i are the tokens chosen before it. Chooses from row to row, as engine/choose/acceptance.h says, until a draft does not
- * stand, the run ends, or a row that would choose is not finite (VB_NOT_FINITE, naming the token's index and the first layer). Tokens
- * go to the callback as they are chosen. chosen has room for 1 + drafts tokens; *n are chosen, also on an error. */
+/* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows draft i. Row i is
+ * used only if drafts 1..i were accepted. Row after row, it chooses a token with acceptance_choose. It stops when a draft is
+ * rejected, when the run ends, or when a needed row is not finite. In this last case it returns VB_NOT_FINITE; the error names the
+ * index of the token and the first layer whose output was not finite. The callback receives each token when it is chosen.
+ * `chosen` has room for 1 + drafts tokens, and *n becomes the number of chosen tokens, also after an error. */
 int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);
 
 #endif

@@ -1,15 +1,20 @@
-/* engine/session/prefill.h -- option `prefill`: which passes are given to oneDNN's linear layers, for speed.
+/* engine/session/prefill.h -- option `prefill`: whether oneDNN computes the linear layers of prompts, which is faster.
  *
- * With onednn, rows of the original prompt are its: those of tokens that were appended before anything was generated, in
- * chunks of 512 from index 0, each computed whole and by itself, and the MTP modules' rows that such a chunk makes final. All
- * else stays on the contract's kernels: generated tokens, text appended after them, what vb_evaluate computes, logits, drafts;
- * and so do norms, RoPE, attention and the router in these passes too. A cut goes back to where a chunk begins. So whose a
- * row is, and with which rows it was computed, depends on what was appended and cut, and not on drafts: decoding with drafts
- * still gives every bit of decoding without. oneDNN's sums depend on the number of rows, on the cut of W into tasks, on its
- * version and on the CPU: each call has one thread and a cut that is always the same, so that the number of threads reaches no
- * bit, nor does the instruction set, which is ours.
+ * With prefill onednn, oneDNN computes the rows of the original prompt, that is, of all tokens appended before anything was
+ * generated. They are computed in chunks of 512, which begin at multiples of 512. Each chunk is a pass of its own, and is never
+ * split. oneDNN also computes the rows of MTP modules that become final with such a chunk.
  *
- * oneDNN takes BF16 with BF16 only: with BF16 weights these passes are rounded as in precision bf16, whatever the session's. */
+ * The engine's own kernels compute everything else: generated tokens, text appended after them, vb_evaluate, logits and drafts. In the
+ * prompt's passes, they compute norms, RoPE, attention and the router. If the sequence is cut inside a chunk, the whole chunk
+ * is computed again.
+ *
+ * So it depends only on appended and removed tokens, and not on drafts, which rows oneDNN computes, and in which chunks. Therefore
+ * decoding with drafts still has the same bits as decoding without. oneDNN's sums depend on the number of rows, on how W is
+ * divided into tasks, on its version, and on the CPU. Each call uses one thread, and W is always divided in the same way. So
+ * the number of threads does not change any bit, and neither does option `isa`.
+ *
+ * oneDNN multiplies BF16 by BF16 only. So if the weights are BF16, these passes round x as in precision bf16, even if the session has
+ * another precision. */
 #ifndef VB_PREFILL_H
 #define VB_PREFILL_H
 
@@ -17,19 +22,20 @@
 
 #define PREFILL_CHUNK 512
 
-/* Checks the option, the chunk and every weight that it would meet; opens oneDNN for the threads of s->work. */
+/* Checks option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill onednn, it opens
+ * oneDNN for each thread of s->work. */
 int prefill_open(struct vb_session *s, vb_error *err);
 void prefill_close(struct vb_session *s);
 
-/* How many rows the next pass has, if it is such a chunk; else 0. */
+/* Returns the number of rows of the next pass if it is a chunk for oneDNN, else 0. */
 size_t prefill_rows(const struct vb_session *s);
-/* Where to begin for row `row` to be computed again. */
+/* Returns the first row that must be computed again so that row `row` is: the beginning of its chunk, or `row` itself. */
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
-/* The passes between the two are oneDNN's. */
+/* Passes between prefill_begin and prefill_end use oneDNN. */
 void prefill_begin(struct workspace *w);
 void prefill_end(struct workspace *w);
-/* What it could not do since this was asked last, its memory running out, say. */
+/* Returns an error if oneDNN has failed since the last call of prefill_failed, for example without memory; else VB_OK. */
 int prefill_failed(struct workspace *w, vb_error *err);
 
 #endif

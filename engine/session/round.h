@@ -1,4 +1,6 @@
-/* engine/session/round.h -- a round: one pass of the target that many sequences share, and what belongs to it before and after. */
+/* engine/session/round.h -- a decoding round: makes drafts, runs one pass of the target, and chooses tokens.
+ *
+ * Several sequences can share the pass. */
 #ifndef VB_SESSION_ROUND_H
 #define VB_SESSION_ROUND_H
 
@@ -7,15 +9,16 @@
 struct round {
     struct workspace *w;
     struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* their rows, and those that choose, fit: session_most_rows of run->chunk, and 1 + max_drafts */
+    struct run **runs; /* the caller makes sure that all their rows (session_most_rows) and rows of logits fit into w */
     size_t count;
-    int by_onednn;  /* a chunk of prefill onednn, of the only run */
-    size_t S;       /* told afterwards: rows of the target's pass, */
-    double seconds; /* and how long it took */
+    int by_onednn;  /* nonzero: the pass is a chunk of prefill onednn, and there is only one run */
+    size_t S;       /* result: rows of the target's pass */
+    double seconds; /* result: seconds of the target's pass */
 };
 
-/* The drafts of each run, the target's pass over the rows of all, then run by run what is chosen. A run whose rows choose
- * nothing is finished and has its error; the pass's own failure is returned. Between fpenv_enter and fpenv_leave. */
+/* Runs a round. It makes the drafts of each run, then the target's pass over the rows of all runs, and then chooses tokens run by run.
+ * If a row that should choose a token is not finite, its run becomes finished, and run->error has the error. An error of the
+ * whole pass is returned. Call it between fpenv_enter and fpenv_leave (simd/fpenv.h). */
 int round_run(struct round *r, vb_error *err);
 
 #endif

@@ -1,8 +1,9 @@
-/* engine/session/session.h -- a session from the inside: the timeline, how far each cache has come, and one round of it.
+/* engine/session/session.h -- the inside of a session: its tokens, its KV cache, its drafter, and the steps of a round.
  *
- * Between rounds: tokens[0..count) are committed, the target's cache holds `cached` < count rows (0 at the start), and
- * the drafter has observed tokens[0..cached] and the hidden rows before index `cached`. A round takes the tokens from
- * `cached` on: many of them are a prompt, a single one is decoding, and may bring drafts along. */
+ * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows, fewer than count (0 at the start). The drafter
+ * has observed tokens[0..cached], and the hidden rows before index `cached`. A round computes rows for tokens from index
+ * `cached` on. If these are many tokens, they are a prompt. If it is one token, the session is decoding, and drafts may follow
+ * the token. */
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
@@ -13,97 +14,101 @@
 struct vb_session {
     const struct model *model;
     vb_session_options options;
-    struct workspace *work, own; /* its own, or that of a batch */
+    struct workspace *work, own; /* work points to `own`, or to the workspace of a batch */
     struct kvcache cache;
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
-    size_t observed;      /* tokens the drafter knows */
-    size_t prompt;        /* with prefill onednn, rows before this one are its; those not computed yet begin a chunk */
-    size_t given;         /* tokens appended by the caller or left by a cut, or whose rows a batch took away: passes over them are a
-                             prompt's, without drafts, and end with the last of them */
-    const struct drafter_type *type; /* NULL: no drafts */
+    size_t observed;      /* number of tokens that the drafter has observed */
+    size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes the rows before this index */
+    size_t given;         /* tokens [0, given) were not chosen by decoding since their rows were last computed. Passes over them are
+                             a prompt's: they draft nothing, and end with the last of these tokens */
+    const struct drafter_type *type; /* NULL if there are no drafts */
     struct drafter *drafter;
-    int max_draft;        /* K: levels of drafts, */
-    int max_drafts;       /* rows of drafts in a round: K, or the nodes of a tree */
-    struct draft_tree *tree; /* of this round; NULL: drafts are chains */
-    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: of the tokens that each node sees */
-    struct draft_length length; /* or with automatic lengths the longest, and what of it is asked for */
+    int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
+    int max_drafts;       /* the most rows of drafts in a round: K, or the number of nodes of a tree */
+    struct draft_tree *tree; /* the tree of this round; NULL if drafts are chains */
+    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: slots of the tokens that each node attends to */
+    struct draft_length length; /* with automatic lengths, the measurements that choose the length of drafts */
     struct sampler *sampler;
     struct acceptance *acceptance;
-    struct tracer *tracer; /* NULL: nobody listens */
-    struct row *rows;     /* [work->max_rows]: a pass, of this session or of several; NULL in a batch, which has them */
+    struct tracer *tracer; /* NULL if no trace callback was set */
+    struct row *rows;     /* [work->max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
 };
 
-/* What the sessions of a batch have together. It outlives them. */
+/* Memory that the sessions of a batch share. It must outlive them. */
 struct shared {
     struct workspace *work;
     struct kvpool *pool;
 };
-/* vb_session_open; shared may be NULL. Options of passes (isa, threads, prefill, taps) are those that shared->work was opened with. */
+/* Opens a session (vb_session_open). `shared` may be NULL. Otherwise the options isa, threads, prefill and taps were set when
+ * shared->work was opened, and those in `options` have no effect. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
-/* Checks context, prefill_chunk and threads; *context is the tokens that the caches hold. */
+/* Checks the options context, prefill_chunk and threads. *context becomes the number of tokens that the session can hold. */
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
-/* The kernels of an instruction set; NULL is the best one. Reports an unknown name, and a CPU that lacks it. */
+/* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU lacks it. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
-/* Checks and opens a workspace as the options say, for passes of max_rows; the kernels and threads are in w->cx. */
+/* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Whether passes in w have room for the session's drafts; from now on they keep what its drafter takes. */
+/* Returns an error if passes in w have no room for the session's drafts. Otherwise later passes in w write the rows that the session's
+ * drafter reads. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
-/* Lets go of every row of the cache and of the drafter; the timeline, the sampler's counts and the draft's length stay. The rounds
- * after session_return choose what they would have chosen. */
+/* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured draft lengths
+ * remain. session_return opens the drafter again; later rounds compute the rows again, and choose the same tokens as if the
+ * session had never left. */
 void session_leave(struct vb_session *s);
 int session_return(struct vb_session *s, vb_error *err);
-/* A session without rows of another one's pool takes over the rows of the first tokens, of which `same` are equal, and what its
- * drafter knows of them. Returns how many rows: 0 where the draft method cannot share. */
+/* Makes a session that has no rows yet begin with the rows of another session in the same pool. Their first `same` tokens are equal.
+ * The drafter receives what the other drafter knows about them. Returns the number of shared rows, 0 if the draft method
+ * cannot share. */
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same);
 
-/* One session's part of a pass. */
+/* The rows that one session has in the next pass. */
 struct plan {
-    size_t committed;     /* rows of committed tokens, from index `cached` on */
+    size_t committed;     /* number of rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_NODES];
-    int drafts;           /* rows of drafts after them */
-    const struct draft_tree *tree; /* draft[i] is its node i; NULL: each draft follows the one before */
-    int32_t path[VB_MAX_DRAFT]; /* the drafts that stood, of those that were chosen */
-    int asked;            /* with automatic lengths: as many drafts were asked for as it wanted */
-    int padding;          /* rows of nothing after those */
-    int by_onednn;        /* the rows are a chunk of prefill onednn, alone in their pass */
-    int is_prompt;        /* the first of them was given, not chosen */
-    int chooses;          /* the last committed token is among the rows: tokens are chosen */
-    size_t first_row;     /* in the pass */
-    const float *logits;  /* rows of the last committed token and of the drafts [1 + drafts, V] */
+    int drafts;           /* number of rows of drafts, which follow them */
+    const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: each draft follows the one before */
+    int32_t path[VB_MAX_DRAFT]; /* the accepted drafts, as indices into `draft` */
+    int asked;            /* nonzero: the round had room for as many drafts as the automatic length wanted */
+    int padding;          /* number of rows of padding, which follow the drafts */
+    int by_onednn;        /* nonzero: the rows are a chunk of prefill onednn, and no other session is in the pass */
+    int is_prompt;        /* nonzero: the first row is a token before vb_session.given */
+    int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
+    size_t first_row;     /* number of the first row in the pass */
+    const float *logits;  /* [1 + drafts, V]: logits of the last committed token and of the drafts */
 };
 
-/* Whether what is said depends on the drafts: acceptance rejection and relaxed. */
+/* Returns whether drafts can change the output, which is so in the acceptance modes rejection and relaxed. */
 int session_drafts_lead(const struct vb_session *s);
 
-/* How many rows the next round brings at most, when a pass takes `chunk` rows of a prompt. */
+/* Returns the most rows that the session's next round can have, if a pass may have `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 
-/* Plans the next round, which may choose at most `most` tokens: a part of the prompt, or the last token and a draft.
- * *failed counts drafts ended by a row that was not finite. */
+/* Plans the next round, which may choose at most `most` tokens. The plan is a part of the prompt, or the last token with drafts, which
+ * the drafter proposes here. Each draft that ended early because a row was not finite adds 1 to *failed. */
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed);
-/* Writes the plan's rows to rows[p->first_row..] and appends to the cache; returns their number. */
+/* Writes the plan's rows to `rows`, from index p->first_row on, and appends their slots to the cache. Returns the number of rows. */
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows);
 
-/* After a pass that was given up: its rows leave the cache. VB_STOPPED. */
+/* Call this after a pass that option `stop` ended early. It removes the rows of the pass from the cache, and returns VB_STOPPED. */
 int session_give_up(struct vb_session *s, vb_error *err);
 
-/* Ends a round after its pass in w: cuts the caches to what was accepted, takes over the `chosen` tokens (0 of them for a part of a
- * prompt), and hands the drafter their rows. `seconds`: what the round took so far, as far as it was this session's. Returns how many
- * more the drafter took. */
+/* Ends a round after its pass in w. It commits the n tokens in `chosen` (none for a part of a prompt), removes all other rows from the
+ * caches, and lets the drafter observe the tokens and their hidden rows. `seconds` is the time of the round so far, counting only
+ * this session's share. Returns the seconds that the drafter took to observe. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
-/* Seconds since some moment. */
+/* Returns the monotonic clock in seconds. */
 double session_clock(void);
 
-/* At most `most` levels of drafts, as a chain or in s->tree; how many drafts. */
+/* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. */
 int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
 
-/* The rows of a pass in w, from row `first` on, which s's drafter takes; *width: numbers in one. */
+/* Returns the rows of the pass in w that the session's drafter reads, from row `first` on. *width becomes the length of a row. */
 float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif
