@@ -106,7 +106,8 @@ ALWAYS_INLINE void fold_four_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS
     _mm512_storeu_ps(sums[0], fold_1(fold_2(row[0], row[1]), fold_2(row[2], row[3])));
 }
 
-/* Folds the sums of four rows for tokens t and t+1 into sums[0..1]. Rows 0 and 1 share a register, and so do rows 2 and 3. */
+/* Folds the sums of four rows for tokens t and t+1 into sums[0..1]. Rows 0 and 1 share a register, and so do rows 2 and
+ * 3. */
 ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
 {
     int t1 = t + 1 < last ? t + 1 : last;

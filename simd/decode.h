@@ -53,7 +53,8 @@ static inline uint32_t f32_to_bits(float f)
     return bits;
 }
 
-/* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that call it. */
+/* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that
+ * call it. */
 static inline uint16_t f32_to_bf16_x(float f)
 {
     uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff;
@@ -62,7 +63,8 @@ static inline uint16_t f32_to_bf16_x(float f)
     return (rounded & 0x7fffffff) < (127u - 56) << 23 ? 0 : (uint16_t)(rounded >> 16);
 }
 
-/* Decodes columns [j, j + count) of row i of a quantised matrix to f32. A weight is fl32(fl32(sw * q) - mw) (quantised.h). */
+/* Decodes columns [j, j + count) of row i of a quantised matrix to f32. A weight is fl32(fl32(sw * q) - mw)
+ * (quantised.h). */
 void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count);
 
 /* Decodes columns [j, j + count) of row i of a matrix of any type to f32. */

@@ -1,8 +1,8 @@
 /* simd/fpenv.h -- sets and restores the floating-point environment.
  *
- * The program that calls the library may have set flush-to-zero, another rounding mode, or traps. Results would then have
- * other bits. So every public function and every worker thread enters the default environment first: round to nearest
- * even, subnormals kept, no traps. Before it returns, it restores the environment of its caller. */
+ * The program that calls the library may have set flush-to-zero, another rounding mode, or traps, which would change
+ * the bits of results. So every public function and every worker thread enters the default environment first: round to
+ * nearest even, subnormals kept, no traps. Before it returns, it restores the environment of its caller. */
 #ifndef VB_FPENV_H
 #define VB_FPENV_H
 

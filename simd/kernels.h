@@ -1,36 +1,37 @@
 /* simd/kernels.h -- the kernels, and the order in which each of them adds.
  *
- * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 8; this header repeats those that kernels implement.
- * A table is a struct kernels with the kernels of one instruction set: scalar, avx2, avx512 or neon. All tables return the
- * same bits for the same input. simd/scalar.c defines these bits in plain C, and the test checkasm compares the other
- * tables with it.
+ * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 8; this header repeats those that kernels
+ * implement. A table is a struct kernels with the kernels of one instruction set: scalar, avx2, avx512 or neon. All
+ * tables return the same bits for the same input. The plain C code in simd/scalar.c defines these bits, and the test
+ * checkasm compares the other tables with it.
  *
  * Arithmetic is IEEE binary32: round to nearest even, subnormals kept. An fma rounds once. Everything is compiled with
  * -ffp-contract=off. The caller of a kernel has set the default floating-point environment (simd/fpenv.h);
  * ops/parallel.c does so in every worker thread.
  *
- * Rule 1 defines dot(w, x), the dot product of two vectors of length K. They are cut into blocks at multiples of 1024, and
- * blocks into chunks of 32. In each block, sixteen sums a[0..15] start at +0. For each chunk, which begins at element k,
- * in ascending order, and for each lane l:
+ * Rule 1 defines dot(w, x), the dot product of two vectors of length K. They are cut into blocks at multiples of 1024,
+ * and blocks into chunks of 32. In each block, sixteen sums a[0..15] start at +0. For each chunk, which begins at
+ * element k, in ascending order, and for each lane l:
  *
  *     a[l] = fma(w[k+2l+1], x[k+2l+1], a[l])        odd element first,
  *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one.
  *
- * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h. The
- * dot product is the sum of the blocks' a[0], in ascending order. The first a[0] is not added to 0. A dot product of
- * length 0 is +0.
+ * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h.
+ * The dot product is the sum of the blocks' a[0], in ascending order. The first a[0] is not added to 0. A dot product
+ * of length 0 is +0.
  *
- * If K ends inside a chunk, both operands are +0 beyond K. These elements are computed and not skipped, because they turn
- * a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K have no effect.
+ * If K ends inside a chunk, both operands are +0 beyond K. These elements are computed and not skipped, because they
+ * turn a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K have no effect.
  *
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
- * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one rounding.
+ * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one
+ * rounding.
  *
  * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
- * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw (simd/quantised.h).
- * q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut into blocks as in rule 1.
- * In each block, acc starts at +0. For each group, in ascending order:
+ * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
+ * (simd/quantised.h). q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut
+ * into blocks as in rule 1. In each block, acc starts at +0. For each group, in ascending order:
  *
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
  *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
@@ -38,10 +39,11 @@
  * Types with a scale for each 16 weights do the first fma twice, for the lower half of the group first. The sums of the
  * blocks are added as in rule 1.
  *
- * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0. The sum
- * is that of rule 1. If no nonzero weight is smaller than 2^-56 either, then no product and no sum is subnormal.
- * In this case an instruction on pairs of BF16 gives the same bits as two fmas, although it flushes subnormals; it must
- * add the odd product first. For other weights, kernels use two fmas. */
+ * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0. The
+ * sum is that of rule 1. If no nonzero weight is smaller than 2^-56 either, then no product and no sum is subnormal.
+ * For such weights, an instruction that adds two products of BF16 (vdpbf16ps) may take the place of two fmas: it
+ * flushes subnormals, but adds the odd product first, so the bits are the same. For a matrix with smaller weights,
+ * kernels use two fmas. */
 #ifndef VB_KERNELS_H
 #define VB_KERNELS_H
 
@@ -61,15 +63,15 @@ enum weight_type {
 
 static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
-/* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point into a
- * mapped file; kernels use unaligned loads.
+/* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point
+ * into a mapped file; kernels use unaligned loads.
  *
- * An F8_E4M3 matrix has one scale for each block of block_rows x block_cols weights. The weight in row i and column j is
- * data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins at
- * row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
+ * An F8_E4M3 matrix has one scale for each block of block_rows x block_cols weights. The weight in row i and column j
+ * is data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins
+ * at row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
  *
- * The rows of a quantised matrix consist of GGUF blocks (quantised.h); cols and stride are then whole blocks. Q8_0 and Q4_0
- * matrices may consist of panels instead. */
+ * The rows of a quantised matrix consist of GGUF blocks (quantised.h); cols and stride are then whole blocks. Q8_0 and
+ * Q4_0 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;
@@ -96,13 +98,13 @@ static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_
 struct quantised_group {
     float d;
     int32_t sum;       /* the sum of q */
-    int32_t offset8, offset128; /* -8 * sum and -128 * sum; they correct sums over codes that are q + 8 or q + 128 */
+    int32_t offset8, offset128; /* sum times -8 and times -128, to correct sums over codes that are q + 8 or q + 128 */
     int8_t q[32];
 };
 
-/* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides it, one for
- * each thread, 64-byte aligned. No data in it is kept between calls. It is not on the stack, because the stack may be small
- * (engine/verbatim.h). */
+/* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides it, one
+ * for each thread, 64-byte aligned. No data in it is kept between calls. It is not on the stack, because the stack may
+ * be small (engine/verbatim.h). */
 #define KERNEL_SCRATCH ((size_t)336 << 10)
 
 struct kernels {
@@ -119,10 +121,10 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* As matmul, in precision bf16 and for BF16 weights. x holds BF16 numbers in natural order, as `narrow` writes them, and
-     * ldx counts these numbers. With learns_magnitudes and MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller
-     * than 2^-56 in rows [n0, n1). If it finds one, it sets *w->magnitudes to MAGNITUDES_TINY. A caller that has had all
-     * rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
+    /* As matmul, in precision bf16 and for BF16 weights. x holds BF16 numbers in natural order, as `narrow` writes
+     * them, and ldx counts these numbers. With learns_magnitudes and MAGNITUDES_UNKNOWN, the function looks for a
+     * nonzero weight smaller than 2^-56 in rows [n0, n1). If it finds one, it sets *w->magnitudes to MAGNITUDES_TINY. A
+     * caller that has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
 
@@ -142,8 +144,8 @@ struct kernels {
     /* Copies x to packed order (see packed_length). No bit of a number changes. */
     void (*pack)(float *packed, const float *x, size_t K);
 
-    /* Rounds a packed x to BF16 in natural order, padded with +0 to packed_length(K). It rounds to nearest, ties to even. A NaN
-     * stays a NaN. Numbers smaller than 2^-56 in magnitude become +0. */
+    /* Rounds a packed x to BF16 in natural order, padded with +0 to packed_length(K). It rounds to nearest, ties to
+     * even. A NaN stays a NaN. Numbers smaller than 2^-56 in magnitude become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
     /* Quantises a packed x to groups of 32 (see struct quantised_group). K is a multiple of 32. */
@@ -154,9 +156,9 @@ struct kernels {
     void (*scale)(float *y, float a, size_t n);
     void (*divide)(float *y, float a, size_t n);
 
-    /* One block of a softmax over the scores s, with 1 <= n <= 256 (rule 4c). It returns m = max s[j] + 0, so that a maximum of -0
-     * is +0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j mod 16 for j ascending,
-     * and the fold of rule 1 adds up the sixteen. p may be s.
+    /* One block of a softmax over the scores s, with 1 <= n <= 256 (rule 4c). It returns m = max s[j] + 0, so that a
+     * maximum of -0 is +0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j mod
+     * 16 for j ascending, and the fold of rule 1 adds up the sixteen. p may be s.
      *
      * A comparison with NaN is false, so m is NaN only if s[0] is; but any NaN in s makes *sum NaN. */
     float (*softmax_block)(float *p, const float *s, size_t n, float *sum);
@@ -178,9 +180,9 @@ const struct kernels *kernels_select(const char *name, int *known);
 /* Whether this CPU can run the table. */
 int kernels_runs_here(const struct kernels *k);
 
-/* Functions of SLEEF in double (rule 6). They have the same bits on every instruction set, and need hardware fma on x86. On an x86
- * CPU without fma, kernel_log calls libm, whose last bit may differ. This does no harm: reading config.json needs a
- * logarithm, but such a CPU cannot run any table, so it computes no results. */
+/* These functions are SLEEF's, in double (rule 6). They have the same bits on every instruction set, and need hardware
+ * fma on x86. On an x86 CPU without fma, kernel_log calls libm, whose last bit may differ. Such a CPU can only read
+ * config.json, which needs a logarithm. It cannot run any table, so it computes no results. */
 double kernel_sin(double x);
 double kernel_cos(double x);
 double kernel_log(double x);
@@ -188,8 +190,8 @@ double kernel_pow(double x, double y);
 /* exp of one float, with the bits of kernel `exp`. */
 float kernel_expf(float x);
 
-/* Returns an FNV-1a hash over the bits of 65,536 outputs of each SLEEF function that is used. A SLEEF library whose hash differs
- * from golden/sleef.h is refused, because it would change bits. */
+/* Returns an FNV-1a hash over the bits of 65,536 outputs of each SLEEF function that is used. A SLEEF library whose
+ * hash differs from golden/sleef.h is refused, because it would change bits. */
 uint64_t kernels_sleef_hash(void);
 
 #endif

@@ -1,6 +1,7 @@
-/* simd/machine.h -- loops whose time shows the peak memory bandwidth and arithmetic of the machine.
+/* simd/machine.h -- loops that show the machine's peak memory bandwidth and peak arithmetic speed when they are timed.
  *
- * `verbatim bench` compares these peaks with the speed of the engine. The functions do not measure time: the caller does. */
+ * `verbatim bench` compares these peaks with the speed of the engine. The caller measures the time that a function
+ * takes. */
 #ifndef VB_MACHINE_H
 #define VB_MACHINE_H
 
@@ -18,8 +19,8 @@ double machine_fma(const char *isa, size_t steps);
 /* As machine_fma, with the instruction of AVX512-BF16 that adds two products. Returns 0 if the CPU lacks it. */
 double machine_bf16(size_t steps);
 
-/* As machine_fma, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or sdot (Arm). Returns
- * 0 if the CPU lacks it. */
+/* As machine_fma, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or sdot (Arm).
+ * Returns 0 if the CPU lacks it. */
 double machine_int8(size_t steps);
 
 #endif

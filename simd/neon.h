@@ -60,7 +60,7 @@ ALWAYS_INLINE float fold16(const float32x4_t a[4])
 
 extern const struct vector_loops loops_neon;
 
-/* neon_quantised.c defines the first. neon_dotprod.c defines the second, for CPUs with dot product instructions. */
+/* The first function is in neon_quantised.c. The second is in neon_dotprod.c, for CPUs with dot product instructions. */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void neon_dotprod_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

@@ -30,7 +30,8 @@ ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
     return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));
 }
 
-/* Adds the products of codes of eight bits with x to s, for the elements from 4j up to, but not including, 4(j + count). */
+/* Adds the products of codes of eight bits with x to s, for the elements from 4j up to, but not including, 4(j +
+ * count). */
 ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, int j, int count,
                              size_t prefetch)
 {

@@ -1,7 +1,7 @@
 /* simd/quantised.h -- the layout of quantised weights, in the blocks of GGUF files and in panels.
  *
- * A block holds `numbers` consecutive weights of one row in `bytes` bytes. The scales d and dmin and the minimum m are f16,
- * which f32 holds exactly. The codes q are integers.
+ * A block holds `numbers` consecutive weights of one row in `bytes` bytes. The scales d and dmin and the minimum m are
+ * f16, which f32 holds exactly. The codes q are integers.
  *
  *     type   numbers  bytes   layout                                        weight
  *     Q8_0        32     34   d | 32 int8                                   d * q
@@ -12,12 +12,12 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *
- * A byte of Q8_0 holds one code. Elsewhere a byte has the low four bits of one code in its low nibble and those of another
- * in its high nibble. In Q4_0, Q5_0 and Q5_1 these are elements l and l + 16 of the block. In Q4_K and Q5_K they are
- * elements l and l + 32 of each 64 weights, and in Q6_K elements l and l + 64 of each 128.
+ * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
+ * and one in its high nibble. In Q4_0, Q5_0 and Q5_1 these are elements l and l + 16 of the block. In Q4_K and Q5_K
+ * they are elements l and l + 32 of each 64 weights, and in Q6_K elements l and l + 64 of each 128.
  *
- * In Q4_K and Q5_K each group of 32 weights has a scale sc and a minimum m of six bits each. The 12 bytes hold those of all
- * eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
+ * In Q4_K and Q5_K each group of 32 weights has a scale sc and a minimum m of six bits each. The 12 bytes of a block
+ * hold the scales and minimums of its eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
  *
  * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m), or -m in Q5_1. The
  * product d * sc is exact in f32. Where a single weight is needed, as in a row of embed_tokens, it is
@@ -30,8 +30,8 @@
  *     codes of Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
  *     codes of Q4_0: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
  *
- * If the number of groups is odd, the missing group of the last pair is zeros. Rows beyond the end of the matrix are zeros
- * too. */
+ * If the number of groups is odd, the missing group of the last pair is zeros. A panel's rows beyond the end of the
+ * matrix are zeros too. */
 #ifndef VB_QUANTISED_H
 #define VB_QUANTISED_H
 
@@ -47,8 +47,8 @@ struct quantised_format {
 };
 const struct quantised_format *quantised_format(enum weight_type type);
 
-/* One group of a row, unpacked. q are the integers that rule 2 multiplies; 8, 16 or 32 is already subtracted from the
- * codes of types that need it. */
+/* One group of a row, unpacked. q are the signed integers that rule 2 multiplies: where a type stores codes that are
+ * larger by 8, 16 or 32, this is already subtracted. */
 struct quantised_codes {
     int8_t q[QUANTISED_GROUP];
     float scale[2], minimum; /* sw of each half of the group (equal for most types), and mw (0 if the type has none) */

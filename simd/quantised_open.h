@@ -13,8 +13,8 @@
  *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
  *
  * In every block format, a row can be read in pieces of 16 bytes, and each piece is at the same offset in all rows.
- * Transposing one piece of several rows gives four vectors, each with one 32-bit word per row. This is the order that
- * panels have for codes. Scales and minimums are read with such a piece, too. No byte outside of the blocks is read. */
+ * Transposing one piece of several rows gives four vectors, each with one 32-bit word per row, which is the order of
+ * codes in a panel. Scales and minimums are read in such pieces too. No byte outside of the blocks is read. */
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
@@ -50,7 +50,7 @@ ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5
 /* Returns a vector in which every byte is `byte`. */
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
 
-/* Copies group g of SLICE rows to an open panel. They become rows `first` .. `first` + SLICE - 1 of the panel. */
+/* Copies group g of SLICE rows to an open panel. They become the rows of the panel from row `first` on. */
 ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct open_group *group)
 {
     UNROLL
@@ -133,7 +133,8 @@ ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
 /* Q4_K and Q5_K. A block begins with 16 bytes: d, dmin, and for each of eight groups a scale and a minimum of six bits.
  * The low six bits of the bytes of head[1] are the scales of groups 0..3, and those of head[2] are their minimums. The
  * low nibbles of head[3] are the low four bits of the scales of groups 4..7, and its high nibbles are those of their
- * minimums. The upper two bits of the scales and minimums of groups 4..7 are the top bits of the bytes of head[1] and head[2].
+ * minimums. The upper two bits of the scales and minimums of groups 4..7 are the top bits of the bytes of head[1] and
+ * head[2].
  *
  * In Q5_K, 32 bytes of fifth bits follow: bit n of byte l belongs to element l of group n. The codes come last. Groups
  * 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
@@ -256,8 +257,9 @@ ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight
         at[r] = start + (r < rows ? r : rows - 1) * pitch;
 }
 
-/* The prefetch distance in bytes: from groups [group, group + groups) of a row to the data that is needed next. That is the
- * next groups of the same row. At the end of the row it is the first group of the row that is `rows` rows further down. */
+/* The prefetch distance in bytes: from groups [group, group + groups) of a row to the data that is needed next. This is
+ * the next group of the same row or, at the end of the row, the first group of the row that is `rows` rows further
+ * down. */
 static inline size_t bytes_ahead(const struct weight_view *w, size_t group, size_t groups, size_t rows)
 {
     const struct quantised_format *f = quantised_format(w->type);

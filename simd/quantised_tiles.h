@@ -1,7 +1,9 @@
-/* simd/quantised_tiles.h -- the loops over a quantised matrix that all vector instruction sets share (private to simd/).
+/* simd/quantised_tiles.h -- the loops over a quantised matrix that all vector instruction sets share (private to
+ * simd/).
  *
- * A tile multiplies a few panels by a few rows of x, over one block of K (DOT_BLOCK columns). Each lane of a vector works on
- * one row of the matrix. So four numbers of x are broadcast to all lanes, and no sum has to be folded across lanes.
+ * A tile multiplies a few panels by a few rows of x, over one block of K (DOT_BLOCK columns). Each lane of a vector
+ * works on one row of the matrix. So four numbers of x are broadcast to all lanes, and no sum has to be folded across
+ * lanes.
  *
  * A matrix that consists of GGUF blocks is unpacked first, one block of K at a time, into temporary panels (struct
  * open_panel). If x has few rows, the groups are multiplied as soon as they are in registers (quantised_open.h). */
@@ -15,7 +17,7 @@
 #define TILE_PANELS 4  /* the most panels in a tile */
 #define TILE_ROWS_OF_X 6 /* the most rows of x in a tile */
 #define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
-#define FEW_ROWS_OF_X 12 /* up to so many rows of x, panels are read as streams and GGUF blocks are multiplied from registers */
+#define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
 #define MANY_PANELS 8    /* panels of BLOCK_GROUPS groups that stay in L2 while more rows of x are multiplied */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
@@ -36,14 +38,14 @@ struct quantised_tile {
 };
 
 struct quantised_loops {
-    /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or 4; T,
-     * the number of rows of x, is at most 6; P * T is at most 12. */
+    /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or
+     * 4; T, the number of rows of x, is at most 6; P * T is at most 12. */
     void (*tile)(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile);
-    /* Unpacks `groups` groups, from number `group` on, of rows [row, row + rows) of w; rows <= 16. The panel's remaining rows
-     * are undefined. */
+    /* Unpacks `groups` groups, from number `group` on, of rows [row, row + rows) of w; rows <= 16. The panel's
+     * remaining rows are undefined. */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
-    /* Sets sums[t][r] to the sum over these groups for row `row` + r of w and row t of x, for T <= FEW_ROWS_OF_X. w consists
-     * of GGUF blocks. */
+    /* Sets sums[t][r] to the sum over these groups for row `row` + r of w and row t of x, for T <= FEW_ROWS_OF_X. w
+     * consists of GGUF blocks. */
     void (*few)(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
