@@ -1,20 +1,21 @@
 /* ops/attention.h -- multi-head latent attention (MLA) over a KV cache of latents, in the absorbed form.
  *
  *     q_abs[h,c] = sum_n q_nope[h,n] W_uk[h,n,c]
- *     s_j        = dot([q_abs[h] | q_rope[h]], row_j) * scale            row_j = [latent c | rotated rope r] of token j
+ *     s_j        = dot([q_abs[h] | q_rope[h]], row_j) * scale
  *     o[h,c]     = sum_j softmax_j(s) row_j[c]
  *     y[h,v]     = sum_c W_uv[h,v,c] o[h,c]
  *
+ * row_j is the cache row of token j: its latent (c numbers), then its rotated rope part (r numbers).
  * The letters h, n, c, r and v are those of docs/SEMANTICS.md. The formulas are from the DeepSeek-V2 report, 2.1.2.
  *
  * Order of the sums (docs/ARITHMETIC.md, rule 4): kernel fma_rows computes q_abs, with n ascending. Each s_j is one dot
- * product of rule 1 over c + r numbers, times scale. j is the token's index in its own sequence; it does not depend on the
- * slot that holds the token's row.
+ * product of rule 1 over c + r numbers, times scale. j is the token's index in its own sequence; it does not depend on
+ * the slot that holds the token's row.
  *
- * Tokens are processed in blocks of 256 that begin at multiples of 256. Kernel softmax_block computes m_b, p_j = exp(s_j - m_b)
- * and l_b, the sum of p_j, for each block b. fma_rows computes o_b[c], the sum of p_j row_j[c], with j ascending. Then
- * the blocks are joined in ascending order, with M = max m_b and e_b = exp(m_b - M). L = fma(e_b, l_b, L) and
- * o[c] = fma(e_b, o_b[c], o[c]) both start at +0. At the end, o[c] is divided by L.
+ * Tokens are processed in blocks of 256 that begin at multiples of 256. Kernel softmax_block computes m_b, p_j =
+ * exp(s_j - m_b) and l_b, the sum of p_j, for each block b. fma_rows computes o_b[c], the sum of p_j row_j[c], with j
+ * ascending. Then the blocks are joined in ascending order, with M = max m_b and e_b = exp(m_b - M). L = fma(e_b, l_b,
+ * L) and o[c] = fma(e_b, o_b[c], o[c]) both start at +0. At the end, o[c] is divided by L.
  *
  * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Tokens that a query may not attend to are not
  * computed at all. */
@@ -34,8 +35,8 @@ struct timeline {
 };
 
 /* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, they are
- * c rows with n columns instead; W_uk is transposed exactly if it is quantised, and q_abs then follows rule 2 over n. Rows
- * of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
+ * c rows with n columns instead; a quantised W_uk is always transposed, and no other is; q_abs then follows rule 2 over
+ * n. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
 struct attention {
     size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
     struct weight_view w_uk, w_uv;
@@ -44,12 +45,13 @@ struct attention {
     float scale;
 };
 
-/* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context` tokens. */
+/* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context`
+ * tokens. */
 size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads);
 
-/* Computes y [S, H*v] for S queries q [S, H, n+r], whose rope parts are already rotated. Query s attends to the tokens of
- * seen[s]. y and q do not overlap. `context` is at least the length of every timeline in `seen`. Neighbouring queries with
- * the same `rows` and `slots` read the cache together, which is faster. */
+/* Computes y [S, H*v] for S queries q [S, H, n+r], whose rope parts are already rotated. Query s attends to the tokens
+ * of seen[s]. y and q do not overlap. `context` is at least the length of every timeline in `seen`. Neighbouring
+ * queries with the same `rows` and `slots` read the cache together, which is faster. */
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context);
 

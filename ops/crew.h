@@ -1,12 +1,13 @@
 /* ops/crew.h -- a pool of threads, called a crew. One thread leads, and the other members wait for its tasks.
  *
- * A forward pass consists of about a hundred short parallel regions. So members spin while they wait for the next region, and
- * sleep only when none comes for a while. OpenMP would end a region only when every thread has arrived. If another
- * program used the core of one thread, all other threads would wait for it, for a scheduler tick each time.
+ * A forward pass consists of about a hundred short parallel regions. So members spin while they wait for the next
+ * region, and sleep only when none comes for a while. OpenMP would end a region only when every thread has arrived. If
+ * another program used the core of one thread, all other threads would wait for it, for a scheduler tick each time.
  *
- * In a crew, a region ends when its tasks are done, whichever threads have done them. The leader waits only for a member
- * that was interrupted inside a task. It then gives that member no tasks for a time that is many times as long as the wait.
- * So only a small part of the time is lost to busy cores. No bit of the results depends on which thread does a task. */
+ * In a crew, a region ends when its tasks are done, whichever threads have done them. The leader waits only for a
+ * member that was interrupted inside a task. It then gives that member no tasks for a time that is many times as long
+ * as the wait. So only a small part of the time is lost to busy cores. No bit of the results depends on which thread
+ * does a task. */
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
@@ -24,15 +25,15 @@ struct crew_member {
     pthread_t id;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    _Alignas(64) int late; /* the leader alone uses this and what follows; late: it was inside a task after crew_patience seconds */
+    _Alignas(64) int late; /* for the leader only, like the members below: it was still inside a task after crew_patience seconds */
     double rest, until;    /* for how long and until when it gets no tasks, in seconds of the monotonic clock */
 };
 
 struct crew {
     /* The tasks of one crew_run are a job. A job is divided into parts, one for each part of the placement (one part in
-     * all if placement is NULL). A thread takes a task by incrementing the part's `ticket` with compare-and-swap. The upper
-     * half of a ticket is the job's number, and the lower half is the number of the part's next task. Between two jobs,
-     * the leader writes the members below; until it is done, the lower half is above every task number. */
+     * all if placement is NULL). A thread takes a task by incrementing the part's `ticket` with compare-and-swap. The
+     * upper half of a ticket is the job's number, and the lower half is the number of the part's next task. Between two
+     * jobs, the leader writes the members below; until it is done, the lower half is above every task number. */
     struct crew_part {
         _Alignas(64) uint64_t ticket;
         size_t end; /* end of the part's range of tasks */
@@ -61,30 +62,32 @@ struct crew {
 
 /* Returns the size in bytes of the memory that crew_open needs. */
 size_t crew_bytes(int threads);
-/* Makes a crew of `threads` threads, the caller included, in memory that is 64-byte aligned. A thread is not started before
- * crew_use asks for it. If `exact` is nonzero, no member is ever left out, and every thread does a task of each job that has
- * enough tasks (unless the placement has several parts). Tests and measurements use this to run on exactly N threads. */
+/* Makes a crew of `threads` threads, the caller included, in memory that is 64-byte aligned. A thread is not started
+ * before crew_use asks for it. If `exact` is nonzero, no member is ever left out, and every thread does a task of each
+ * job that has enough tasks (unless the placement has several parts). Tests and measurements use this to run on exactly
+ * N threads. */
 struct crew *crew_open(void *memory, int threads, const struct placement *placement, int exact);
 /* Ends and joins the threads. c may be NULL. The caller keeps and frees the memory. */
 void crew_close(struct crew *c);
 
-/* Sets the threads for the next jobs to [0, threads), and starts those that do not run yet. `threads` is at most crew.threads.
- * Returns the number of threads: it is smaller if the system refuses to start a thread, and 1 in a forked child. */
+/* Makes threads 0 .. threads - 1 work on the next jobs, and starts those of them that do not run yet. `threads` is at
+ * most crew.threads. Returns the number of threads. It is smaller than `threads` if the system refuses to start a
+ * thread, and 1 in a forked child. */
 int crew_use(struct crew *c, int threads);
-/* Returns how many of these threads are not left out at present. The leader counts. */
+/* Returns how many threads in use are not left out at present, including the leader. */
 int crew_available(const struct crew *c);
-/* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks is
- * below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks first[p] ..
- * first[p + 1] - 1; the threads of that part begin with them, and then help other parts. Only the leader may call this,
- * not from two threads at once and not from within a task. */
+/* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks
+ * is below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks
+ * first[p] .. first[p + 1] - 1; the threads of that part begin with them, and then help other parts. Only the leader
+ * may call this, not from two threads at once and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 
-/* crew_patience and crew_rest decide about late members; they use no clock, so that tests can call them. crew_patience returns
- * how many seconds the leader waits before it treats a member as interrupted. `led` is how long the leader itself has
- * worked on the job: no single task of a member should take longer. */
+/* crew_patience and crew_rest decide about late members; they use no clock, so that tests can call them. crew_patience
+ * returns how many seconds the leader waits before it treats a member as interrupted. `led` is how long the leader
+ * itself has worked on the job: no single task of a member should take longer. */
 double crew_patience(double led);
-/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. Its last such time
- * was `rest` seconds, and ended `since` seconds ago. */
+/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. Its last such
+ * time was `rest` seconds, and ended `since` seconds ago. */
 double crew_rest(double waited, double rest, double since);
 
 #endif

@@ -1,8 +1,9 @@
 /* ops/embed.h -- token embedding: copies row tok[s] of the matrix, converted to f32 exactly.
  *
- *     y[s,d] = W[tok[s], d]                  W [V,D] as stored   tok [S], each in [0, V)   y [S,D], rows ldy floats apart
+ *     y[s,d] = W[tok[s], d]
  *
- * The letters are those of docs/SEMANTICS.md. */
+ * W [V,D] is the embedding matrix as stored, and tok [S] has tokens in [0, V). The rows of y [S,D] are ldy floats
+ * apart. V is the size of the vocabulary, D the width of the model, and S the number of tokens. */
 #ifndef VB_EMBED_H
 #define VB_EMBED_H
 

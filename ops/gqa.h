@@ -2,18 +2,21 @@
  *
  * EAGLE drafting heads use it. No layer of the target model does.
  *
- *     s_j[h] = dot(q[h], k_j[g]) * scale                 g = h / (H / G): H / G heads share a key and a value
+ *     s_j[h] = dot(q[h], k_j[g]) * scale
  *     y[h]   = sum_j softmax_j(s[h]) v_j[g]
  *
- *   q [S, H, D], rotated   row j of the cache: keys [G, D], rotated, then values [G, D]   y [S, H, D]             (all f32)
+ * Heads are divided into groups that share a key and a value: head h belongs to group g = h / (H / G). q and y are [S,
+ * H, D]. Row j of the cache has the keys [G, D] of token j, then its values [G, D]. q and the keys are already rotated.
+ * All numbers are f32.
  *
  * S is the number of queries, H the number of heads, G the number of key/value groups, and D the length of a head.
  *
- * Order of the sums: each s_j is one dot product of rule 1 (docs/ARITHMETIC.md), times scale. Blocks of 256 tokens are those
- * of ops/attention.h. For each block b, kernel softmax_block computes m_b, p_j and l_b; kernel axpy adds p_j v_j to
- * o_b, which starts at +0, with j ascending. Blocks are joined in ascending order, and M is the largest m_b so far. When M
- * grows from M_old to M, L and o are first multiplied by exp(M_old - M). Then L = fma(e_b, l_b, L) and
- * o = fma(e_b, o_b, o), with e_b = exp(m_b - M). At the end, y = o / L. The bits of a row depend on its own sequence only. */
+ * Order of the sums: each s_j is one dot product of rule 1 (docs/ARITHMETIC.md), times scale. Tokens are processed in
+ * blocks of 256, as in ops/attention.h. For each block b, kernel softmax_block computes m_b, p_j and l_b; kernel axpy
+ * adds p_j v_j to o_b, which starts at +0, with j ascending. Blocks are joined in ascending order, and M is the largest
+ * m_b so far. When M grows from M_old to M, L and o are first multiplied by exp(M_old - M). Then L = fma(e_b, l_b, L)
+ * and o = fma(e_b, o_b, o), with e_b = exp(m_b - M). At the end, y = o / L. The bits of a row depend on its own
+ * sequence only. */
 #ifndef VB_GQA_H
 #define VB_GQA_H
 
@@ -26,7 +29,8 @@ struct gqa {
 };
 
 size_t op_gqa_scratch(const struct gqa *a, int threads);
-/* Query s attends to the tokens of seen[s], as in op_attention, but cache rows are in natural order. y and q do not overlap. */
+/* Query s attends to the tokens of seen[s], as in op_attention, but cache rows are in natural order. y and q do not
+ * overlap. */
 void op_gqa(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct gqa *a, size_t S);
 
 #endif

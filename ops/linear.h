@@ -1,19 +1,18 @@
 /* ops/linear.h -- a linear layer: a matrix times each row of x.
  *
- *     y[s,n] = sum_k W[n,k] x[s,k]            kernel matmul (rule 1 of simd/kernels.h)
+ *     y[s,n] = sum_k W[n,k] x[s,k]
  *
- *   W [N,K] as stored   x [S,K]   y [S,N], which does not overlap x                     (x, y f32)
+ * Kernel matmul computes the sums (rule 1 of simd/kernels.h). W [N,K] is used as stored. x [S,K] and y [S,N] are f32,
+ * and do not overlap. S is the number of rows in the pass, K the length of a row of x, and N the length of a row of y.
  *
- * S is the number of rows in the pass, K the length of a row of x, and N the length of a row of y.
+ * x is converted once for all layers that read it, to each form that one of them needs (struct op_packed). There are
+ * three forms. By default it is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), where every W that
+ * is not quantised is BF16, it is x rounded to BF16 (kernels pack and narrow). For a quantised W it is groups of 32
+ * (kernels pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate needs this.
  *
- * x is converted once for all layers that read it, to each form that one of them needs (struct op_packed). There are three
- * forms. By default it is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), where every W that is not
- * quantised is BF16, it is x rounded to BF16 (kernels pack and narrow). For a quantised W it is groups of 32 (kernels
- * pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate needs this.
- *
- * With op_ctx.onednn, oneDNN computes the sums, in an order of its own. Each task makes one call for its rows of W. x then
- * stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply never use oneDNN,
- * and always have the bits of docs/ARITHMETIC.md. */
+ * With op_ctx.onednn, oneDNN computes the sums, in an order of its own. Each task makes one call for its rows of W. x
+ * then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply never use
+ * oneDNN, and always have the bits of docs/ARITHMETIC.md. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
 
@@ -49,8 +48,8 @@ static inline void *op_packed_row(const struct op_packed *p, int form, size_t s)
 {
     return p->rows[form] + s * op_packed_bytes(form, p->K);
 }
-/* op_take_packed takes scratch for S rows in several forms: bit 1 << op_form() of `forms` is set for each form that is needed. It
- * takes at most op_packed_scratch bytes, whichever forms the layers of one op_ctx need. */
+/* op_take_packed takes scratch for S rows in several forms: bit 1 << op_form() of `forms` is set for each form that is
+ * needed. It takes at most op_packed_scratch bytes, whichever forms the layers of one op_ctx need. */
 size_t op_packed_scratch(size_t S, size_t K);
 struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K);
 /* Returns the same rows without the first s. */
@@ -69,8 +68,8 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
 void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                  const void *packed, size_t ldp, size_t S);
 
-/* Call this after all rows of W have gone through op_multiply. In precision bf16, if no kernel has found a tiny weight, it records
- * that W has none (enum magnitudes in simd/kernels.h). */
+/* Call this after all rows of W have gone through op_multiply. In precision bf16, if no kernel has found a tiny weight,
+ * it records that W has none (enum magnitudes in simd/kernels.h). */
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w);
 
 #endif

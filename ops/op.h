@@ -1,8 +1,9 @@
 /* ops/op.h -- the context that every operator receives: kernels, threads, and working memory.
  *
- * An operator returns void and allocates nothing. The code that opens models and sessions has already checked every shape,
- * and has sized the scratch memory with the op_*_scratch functions. Operators split work over output rows, and never split a
- * sum. So the bits of a row do not depend on how many other rows are in the pass, nor on the number of threads. */
+ * An operator returns void and allocates nothing. The code that opens models and sessions has already checked every
+ * shape, and has sized the scratch memory with the op_*_scratch functions. Operators split work over output rows, and
+ * never split a sum. So the bits of a row do not depend on how many other rows are in the pass, nor on the number of
+ * threads. */
 #ifndef VB_OP_H
 #define VB_OP_H
 
@@ -10,15 +11,16 @@
 #include "ops/pace.h"
 #include "ops/placement.h"
 
-/* A thread of OpenMP is used only if it gets at least so many multiplications, about ten microseconds of work. A barrier of OpenMP
- * takes a few microseconds, or milliseconds when another program uses one of the cores. */
+/* A thread of OpenMP is used only for at least this many multiplications, which are about ten microseconds of work. A
+ * barrier of OpenMP takes a few microseconds, or milliseconds when another program uses one of the cores. */
 #define OP_THREAD_COST 131072.0
-/* The same limit for a member of a crew: one or two microseconds of work. A waiting member starts in a tenth of a microsecond. */
+/* The same limit for a member of a crew: one or two microseconds of work. A waiting member starts in a tenth of a
+ * microsecond. */
 #define OP_CREW_COST 16384.0
 
-/* A probe receives intermediate values of operators (for taps, engine/pass/tap.h). An operator calls `see` on its caller's
- * thread, with rows [first, first + count) of its S rows. Each row has `width` numbers, and rows are contiguous. The numbers
- * are int32_t if `integers` is nonzero, else float. */
+/* A probe receives intermediate values of operators (for taps, engine/pass/tap.h). An operator calls `see` on its
+ * caller's thread, with rows [first, first + count) of its S rows. Each row has `width` numbers, and rows are
+ * contiguous. The numbers are int32_t if `integers` is nonzero, else float. */
 struct op_probe {
     void (*see)(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
                 size_t width);
@@ -28,7 +30,7 @@ struct op_probe {
 struct op_ctx {
     const struct kernels *k;
     int threads;                 /* threads for the next parallel regions; op_begin_pass sets it, up to most_threads */
-    int most_threads;            /* the scratch is large enough for so many threads */
+    int most_threads;            /* the scratch is large enough for this many threads */
     struct crew *crew;           /* pool of threads (ops/crew.h), which may serve several op_ctx; NULL: parallel regions
                                     use threads of OpenMP */
     double thread_cost;          /* replaces OP_THREAD_COST and OP_CREW_COST unless it is 0 */
@@ -43,8 +45,8 @@ struct op_ctx {
                                           NULL: the operating system chooses where threads run */
 };
 
-/* Scratch is a stack for the working memory of operators. op_take returns memory for `floats` floats, 64-byte aligned. op_give
- * frees everything that was taken since op_mark returned `mark`. An assert fails if the scratch is too small. */
+/* Scratch is a stack for the working memory of operators. op_take returns memory for `floats` floats, 64-byte aligned.
+ * op_give frees everything that was taken since op_mark returned `mark`. An assert fails if the scratch is too small. */
 static inline size_t op_scratch_bytes(size_t floats) { return (floats * sizeof(float) + 63) & ~(size_t)63; }
 float *op_take(struct op_ctx *cx, size_t floats);
 static inline size_t op_mark(const struct op_ctx *cx) { return cx->scratch_used; }
@@ -57,16 +59,16 @@ static inline void *op_kernel_scratch(const struct op_ctx *cx, int thread)
 }
 
 /* Calls work(arg, task, thread) for every task in [0, tasks), on at most cx->threads threads (thread < cx->threads).
- * All threads have the default floating-point environment (simd/fpenv.h). `cost` is about how many multiplications all tasks
- * do together; if it is small, all tasks run on the caller's thread. Tasks must write to different memory, and must not
- * call op_parallel. */
+ * All threads have the default floating-point environment (simd/fpenv.h). `cost` is the approximate number of
+ * multiplications in all tasks; if it is small, all tasks run on the caller's thread. Tasks must write to different
+ * memory, and must not call op_parallel. */
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
-/* As op_parallel, when tasks compute ranges of rows of several matrices. Tasks first[m] .. first[m + 1] - 1 belong to matrix
- * m, in the order of its rows. first[0] is 0, and first[matrices] is the number of tasks. With cx->placement, every thread of
- * a crew begins with the rows that are in its own NUMA node's memory. op_parallel assumes that all tasks belong to one
- * matrix. */
+/* As op_parallel, when tasks compute ranges of rows of several matrices. Tasks first[m] .. first[m + 1] - 1 belong to
+ * matrix m, in the order of its rows. first[0] is 0, and first[matrices] is the number of tasks. With cx->placement,
+ * every thread of a crew begins with the rows that are in its own NUMA node's memory. op_parallel assumes that all
+ * tasks belong to one matrix. */
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
                           void (*work)(void *arg, size_t task, int thread), void *arg);
 
@@ -84,16 +86,16 @@ void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass);
 /* Sets how many threads a library that uses OpenMP gets when the calling thread calls it. Returns the number before. */
 int op_foreign_threads(int threads);
 
-/* These two divide the `rows` rows of a matrix into tasks. op_row_tasks returns the number of tasks, and op_row_range sets
- * [*begin, *end) to the rows of one task. A task has whole groups of 32 rows (OP_ROW_GROUP), because 32 outputs are one chunk
- * of a sum in the next layer. `after` is the total number of rows of the matrices that follow this one in the same
- * parallel region (0 for the last). With op_ctx.onednn the division does not depend on the number of threads, because
- * oneDNN's bits may depend on the division. */
+/* op_row_tasks and op_row_range divide the `rows` rows of a matrix into tasks. The first returns the number of tasks,
+ * and the second sets [*begin, *end) to the rows of one task. A task has whole groups of 32 rows (OP_ROW_GROUP),
+ * because 32 outputs are one chunk of a sum in the next layer. `after` is the total number of rows of the matrices that
+ * follow this one in the same parallel region (0 for the last). With op_ctx.onednn the division does not depend on the
+ * number of threads, because oneDNN's bits may depend on the division. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 
-/* Divides rows [0, S) into ranges, and calls work(arg, first, count) in parallel for the rows [first, first + count) of each
- * range. Rows must not depend on each other. `cost` is about how many multiplications a row takes. */
+/* Divides rows [0, S) into ranges, and calls work(arg, first, count) in parallel for the rows [first, first + count) of
+ * each range. Rows must not depend on each other. `cost` is the approximate number of multiplications for one row. */
 void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(void *arg, size_t first, size_t count), void *arg);
 
 #endif

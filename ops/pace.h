@@ -1,10 +1,10 @@
 /* ops/pace.h -- chooses the number of threads for each forward pass, by measuring passes.
  *
- * The bits do not depend on the number of threads, so it may change from pass to pass. A long pass uses all threads. In a
- * short pass, threads spend much of their time waiting for each other and for the next parallel region. So n threads are
- * considered for short passes only if a pass is then at least n/1.3 times as fast as with one thread. This limits the
- * total processor time to 1.3 times that of one thread. Among these n, the fastest is used. Each pass is compared with
- * passes of about as many rows. */
+ * The bits do not depend on the number of threads, so it may change from pass to pass. A long pass uses all threads. In
+ * a short pass, threads spend much of their time waiting for each other and for the next parallel region. So n threads
+ * are considered for short passes only if a pass is then at least n/1.3 times as fast as with one thread. This limits
+ * the total processor time to 1.3 times that of one thread. Among the numbers n that remain, the fastest is used. Each
+ * pass is compared with passes of about as many rows. */
 #ifndef VB_PACE_H
 #define VB_PACE_H
 

@@ -1,12 +1,14 @@
 /* ops/placement.h -- plans where threads run and where weights are stored on a machine with several memories (NUMA).
  *
- * A NUMA node is a group of processors with a memory of their own. Access to another node's memory is slower. These
- * functions compute a plan (struct placement) from a description of the machine (struct topology). They make no system
- * calls, so tests can describe any machine. ops/parallel.c pins threads, and engine/model/numa.c moves pages, as planned.
+ * A NUMA node is a group of processors with a memory of their own. Access to another node's memory is slower. The
+ * functions below compute a plan (struct placement) from a description of the machine (struct topology). They make no
+ * system calls, so tests can describe any machine. ops/parallel.c pins threads, and engine/model/numa.c moves pages, as
+ * planned.
  *
- * In mode bind, the processors of each node form a part. The rows of every matrix are divided among the parts, in proportion
- * to their processors. A part's rows are stored in its home: its own node's memory, or the nearest memory with enough
- * room. A thread does the tasks of its own part first. Then it helps other parts, beginning with the nearest home.
+ * In mode bind, the processors of each node form a part. The rows of every matrix are divided among the parts, in
+ * proportion to their processors. A part's rows are stored in its home: its own node's memory, or the nearest memory
+ * with enough room. A thread does the tasks of its own part first. Then it helps other parts, beginning with the
+ * nearest home.
  *
  * In mode interleave, there is one part, and pages are distributed over all memories in turn. In both modes only rows
  * are divided, never a sum, so no bit depends on the plan. */
@@ -19,10 +21,10 @@
 #define PLACEMENT_NODES 64  /* nodes and processors with higher numbers are not used */
 #define PLACEMENT_CPUS 1024
 #define OP_ROW_GROUP 32     /* op_row_range never separates the rows of such a group */
-#define PLACEMENT_SPREAD 16 /* in mode interleave, so many consecutive pages are in the same memory */
+#define PLACEMENT_SPREAD 16 /* in mode interleave, this many consecutive pages are in the same memory */
 
 struct topology {
-    int node_of_cpu[PLACEMENT_CPUS];                        /* -1: no such processor, or it is offline or not allowed */
+    int node_of_cpu[PLACEMENT_CPUS];                        /* node number; -1 if absent, offline or not allowed */
     int sibling[PLACEMENT_CPUS];                            /* number of the hardware thread within its core, from 0 */
     unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown, so far */
     uint64_t memory[PLACEMENT_NODES];                       /* bytes available; 0: no memory, or not allowed */
@@ -33,14 +35,15 @@ enum placement_mode { PLACEMENT_OFF, PLACEMENT_INTERLEAVE, PLACEMENT_BIND };
 struct placement {
     int parts;                                              /* number of parts; 0: nothing is placed */
     int nodes;                                              /* number of nodes with processors or memory that may be used */
-    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];       /* each part's node, and the node with its rows; -1: interleave */
+    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];       /* each part's node, and the node whose memory has its rows; -1 in mode interleave */
     int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] - 1] */
     int cpu[PLACEMENT_CPUS];
     unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];  /* [part]: the part itself, then other parts, nearest home first */
     int memories, memory[PLACEMENT_NODES];                  /* the nodes with memory: how many, and which, ascending */
 };
 
-/* Makes a plan for `bytes` bytes of weights. Returns the number of parts, 0 if the mode is off or there is only one node. */
+/* Makes a plan for `bytes` bytes of weights. Returns the number of parts, 0 if the mode is off or there is only one
+ * node. */
 int placement_plan(struct placement *p, const struct topology *t, enum placement_mode mode, uint64_t bytes);
 
 /* Returns the processor and the part of thread number `thread` of `threads`. Each part gets threads in proportion to its
@@ -54,9 +57,9 @@ struct place placement_of_thread(const struct placement *p, int thread, int thre
 /* Sets [*begin, *end) to the tasks of one part, out of `count` equal tasks that cover the rows of a matrix in order. */
 void placement_share(const struct placement *p, int part, size_t count, size_t *begin, size_t *end);
 
-/* Calls each(context, begin, end, node) for ascending ranges of whole pages at `data`, with the node whose memory should
- * hold them. The matrix and the row of a page's first byte decide about the page, so each page belongs to one matrix only.
- * The rows of a part are those that op_row_range gives to its tasks. */
+/* Calls each(context, begin, end, node) for ascending ranges of whole pages at `data`, with the node whose memory
+ * should hold them. The matrix and the row of a page's first byte decide about the page, so each page belongs to one
+ * matrix only. The rows of a part are those that op_row_range gives to its tasks. */
 typedef void (*placement_pages)(void *context, uintptr_t begin, uintptr_t end, int node);
 void placement_of_rows(const struct placement *p, uintptr_t data, size_t rows, size_t row_bytes, size_t page,
                        placement_pages each, void *context);

@@ -2,10 +2,11 @@
  *
  *     y[s,d] = (x[s,d] * r[s]) * w[d],     r[s] = 1 / sqrt(ss / D + eps),     ss = dot(x[s], x[s])
  *
- *   x [S,D], rows ldx floats apart   w [D]   y [S,D], rows ldy floats apart, may be x            (all f32)
+ * S is the number of rows, and D the length of a row. All numbers are f32. The rows of x [S,D] are ldx floats apart,
+ * and those of y [S,D] are ldy floats apart. w is [D]. y may be x.
  *
- * S is the number of rows, and D the length of a row. Kernel dot computes ss. The division by D, + eps, the root, 1 / and the
- * two products are each rounded to f32 once, in this order. The bits of row s depend on row s alone. */
+ * Kernel dot computes ss. Each further step is rounded to f32 once, in this order: ss / D, + eps, the square root, the
+ * reciprocal, and the two products. The bits of row s depend on row s alone. */
 #ifndef VB_RMSNORM_H
 #define VB_RMSNORM_H
 

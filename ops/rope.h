@@ -1,16 +1,16 @@
 /* ops/rope.h -- rotary position embedding, with YaRN.
  *
  *     y[2i]   = x[2i] c_i - x[2i+1] s_i        c_i = cos(p f_i) * a,   s_i = sin(p f_i) * a
- *     y[2i+1] = x[2i] s_i + x[2i+1] c_i        each product rounded, no fma
+ *     y[2i+1] = x[2i] s_i + x[2i+1] c_i        f_i = theta^(-2i/r)
  *
- *   p: position   f_i = theta^(-2i/r), under YaRN a blend of f_i and f_i / factor   a: YaRN's factor on cos and sin
- *
- * r is the length of the rotated vector. Frequencies, angles, cos and sin are computed in double, with SLEEF. c_i and s_i are
- * rounded to f32 once. If `interleave` is 0, the pairs are (i, i + r/2) instead of (2i, 2i+1).
+ * p is the position, and r is the length of the rotated vector. Each product is rounded; there is no fma. With YaRN, a
+ * blend of f_i and f_i / factor takes the place of f_i, and a is YaRN's factor on cos and sin (else a = 1).
+ * Frequencies, angles, cos and sin are computed in double, with SLEEF. c_i and s_i are rounded to f32 once. If
+ * `interleave` is 0, the pairs are (i, i + r/2) instead of (2i, 2i+1).
  *
  * The sources are Su et al. 2021 and, for YaRN, Peng et al. 2023. docs/SEMANTICS.md, "Attention (MLA)", has YaRN's
- * formulas. Its blend is a ramp from floor(dim(beta_fast)) to ceil(dim(beta_slow)), clamped to [0, r-1]. If both ends are
- * equal, the upper one is raised by 0.001. */
+ * formulas. YaRN's blend is a ramp from floor(dim(beta_fast)) to ceil(dim(beta_slow)), clamped to [0, r-1]. If both
+ * ends are equal, the upper one is raised by 0.001. */
 #ifndef VB_ROPE_H
 #define VB_ROPE_H
 
@@ -32,7 +32,8 @@ struct rope_yarn {
 
 /* Fills *rope. If yarn is NULL, it is RoPE without YaRN. */
 void rope_init(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
-/* As rope_init, but every step is rounded to f32. Other programs compute frequencies and angles in f32 (convention rope-angle). */
+/* As rope_init, but every step is rounded to f32. Other programs compute frequencies and angles in f32 (convention
+ * rope-angle). */
 void rope_init_f32(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
 
 /* Returns YaRN's m(scale) = 0.1 scale ln(factor) + 1, or 1 if factor <= 1. */

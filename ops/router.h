@@ -1,14 +1,14 @@
 /* ops/router.h -- chooses the experts of each token, and their weights.
  *
- * DeepSeek-V3 (report, 2.1.2): s = sigmoid(logit), and choice = s + bias. The score of a group of experts is the sum of its two
- * best choices. The topk_group best groups are kept, and the experts with the best choices in them are chosen. Their weights
- * come from s *without* the bias.
+ * DeepSeek-V3 (report, 2.1.2): s = sigmoid(logit), and choice = s + bias. The score of a group of experts is the sum of
+ * its two best choices. The topk_group best groups are kept, and the experts with the best choices in them are chosen.
+ * Their weights come from s *without* the bias.
  *
- * DeepSeek-V2: s = softmax(logits), and choice = s. The score of a group is its best s if topk_method is group_limited_greedy.
- * If it is greedy, there are no groups.
+ * DeepSeek-V2: s = softmax(logits), and choice = s. The score of a group is its best s if topk_method is
+ * group_limited_greedy. With topk_method greedy, there are no groups.
  *
- * docs/ARITHMETIC.md, rule 7, defines the order. A larger value comes first; of equal values, the one with the lower index. -0
- * equals +0, and NaN comes last. The softmax uses m_b, p_j, l_b, e_b and L of rule 4, in blocks of 256, and
+ * docs/ARITHMETIC.md, rule 7, defines the order. A larger value comes first; of equal values, the one with the lower
+ * index. -0 equals +0, and NaN comes last. The softmax uses m_b, p_j, l_b, e_b and L of rule 4, in blocks of 256, and
  * s_j = (p_j e_b) / L. Sums over the chosen experts are in ascending order of the experts' indices.
  *
  * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. Otherwise it is (s / sum) * routed_scaling_factor with
@@ -27,7 +27,8 @@ struct router {
     int norm_topk_prob;
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
-    /* Other implementations differ here (engine/model/conventions.h). If these three are 0, the description above holds. */
+    /* Other implementations differ here (engine/model/conventions.h). If these three are 0, the description above
+     * holds. */
     int mask_with_zero;             /* experts outside of the kept groups can be chosen, with a choice of 0 */
     int normaliser;                 /* norm_topk_prob divides by: 0: the sum, 1: sum + 1e-20, 2: max(sum, 2^-14) */
     int bf16;                       /* weights are rounded to BF16; with sigmoid also s, the sum, and s / sum */
@@ -35,8 +36,8 @@ struct router {
 
 size_t op_router_scratch(const struct router *r);
 
-/* Reads logits [S,E] for S tokens. Writes each token's experts to expert [S,chosen], in ascending order, and their weights to
- * weight [S,chosen], in the same order. */
+/* Reads logits [S,E] for S tokens. Writes each token's experts to expert [S,chosen], in ascending order, and their
+ * weights to weight [S,chosen], in the same order. */
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S);
 
 #endif
