@@ -5,9 +5,9 @@
 #include "reference/reference.h"
 #include "reference/weights.h"
 
-/* The options of one call of a function in reference.h, and memory for the intermediate values of S tokens. Capital letters are the
- * sizes that docs/SEMANTICS.md lists, except D, which is the width d. Also, W is the width of the widest MLP, X the number
- * of experts per token, and G the number of groups of experts. */
+/* The options of one call of a function in reference.h, and memory for the intermediate values of S tokens. Capital
+ * letters are the sizes that docs/SEMANTICS.md lists, except D, which is the width d. Also, W is the width of the
+ * widest MLP, X the number of experts per token, and G the number of groups of experts. */
 struct reference_run {
     const struct reference *r;
     const struct config *c;
@@ -37,8 +37,8 @@ struct reference_run {
     char *chosen;                       /* [max(E, G)] */
 };
 
-/* Called for every intermediate value after its computation. It perturbs the value if options.perturb is set, and then passes
- * it to the hook. */
+/* Called for every intermediate value after its computation. It perturbs the value if options.perturb is set, and then
+ * passes it to the hook. */
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
 double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), for perturbations */
 /* Passes a value to the hook without perturbing it. It is used for copies, which have no rounding error. */
@@ -63,8 +63,8 @@ enum form { AS_IS, TO_BF16, TO_GROUPS }; /* how x is rounded: not at all, to BF1
 enum form ref_form(const struct reference_run *run, const struct matrix *w);
 enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK, where x is q_nope */
 enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV, where x is `mixed` */
-/* Rounds n numbers of x to y, which may be x. For AS_IS it does nothing. For TO_GROUPS, n is a multiple of 32, and so is the
- * length of each row in x. */
+/* Rounds n numbers of x to y, which may be x. For AS_IS it does nothing. For TO_GROUPS, n is a multiple of 32, and so
+ * is the length of each row in x. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
 void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */
@@ -78,8 +78,8 @@ void ref_moe(struct reference_run *run, double *out, const struct reference_laye
 /* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */
 void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);
 
-/* Sets chosen[i] to 1 for the k largest of x[0..n), else to 0. Of equal values, the one with the lower index is larger; NaN is
- * smaller than every number. */
+/* Sets chosen[i] to 1 for the k largest of x[0..n), else to 0. Of equal values, the one with the lower index is larger;
+ * NaN is smaller than every number. */
 void ref_choose(char *chosen, const double *x, int n, int k);
 
 #endif

@@ -1,24 +1,24 @@
 /* reference/reference.h -- the executable specification: the formulas of the DeepSeek-V3 report in plain double loops.
  *
- * Read it with the report open. The reference has no KV cache, no threads and no vector code. It shares nothing with the engine
- * but the code that reads config.json and the headers of files. Every call computes every row of every layer from the tokens.
- * Attention has the naive form, with keys and values expanded per head; the engine uses the absorbed form. Where
- * implementations disagree, the reference follows options.conventions; if all are 0, it follows the defaults of
- * engine/model/conventions.h.
+ * Read it with the report open. The reference has no KV cache, no threads and no vector code. It shares nothing with
+ * the engine but the code that reads config.json and the headers of files. Every call computes every row of every layer
+ * from the tokens. Attention has the naive form, with keys and values expanded per head; the engine uses the absorbed
+ * form. Where implementations disagree, the reference follows options.conventions; if all are 0, it follows the
+ * defaults of engine/model/conventions.h.
  *
- * In precision bf16, W and x of a linear layer are rounded to the nearest BF16 number, ties to even. A weight that is stored
- * in another type is converted to f32 first. Numbers of x smaller than 2^-56 in magnitude then become 0. The router's gate
- * and everything that is not a linear layer (norms, RoPE, scores, cached latents) are not rounded. W_UK and W_UV count as
- * linear layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. So keys
- * are W_UK times the latent, which is not rounded.
+ * In precision bf16, W and x of a linear layer are rounded to the nearest BF16 number, ties to even. A weight that is
+ * stored in another type is converted to f32 first. Numbers of x smaller than 2^-56 in magnitude then become 0. The
+ * router's gate and everything that is not a linear layer (norms, RoPE, scores, cached latents) are not rounded. W_UK
+ * and W_UV count as linear layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum
+ * of latents. So keys are W_UK times the latent, which is not rounded.
  *
- * Quantised matrices come from a GGUF file, or precision q8 or q4 makes them from other matrices (round.c). x is rounded to
- * groups of 32 by rule 2 of simd/kernels.h, which defines d and q as f32 numbers. The value of W is what its blocks encode
- * (blocks.c). W_UK and W_UV have the same x as in precision bf16. Matrices that a file has quantised are used as they are
- * in every precision.
+ * Quantised matrices come from a GGUF file, or precision q8 or q4 makes them from other matrices (round.c). x is
+ * rounded to groups of 32 by rule 2 of simd/kernels.h, which defines d and q as f32 numbers. The value of W is what its
+ * blocks encode (blocks.c). W_UK and W_UV have the same x as in precision bf16. Matrices that a file has quantised are
+ * used as they are in every precision.
  *
- * In three cases a quantised matrix is converted to f32, and its x is not rounded to groups: the embedding, of which single
- * rows are read; the router's gate; and W_UK in a kv_b_proj that is quantised along c.
+ * In three cases a quantised matrix is converted to f32, and its x is not rounded to groups: the embedding, of which
+ * single rows are read; the router's gate; and W_UK in a kv_b_proj that is quantised along c.
  *
  * A reference is read-only once it is open. Arrays are row-major. S is the number of tokens, D is hidden_size, and V is
  * vocab_size. */
@@ -27,58 +27,64 @@
 
 #include "engine/model/config.h"
 
-/* An intermediate value, which is passed to the hook after its computation. Here are their names in the order of computation, with
- * the length of a row in brackets. A value has one row per token unless two sizes are given. X is the number of experts per
- * token and W the width of an MLP; docs/SEMANTICS.md has the other letters.
+/* An intermediate value, which is passed to the hook after its computation. The list below has the names of all values
+ * in the order of their computation, with the length of a row in brackets. A value has one row per token unless two
+ * sizes are given. X is the number of experts per token and W the width of an MLP; docs/SEMANTICS.md has the other
+ * letters.
  *
- * A layer computes input_layernorm [D], attention (see below), residual [D], post_attention_layernorm [D], an MLP or experts (see
- * below), and residual [D] again.
+ * A layer computes input_layernorm [D], attention (see below), residual [D], post_attention_layernorm [D], an MLP or
+ * experts (see below), and residual [D] again.
  *
- * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its norm,
- * q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE rotates in place, so pairs are at the same places as in the checkpoint.
- * For each head (`index`) it computes scores [S], which are -inf where t > s, and probabilities [S]. If the x of W_UV is
- * rounded, it also computes mixed [C] per head, the weighted sum of latents; the output then does not use the values in kv.
- * At the end it computes heads [HV] and attention [D].
+ * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its
+ * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE rotates in place, so pairs are at the same places as in the
+ * checkpoint. For each head (`index`) it computes scores [S], which are -inf where t > s, and probabilities [S]. If the
+ * x of W_UV is rounded, it also computes mixed [C] per head, the weighted sum of latents; the output then does not use
+ * the values in kv. At the end it computes heads [HV] and attention [D].
  *
- * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are those of the
- * tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
+ * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
+ * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
  *
- * A layer with experts computes router_logits and router_scores [E], router_choice [E] if it has a bias (before groups are masked),
- * router_groups [n_group], router_kept [topk_group], router_experts [X] and router_weights [X]. router_kept and router_experts
- * are ascending. Then come the MLP of each expert, experts [S*X, D] in the order of router_experts, experts_sum [D], the MLP of
- * the shared expert, and moe [D], which includes the shared expert.
+ * A layer with experts computes router_logits and router_scores [E], router_choice [E] if it has a bias (before groups
+ * are masked), router_groups [n_group], router_kept [topk_group], router_experts [X] and router_weights [X].
+ * router_kept and router_experts are ascending. Then come the MLP of each expert, experts [S*X, D] in the order of
+ * router_experts, experts_sum [D], the MLP of the shared expert, and moe [D], which includes the shared expert.
  *
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
- * MTP depth k has layer = num_hidden_layers + k, even if module k mod (number of modules) computes it. It computes embed, enorm and
- * hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft runs the module on all its rows
- * at every step. With first-row=phantom there is one more row before the others, for which no logits are computed. */
+ * MTP depth k has layer = num_hidden_layers + k, even if module k mod (number of modules) computes it. It computes
+ * embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft runs the
+ * module on all its rows at every step. With first-row=phantom there is one more row before the others, for which no
+ * logits are computed. */
 struct reference_value {
     const char *name;
-    int layer; /* -1 outside the layers */
+    int layer; /* number of the layer, or -1 outside of the layers */
     int index; /* head or expert, or -1 */
     int rows, cols;
     const double *data; /* [rows, cols], valid during the call */
 };
 
 struct reference_options { /* with all members 0, the reference computes the specification itself */
-    /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u 2^-24, where u
-     * is a random number in [-1, 1). This imitates an error of half an ulp of f32. The spread of several perturbed runs shows
-     * how far the results of an f32 program may be from the reference on the same input, so tests can use a multiple of it as
-     * a bound. The same seed gives the same bits. A near-tie in routing may be decided the other way, as in f32 programs.
+    /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u
+     * 2^-24, where u is a random number in [-1, 1). This imitates an error of half an ulp of f32. The spread of several
+     * perturbed runs shows how far the results of an f32 program may be from the reference on the same input, so tests
+     * can use a multiple of it as a bound. The same seed gives the same bits. A near-tie in routing may be decided the
+     * other way, as in f32 programs.
      *
-     * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32 program has
-     * made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program may round it the other
-     * way, and some of the perturbed runs do so too. So their spread includes the effect of such a different rounding.
+     * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32
+     * program has made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program
+     * may round it the other way, and some of the perturbed runs do so too. So their spread includes the effect of such
+     * a different rounding.
      *
-     * Where x is rounded to groups of 32, each number is first moved by up to 2^-18 of the largest number in its group. The step
-     * d is not changed. The error of an f32 program is relative to the largest numbers of a row, even for small numbers. So an
-     * f32 program may round a number the other way if it lies within about 2^-22 of the group's largest from a tie. In a
-     * perturbed run, such a number is rounded the other way with a probability of about 1/2, and its error is then d. */
+     * Where x is rounded to groups of 32, each number is first moved by up to 2^-18 of the largest number in its group.
+     * The step d is not changed. The error of an f32 program is relative to the largest numbers of a row, even for
+     * small numbers. So an f32 program may round a number the other way if its distance from a tie is below about 2^-22
+     * times the group's largest. In a perturbed run, such a number is rounded the other way with a probability of about
+     * 1/2, and its error is then d. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x is rounded. Perturbed runs then show the error of f32 without different roundings to BF16 or groups */
+    int x_as_is; /* nonzero: no x is rounded. Perturbed runs then show the error of f32 alone, without the effect of numbers that
+                    are rounded the other way */
     enum precision precision;
-    struct conventions conventions; /* with rope-angle=f32, other programs may differ by one ulp of their pow function */
+    struct conventions conventions; /* with rope-angle=f32, other programs may have other results, because their pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
@@ -88,35 +94,38 @@ enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
 
 struct reference;
 
-/* Opens the checkpoint `dir`; the caller ends it with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is missing, has a
- * wrong shape, or has a type that is not supported. Supported are F32, F16, BF16 and F8_E4M3, and for matrices also the
- * quantised types of GGUF. */
+/* Opens the checkpoint `dir`; the caller ends it with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is
+ * missing, has a wrong shape, or has a type that is not supported. Supported are F32, F16, BF16 and F8_E4M3, and for
+ * matrices also the quantised types of GGUF. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);
 
-/* Computes the target model on S tokens: hidden [S,D] after model.norm, and logits [S,V]. Either may be NULL. If options is NULL,
- * all options are 0. Returns VB_BAD_ARGUMENT if a token is outside of the vocabulary or S < 1, and VB_NO_MEMORY. */
+/* Computes the target model on S tokens: hidden [S,D] after model.norm, and logits [S,V]. Either may be NULL. If
+ * options is NULL, all options are 0. Returns VB_BAD_ARGUMENT if a token is outside of the vocabulary or S < 1, and
+ * VB_NO_MEMORY. */
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err);
 
-/* Computes the MTP modules on a text, without drafts. Row i of depth k, for i < S-k-1, reads tok[i+k+1] and the output of depth k-1
- * for row i (for depth 0, the target's hidden row). Its logits predict tok[i+k+2]. logits is [depths, S, V], and other rows of
- * it are not written. logits may be NULL if only the hook is wanted; the hook also receives the target's values and logits.
- * depths is 0..VB_MAX_DRAFT. Depth k uses module k mod (number of modules). Errors are those of reference_forward. */
+/* Computes the MTP modules on a text, without drafts. Row i of depth k, for i < S-k-1, reads tok[i+k+1] and the output
+ * of depth k-1 for row i (for depth 0, the target's hidden row). Its logits predict tok[i+k+2]. logits is [depths, S,
+ * V], and other rows of it are not written. logits may be NULL if only the hook is wanted; the hook also receives the
+ * target's values and logits. depths is 0..VB_MAX_DRAFT. Depth k uses module k mod (number of modules). Errors are
+ * those of reference_forward. */
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
-/* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and "State"). drafts [K]
- * predict tok[N+1..N+K]. Row k of draft_logits [K,V] is the row that chose drafts[k]; draft_logits may be NULL. K is
- * 0..VB_MAX_DRAFT. Returns VB_BAD_ARGUMENT if the model has no MTP modules, and VB_NOT_FINITE if a draft's logit is not finite. */
+/* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and
+ * "State"). drafts [K] predict tok[N+1..N+K]. Row k of draft_logits [K,V] is the row that chose drafts[k]; draft_logits
+ * may be NULL. K is 0..VB_MAX_DRAFT. Returns VB_BAD_ARGUMENT if the model has no MTP modules, and VB_NOT_FINITE if a
+ * draft's logit is not finite. */
 int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,
                     int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
                     vb_error *err);
 
-/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. An end token does not stop it.
- * Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token has a logit that is not
- * finite. */
+/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. An end token does not stop
+ * it. Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token has a logit
+ * that is not finite. */
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err);
 

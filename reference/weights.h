@@ -1,8 +1,8 @@
 /* reference/weights.h -- decodes stored numbers, and lists where each tensor is used.
  *
  * The reference has decoders of its own, which follow the definition of each format and share no code with the engine.
- * Tensors are not copied: a row is decoded when it is needed. [rows, cols] have the letters of docs/SEMANTICS.md as capitals,
- * but D is hidden_size; W is the width of an MLP. */
+ * Tensors are not copied: a row is decoded when it is needed. [rows, cols] have the letters of docs/SEMANTICS.md as
+ * capitals, but D is hidden_size; W is the width of an MLP. */
 #ifndef VB_REFERENCE_WEIGHTS_H
 #define VB_REFERENCE_WEIGHTS_H
 
@@ -15,8 +15,9 @@ double ref_e4m3(uint8_t code);  /* FP8 E4M3FN: bias 7, no infinities, 0x7f and 0
 double ref_to_bf16(double x);   /* the nearest BF16 number, ties to even; infinite if x is beyond the largest */
 double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinite if x is beyond the largest */
 
-/* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum exactly; sums use this
- * value. ref_decoded returns a single number as f32: scale * code is rounded to f32, and so is the difference. */
+/* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum exactly;
+ * sums use this value. ref_decoded returns a single number as f32: scale * code is rounded to f32, and so is the
+ * difference. */
 double ref_quantised(const struct tensor *t, size_t i);
 float ref_decoded(const struct tensor *t, size_t i);
 
@@ -27,8 +28,8 @@ struct matrix {
     int rows, cols, block_rows, block_cols;
 };
 
-/* Sets out[j] = w[i,j] for j < cols. An F8_E4M3 weight is e4m3 * scale, rounded to f32 once. A quantised weight is decoded with
- * ref_decoded. */
+/* Sets out[j] = w[i,j] for j < cols. An F8_E4M3 weight is e4m3 * scale, rounded to f32 once. A quantised weight is
+ * decoded with ref_decoded. */
 void ref_row(const struct matrix *w, int i, double *out);
 /* As ref_row, for a quantised matrix only, which it decodes with ref_quantised. */
 void ref_quantised_row(const struct matrix *w, int i, double *out);
