@@ -1,6 +1,7 @@
-/* engine/choose/random.h -- random numbers without a state: they depend only on the seed, the index of a token, and a stream.
+/* engine/choose/random.h -- random numbers without a state: they depend only on the seed, the index of a token, and a
+ * stream.
  *
- * So decoding with drafts uses the same random number for a token as plain decoding does, and chooses the same token. */
+ * So a token gets the same random number with drafts and without, and decoding with drafts can choose the same tokens. */
 #ifndef VB_RANDOM_H
 #define VB_RANDOM_H
 
@@ -9,8 +10,8 @@
 /* Philox4x32-10 (Salmon et al. 2011): computes four random words from a counter and a key. */
 void philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 
-/* The uses of random numbers: to choose the target's token, to draw a draft from a drafter's distribution, to accept or reject this
- * draft, and to draw the token in place of a rejected draft. */
+/* The uses of random numbers: to choose the target's token, to draw a draft from a drafter's distribution, to accept or
+ * reject this draft, and to draw the token in place of a rejected draft. */
 enum random_stream { RANDOM_TARGET, RANDOM_DRAFT, RANDOM_ACCEPTANCE, RANDOM_RESIDUAL };
 /* Returns a random number in [0, 1), with 53 random bits, for the token with this index. */
 double random_at(uint64_t seed, uint64_t index, enum random_stream stream);

@@ -1,7 +1,7 @@
 /* engine/draft/eagle_net.h -- published EAGLE heads as networks that draft.
  *
- * A head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the target, and drafts one
- * token after the other, like MTP module 0 (engine/draft/mtp.h).
+ * A head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the target, and
+ * drafts one token after the other, like MTP module 0 (engine/draft/mtp.h).
  *
  *     EAGLE-1   x = fc [ Emb(tok[i+1]) ; h_i ] (+ bias)          h_i: the target's row after model.norm, then the head's own y
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
@@ -11,12 +11,12 @@
  *               x = h_i;  y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *
- * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used as
- * stored, and activations are f32 in every precision. The sources are Li et al. 2024 and 2025, and the code of
+ * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
+ * as stored, and activations are f32 in every precision. The sources are Li et al. 2024 and 2025, and the code of
  * SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
  *
- * In the shapes below, d is the head's own width, H its number of heads, G its number of key/value groups, and D the length of
- * one head. */
+ * In the shapes below, d is the head's own width, H its number of heads, G its number of key/value groups, and D the
+ * length of one head. */
 #ifndef VB_DRAFT_EAGLE_NET_H
 #define VB_DRAFT_EAGLE_NET_H
 
@@ -44,9 +44,9 @@ struct eagle_head {
     size_t block_count;
 };
 
-/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error that names the problem if there is more
- * than one layer or an unknown tensor, or if the width, the vocabulary or the kind of layer do not fit the target and the
- * version. The caller ends *out with eagle_head_close. */
+/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error that names the problem if
+ * there is more than one layer or an unknown tensor, or if the width, the vocabulary or the kind of layer do not fit
+ * the target and the version. The caller ends *out with eagle_head_close. */
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
@@ -84,10 +84,11 @@ void eagle_close(struct eagle *e); /* closes e->head too */
 
 static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
-/* EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the workspace `target`. */
+/* EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the workspace
+ * `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
-/* Runs the decoder layer on rows [S], S <= max_rows, whose slots have been appended to their caches. It reads hidden rows h [S, d]. It
- * writes y to next [S, d], and the input of lm_head to g [S, d]. next may be h. */
+/* Runs the decoder layer on rows [S], S <= max_rows, whose slots have been appended to their caches. It reads hidden
+ * rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. next may be h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);

@@ -1,13 +1,15 @@
 /* engine/draft/length.h -- chooses the length of the next draft (`--draft-tokens auto`).
  *
- * A round with K drafts produces E(K) = 1 + a_1 + a_1 a_2 + .. + a_1 .. a_K tokens on average. Here a_k is the probability that the
- * k-th draft is made and accepted, given that all drafts before it were accepted. The round takes T(K) seconds, including the
- * time for drafting. So decoding produces E(K) / T(K) tokens per second, and the K with the largest quotient is chosen.
+ * A round with K drafts produces E(K) = 1 + a_1 + a_1 a_2 + .. + a_1 .. a_K tokens on average. Here a_k is the
+ * probability that the k-th draft is made and accepted, given that all drafts before it were accepted. The round takes
+ * T(K) seconds, including the time for drafting. So decoding produces E(K) / T(K) tokens per second, and the K with the
+ * largest quotient is chosen.
  *
- * Both are measured during the run. Newer rounds have a larger weight, and old ones are forgotten. Every 16 rounds, and later less
- * often, a detour tries a K next to the chosen one, so that measurements exist for more than one K.
+ * E(K) and T(K) are measured during the run. Newer rounds have a larger weight, and old ones are forgotten. Every 16
+ * rounds, and later less often, a detour tries a K next to the chosen one, so that measurements exist for more than one
+ * K.
  *
- * Measured times differ from run to run. They affect only the lengths of drafts, and so not the output. */
+ * Measured times differ from run to run, but nothing except the lengths of drafts depends on them. */
 #ifndef VB_DRAFT_LENGTH_H
 #define VB_DRAFT_LENGTH_H
 
@@ -18,18 +20,19 @@ struct draft_length {
     int home;                      /* the chosen K, to which a detour returns */
     int left, stay;                /* rounds until the next decision; rounds between two detours */
     unsigned now, detours;         /* number of rounds, and of detours, so far */
-    double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: k-th drafts accepted, and made; old ones fade */
-    double seconds[VB_MAX_DRAFT + 1], rounds[VB_MAX_DRAFT + 1];  /* [K]: mean time of rounds with K, and its weight, which fades */
+    double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: how many k-th drafts were accepted, and made; old ones count less */
+    double seconds[VB_MAX_DRAFT + 1], rounds[VB_MAX_DRAFT + 1];  /* [K]: mean seconds of a round with K, and their number; old ones count less */
     unsigned newest[VB_MAX_DRAFT + 1];                           /* [K]: number of the newest round with K */
 };
 
 /* Begins with K = first, which is 1..most. */
 void draft_length_begin(struct draft_length *l, int first, int most);
-/* Reports a round that asked for l->K drafts: `stood` of them were accepted, and it took `seconds` seconds. Then it decides the next
- * K. Rounds that had no room for l->K drafts must not be reported. */
+/* Reports a round that asked for l->K drafts: `stood` of them were accepted, and it took `seconds` seconds. Then it
+ * decides the next K. Rounds that had no room for l->K drafts must not be reported. */
 void draft_length_saw(struct draft_length *l, int stood, double seconds);
 
-/* The current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from measured lengths. */
+/* The current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from measured
+ * lengths. */
 double draft_length_tokens(const struct draft_length *l, int K);
 double draft_length_seconds(const struct draft_length *l, int K);
 

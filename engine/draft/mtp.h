@@ -1,11 +1,12 @@
-/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden rows, and a cache per depth.
+/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden rows, and a cache
+ * per depth.
  *
  * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden rows of the target. Row i of module k reads
  * Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1 proposes
  * tok[N+k+1] (DeepSeek-V3 report, 2.2).
  *
- * A row is final if i+k+1 <= N: then all its tokens are committed. Other rows were computed from drafts. They are removed after each
- * round, and the next round computes from the first missing row on. */
+ * A row is final if i+k+1 <= N: then all its tokens are committed. Other rows were computed from drafts. They are
+ * removed after each round, and the next round computes from the first missing row on. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
@@ -46,13 +47,15 @@ struct mtp_state {
     struct mtp_tree tree; /* only if options.topk is more than 1 */
 };
 
-/* Opens the state with a cache for each of num_depths depths of the network. The state owns and closes `net`, even if opening fails. */
+/* Opens the state with a cache for each of num_depths depths of the network. The state owns and closes `net`, even if
+ * opening fails. */
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
-/* Implements drafter_type.observe. It forgets everything from index pos on, and stores the tokens and hidden rows. If they complete
- * many final rows, as in a prompt, it computes these now. If they are few, the next proposal computes them. */
+/* Implements drafter_type.observe. It forgets everything from index pos on, and stores the tokens and hidden rows. If
+ * they complete many final rows, as in a prompt, it computes these now. If they are few, the next proposal computes
+ * them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
@@ -62,24 +65,24 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 /* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
-/* Computes the missing final rows of every depth. Depths k < max also compute their rows up to N-1, and each of them proposes a
- * draft, which the rows of the next depth read. Returns the number of drafts. The last row of s->g and s->next is then the
- * row that proposed the last draft. Rows that are not final are removed from the caches. */
+/* Computes the missing final rows of every depth. Depths k < max also compute their rows up to N-1, and each of them
+ * proposes a draft, which the rows of the next depth read. Returns the number of drafts. The last row of s->g and
+ * s->next is then the row that proposed the last draft. Rows that are not final are removed from the caches. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
-/* Where the hidden row of row i comes from. FROM_DEPTH_BEFORE: from row i of the target or of the depth before, and rows of padding
- * have zeros. FROM_ITSELF: from row i-1 of the module itself, and rows of padding have zeros. ALL_FROM_ITSELF: from row i-1
- * of the module itself, also for rows of padding. */
+/* Where the hidden row of row i comes from. FROM_DEPTH_BEFORE: from row i of the target or of the depth before, and
+ * rows of padding have zeros. FROM_ITSELF: from row i-1 of the module itself, and rows of padding have zeros.
+ * ALL_FROM_ITSELF: from row i-1 of the module itself, also for rows of padding. */
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
-/* Computes the next n rows of depth k and appends them to its cache. It reads s->h [n + pad, d] and writes s->g and s->next. Row i
- * reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. `pad` rows of padding (token 0) follow; they are
- * computed, and then removed from the cache. */
+/* Computes the next n rows of depth k and appends them to its cache. It reads s->h [n + pad, d] and writes s->g and
+ * s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. `pad` rows of padding (token
+ * 0) follow; they are computed, and then removed from the cache. */
 void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft);
 
-/* Makes more drafts with module 0, which reads its own output, until there are max. `drafts` is the number of drafts so far, and row
- * `last` of s->next belongs to the last of them. Returns the number of drafts. */
+/* Makes more drafts with module 0, which reads its own output, until there are max. `drafts` is the number of drafts so
+ * far, and row `last` of s->next belongs to the last of them. Returns the number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
 /* Runs depth k on S rows, from row `first` of s->rows and s->h on, and writes the same rows of s->g and s->next. */
@@ -89,8 +92,8 @@ struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
 /* Converts a token of the network's vocabulary to one of the target's. */
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 
-/* mtp_tree_open and mtp_tree_close allocate and free the memory for trees. mtp_propose_tree implements drafter_type.propose_tree for
- * methods that make all drafts with depth 0. */
+/* mtp_tree_open and mtp_tree_close allocate and free the memory for trees. mtp_propose_tree implements
+ * drafter_type.propose_tree for methods that make all drafts with depth 0. */
 int mtp_tree_open(struct mtp_state *s, vb_error *err);
 void mtp_tree_close(struct mtp_state *s);
 size_t mtp_tree_bytes(const struct mtp_state *s);
@@ -99,25 +102,25 @@ void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree 
 /* Computes the logits of a row g at depth k, and chooses draft `number`, counted from 1, from them with drafter_choose. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
-/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut removes all but the first n. The row of zeros that
- * convention first-row=phantom puts before them does not count. */
+/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut removes all but the first n. The row of
+ * zeros that convention first-row=phantom puts before them does not count. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round. If they were made without the target's newest hidden row, it removes the module's row of
- * that index, so that the next round computes it again. */
+/* Call this after the drafts of a round. If they were made without the target's newest hidden row, it removes the
+ * module's row of that index, so that the next round computes it again. */
 void mtp_round_ends(struct mtp_state *s);
 
 /* Returns the number of rows of padding for a pass of n rows in a round. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
-/* A drafter with MTP modules or an EAGLE head. The functions below implement the members of drafter_type that these methods share,
- * which are all but `open` and `propose`. */
+/* A drafter with MTP modules or an EAGLE head. The functions below implement the members of drafter_type that these
+ * methods share, which are all but `open` and `propose`. */
 struct mtp_drafter { /* pointers to it are cast to struct drafter */
     struct mtp_state state;
-    int32_t drafted[VB_MAX_DRAFT]; /* this and the next two for eagle-keep: the drafts of the newest round, */
-    int count;                     /* their number, */
-    size_t N;                      /* and the row that read drafted[0]; row N + 1 read drafted[1], and so on */
+    int32_t drafted[VB_MAX_DRAFT]; /* for eagle-keep: the drafts of the newest round */
+    int count;                     /* for eagle-keep: the number of these drafts */
+    size_t N;                      /* for eagle-keep: row N read drafted[0], row N + 1 read drafted[1], and so on */
 };
 static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
 
@@ -136,9 +139,9 @@ void mtp_drafter_close(struct drafter *d);
 /* Defined in mtp_save.c. */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
-/* Makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with mtp_chain. The
- * rows of mtp_chain are removed afterwards. Row i reads tok[i+1], so all rows before a cut stay final, and the methods
- * that use this have drafter_no_rewind. */
+/* Makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with
+ * mtp_chain. The rows of mtp_chain are removed afterwards. Row i reads tok[i+1], so all rows before a cut stay final,
+ * and the methods that use this have drafter_no_rewind. */
 int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 #endif

@@ -1,13 +1,14 @@
 /* engine/draft/tree.h -- trees of drafts, built as in EAGLE-2 (Li et al. 2024; SafeAILab/EAGLE, eagle/model/cnets.py,
  * function topK_genrate).
  *
- * Each node is a draft. Its confidence is the product of the drafter's probabilities, at temperature 1, of all drafts on the path from
- * the root to it. The tree grows level by level. The topk most confident nodes of the newest level are expanded: each gets
- * the topk best tokens of its row as children. At the end, only the most confident of all nodes are kept.
+ * Each node is a draft. Its confidence is the product of the drafter's probabilities, at temperature 1, of all drafts
+ * on the path from the root to it. The tree grows level by level. The topk most confident nodes of the newest level are
+ * expanded: each gets the topk best tokens of its row as children. At the end, only the most confident of all nodes are
+ * kept.
  *
- * Among nodes of equal confidence, the one on the upper level comes first, then the one whose parent comes first, then the one with
- * the better token, then the one with the lower token id. A child is never more confident than its parent, so the parents of
- * all kept nodes are kept too. If topk is 1, the tree is a chain. */
+ * Among nodes of equal confidence, the one on the upper level comes first, then the one whose parent comes first, then
+ * the one with the better token, then the one with the lower token id. A child is never more confident than its parent,
+ * so the parents of all kept nodes are kept too. If topk is 1, the tree is a chain. */
 #ifndef VB_DRAFT_TREE_H
 #define VB_DRAFT_TREE_H
 
@@ -22,8 +23,8 @@ struct draft_tree {
     double confidence[VB_MAX_NODES];
 };
 
-/* Returns the first child of `node` that comes after child `after`, or -1 if there is none. For the first child, `after` is -1. If
- * `node` is -1, these are the nodes that follow the last committed token. */
+/* Returns the first child of `node` that comes after child `after`, or -1 if there is none. For the first child,
+ * `after` is -1. If `node` is -1, these are the nodes that follow the last committed token. */
 int tree_child(const struct draft_tree *t, int node, int after);
 
 /* A node while the tree grows. Nodes are in the order of their creation, so level by level. */
@@ -46,10 +47,11 @@ int tree_open(struct tree_builder *b, int topk, int most, int depth, const vb_al
 void tree_close(struct tree_builder *b, const vb_allocator *a);
 
 void tree_begin(struct tree_builder *b);
-/* Adds n children to a node of the frontier (or to the last committed token, if parent is -1). The tokens are in order, the best
- * first, and p are their probabilities. */
+/* Adds n children to a node of the frontier (or to the last committed token, if parent is -1). The tokens are in order,
+ * the best first, and p are their probabilities. */
 void tree_grow(struct tree_builder *b, int parent, const int32_t *tokens, const double *p, int n);
-/* Ends a level: the frontier becomes the most confident nodes among those that were added since the last call. Returns its size. */
+/* Ends a level: the frontier becomes the most confident nodes among those that were added since the last call. Returns
+ * its size. */
 int tree_advance(struct tree_builder *b);
 /* Copies the most confident nodes to *t. */
 void tree_prune(const struct tree_builder *b, struct draft_tree *t);

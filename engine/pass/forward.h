@@ -1,9 +1,9 @@
 /* engine/pass/forward.h -- one forward pass of rows through the transformer.
  *
- * A row is one token on its way through the model. Prefill, decoding and verification of drafts are the same function. The rows
- * of a pass may belong to several sequences. Each row (struct row) has its token, the token's index in its sequence, and
- * the KV cache that it writes to. The results of a row depend only on the tokens of its own sequence (its timeline). Sizes in
- * brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
+ * A row is one token on its way through the model. Prefill, decoding and verification of drafts are the same function.
+ * The rows of a pass may belong to several sequences. Each row (struct row) has its token, the token's index in its
+ * sequence, and the KV cache that it writes to. The results of a row depend only on the tokens of its own sequence (its
+ * timeline). Sizes in brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
 #ifndef VB_FORWARD_H
 #define VB_FORWARD_H
 
@@ -18,9 +18,9 @@ struct row {
     int32_t slot;     /* slot of the cache that the row writes */
     int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
     int32_t position; /* RoPE position */
-    int32_t draft;    /* 0: committed token; k: the k-th draft of its round; -1: padding. For taps and traces only, */
-    int32_t hidden_of, hidden_depth; /* like these two, for rows of MTP modules (vb_tap_row in engine/verbatim.h), */
-    int32_t parent;   /* and like this, for drafts in a tree: the number of the draft that it follows, 0 if there is none */
+    int32_t draft;    /* 0: committed token; k: the k-th draft of its round; -1: padding (only for taps and traces) */
+    int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden row that a module's row reads (engine/verbatim.h) */
+    int32_t parent;   /* for taps and traces: number of the draft that this draft follows; 0: none */
     const int32_t *slots; /* slots of the tokens that it attends to, by index; in a tree, of its ancestors. NULL: cache->slots */
 };
 
@@ -33,7 +33,7 @@ struct workspace {
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;
-    float *x, *normed, *delta;     /* [rows, d]: the residual stream, its norm, and the output of attention or MLP */
+    float *x, *normed, *delta;     /* [rows, d]: the residual stream, its RMSNorm, and the output of attention or MLP */
     float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv] */
     float *cos_sin;                /* [rows, r] */
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
@@ -54,8 +54,8 @@ struct workspace {
     size_t bytes;                  /* total size of all blocks */
 };
 
-/* Allocates everything for passes of up to max_rows rows. `context` is the session's limit on committed tokens; drafts and padding
- * may make a sequence longer for one round. The caller frees all of it with workspace_close. */
+/* Allocates everything for passes of up to max_rows rows. `context` is the session's limit on committed tokens; drafts
+ * and padding may make a sequence longer for one round. The caller frees all of it with workspace_close. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
 
@@ -68,17 +68,18 @@ int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *e
 /* Sets layer[0..2] to the layers, ascending, before which the rows of ROWS_THREE are copied; L is the number of layers.
  * Returns 0 if L is too small for three different layers, else 1. */
 int target_three_layers(int L, int layer[3]);
-/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even where fewer are faster. */
+/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even where fewer
+ * are faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
-/* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. Rows of one sequence are in ascending order of index,
- * and their slots have been appended to its cache. Returns 0, or -1 if w->stop ended the pass. In that case the caller
- * removes the rows from the caches. */
+/* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. Rows of one sequence are in ascending order
+ * of index, and their slots have been appended to its cache. Returns 0, or -1 if w->stop ended the pass. In that case
+ * the caller removes the rows from the caches. */
 int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
-/* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes
- * x = eh_proj [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y of x, and g = shared_head.norm(y). The module's head
+/* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes x = eh_proj
+ * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y of x, and g = shared_head.norm(y). The module's head
  * reads g. `next` becomes the input of the next depth: g, or y with convention draft-hidden=pre-norm. h, g and next are
  * [S, d], and next may be h. The cache has one layer. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
@@ -87,7 +88,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 /* Computes logits [S, V] = head(hidden). The hidden rows are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
-/* Passes logits [count, V] to the tap callback. They belong to rows [first, first + count) of the last pass. */
+/* Reports logits [count, V] to the tap callback. They belong to rows [first, first + count) of the last pass. */
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
 
 #endif

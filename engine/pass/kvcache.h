@@ -1,12 +1,12 @@
 /* engine/pass/kvcache.h -- the KV cache, which holds latents (MLA).
  *
- * Each layer has one row per token: [normalised latent c | rotated rope part r], f32, in the packed order that ops/attention.h
- * reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence, and slots[index] is the
- * row of the pool that holds the token with that index.
+ * Each layer has one row per token: [normalised latent c | rotated rope part r], f32, in the packed order that
+ * ops/attention.h reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
+ * and slots[index] is the row of the pool that holds the token with that index.
  *
- * Rows are only appended and removed at the end of a sequence, and they never change. So sequences that begin with the same
- * tokens can share rows. A row is free again when no cache holds it. A cache has a pool of its own, or several caches share
- * a pool. */
+ * Rows are only appended and removed at the end of a sequence, and they never change. So sequences that begin with the
+ * same tokens can share rows. A row is free again when no cache holds it. A cache has a pool of its own, or several
+ * caches share a pool. */
 #ifndef VB_KVCACHE_H
 #define VB_KVCACHE_H
 
@@ -61,14 +61,14 @@ static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_byte
 
 /* Appends one token and returns its slot. The cache must not be full, and its pool must have a free slot. */
 int32_t kvcache_append(struct kvcache *c);
-/* Makes an empty cache begin with the first n rows of another one. If both use the same pool, they share these rows; else the
- * rows are copied. */
+/* Makes an empty cache begin with the first n rows of another one. If both use the same pool, they share these rows;
+ * else the rows are copied. */
 void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n);
-/* After a tree of drafts, which has its rows at index `base` and after: makes the rows at base + path[i], for i < n, the rows of
- * indices base + i. path is ascending. Only slots are exchanged; no row is copied. */
+/* Keeps the accepted path of a tree of drafts, whose rows begin at index `base`: for i < n, the row at index base +
+ * path[i] moves to index base + i. path is ascending. Only slots are exchanged; no row is copied. */
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n);
-/* kvcache_put_aside removes the last token but keeps its row, and returns the row's slot. kvcache_put_back appends this row
- * again, after the tokens that the cache then has. */
+/* kvcache_put_aside removes the last token but keeps its row, and returns the row's slot. kvcache_put_back appends this
+ * row to the cache again. */
 int32_t kvcache_put_aside(struct kvcache *c);
 void kvcache_put_back(struct kvcache *c, int32_t slot);
 /* Removes all tokens but the first n. If n is not below the length, nothing changes. */

@@ -68,8 +68,8 @@ void session_write(struct session_writer *w, const void *data, size_t size);
 static inline void session_write_u64(struct session_writer *w, uint64_t value) { session_write(w, &value, sizeof value); }
 /* Writes the first `rows` rows of a layer in natural order, `width` numbers of each. `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
-/* Ends the file. If `code` is VB_OK and everything was written to the disk, the file gets its name. Otherwise the file is removed.
- * If `code` is an error, the caller has filled *err. Returns `code`, or the error of the writing. */
+/* Ends the file. If `code` is VB_OK and everything was written to the disk, the file gets its name. Otherwise the file
+ * is removed. If `code` is an error, the caller has filled *err. Returns `code`, or the error of the writing. */
 int session_file_end(struct session_writer *w, int code, vb_error *err);
 
 /* ---- reading ---- */
@@ -90,20 +90,23 @@ struct session_reader {
 /* Opens a file and checks its header: the first bytes, version, byte order and sizes. `path` must outlive the reader. */
 int session_reader_open(struct session_reader *r, const char *path, const vb_allocator *a, vb_error *err);
 void session_reader_close(struct session_reader *r);
-/* Begins to read a section. Sections are read in the order of the enum, and each must be ended with session_section_end. */
+/* Begins to read a section. Sections are read in the order of the enum, and each must be ended with
+ * session_section_end. */
 void session_read_section(struct session_reader *r, enum session_section section);
-/* Reads `size` bytes of the section. Returns 0, or -1 if the section has fewer bytes left or the file cannot be read; `data`
- * is then all zeros. */
+/* Reads `size` bytes of the section. Returns 0, or -1 if the section has fewer bytes left or the file cannot be read;
+ * `data` is then all zeros. */
 int session_read(struct session_reader *r, void *data, size_t size);
 static inline uint64_t session_read_u64(struct session_reader *r)
 {
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Reads the next `rows` rows of `width` numbers, and packs them into slots[0..rows) of a layer. Returns 0 or -1, as session_read. */
+/* Reads the next `rows` rows of `width` numbers, and packs them into slots[0..rows) of a layer. Returns 0 or -1, as
+ * session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
-/* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the section and
- * has put in *err. If the checksum is wrong, this is reported instead, because it explains the other error. Returns the error. */
+/* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the
+ * section and has put in *err. If the checksum is wrong, this is reported instead, because it explains the other error.
+ * Returns the error. */
 int session_section_end(struct session_reader *r, int code, vb_error *err);
 
 /* Reads a whole section of lines into *text, a string from the reader's allocator, which the caller frees. */

@@ -1,4 +1,5 @@
-/* engine/pass/tap.h -- passes named intermediate values to a callback when they are computed (vb_tap in engine/verbatim.h).
+/* engine/pass/tap.h -- reports named intermediate values to a callback when they are computed (vb_tap in
+ * engine/verbatim.h).
  *
  * Without a callback, each value costs one branch. */
 #ifndef VB_TAP_H
@@ -25,8 +26,8 @@ void tapper_close(struct tapper *t, const vb_allocator *a);
 /* Begins a pass of the target (depth -1) or of the MTP module of a depth. */
 void tapper_pass(struct tapper *t, const struct row *rows, size_t S, int depth);
 
-/* Passes rows [first, first + count) of the pass to the callback. A row is `width` numbers, and rows are `stride` numbers apart. The
- * prefix "model.layers.<layer>." is put before `name`, unless the layer is -1. */
+/* Reports rows [first, first + count) of the pass to the callback. A row is `width` numbers, and rows are `stride`
+ * numbers apart. The prefix "model.layers.<layer>." is put before `name`, unless the layer is -1. */
 void tapper_tell(struct tapper *t, const char *name, size_t first, size_t count, const void *data, int integers,
                  size_t width, size_t stride);
 /* As tapper_tell, for rows that are matrices [outer, inner] of floats. */
@@ -39,14 +40,14 @@ static inline void tap_layer(const struct workspace *w, int32_t layer)
         w->tapper->layer = layer;
 }
 
-/* Passes all rows of the pass to the callback. They are contiguous. */
+/* Reports all rows of the pass to the callback. The rows are contiguous. */
 static inline void tap(const struct workspace *w, const char *name, const float *data, size_t width)
 {
     if (w->tapper)
         tapper_tell(w->tapper, name, 0, w->tapper->count, data, 0, width, width);
 }
 
-/* Passes all rows of the pass to the callback. They are `stride` floats apart. */
+/* Reports all rows of the pass to the callback. The rows are `stride` floats apart. */
 static inline void tap_of(const struct workspace *w, const char *name, const float *data, size_t width, size_t stride)
 {
     if (w->tapper)

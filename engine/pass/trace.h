@@ -1,6 +1,8 @@
-/* engine/pass/trace.h -- passes the events of each decoding round to a callback: passes, choices of tokens, removed cache rows.
+/* engine/pass/trace.h -- reports the events of each decoding round to a callback: passes, choices of tokens, removed
+ * cache rows.
  *
- * vb_trace in engine/verbatim.h describes the events. Each session has a tracer of its own, or NULL if no callback was set. */
+ * vb_trace in engine/verbatim.h describes the events. Each session has a tracer of its own, or NULL if no callback was
+ * set. */
 #ifndef VB_TRACE_H
 #define VB_TRACE_H
 
@@ -24,7 +26,8 @@ void tracer_close(struct tracer *t, const vb_allocator *a);
 /* Converts a row for callbacks. */
 vb_tap_row row_told(const struct row *row);
 
-/* Each of these passes one event to the callback. t may be NULL: then nothing happens. depth is the MTP depth, or -1 for the target. */
+/* Each of these functions reports one event to the callback. t may be NULL: then nothing happens. depth is the MTP
+ * depth, or -1 for the target. */
 void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count);
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft);
 void trace_hidden(struct tracer *t, size_t first, size_t count);

@@ -23,11 +23,12 @@ struct run {
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run, const vb_allocator *a);
 
-/* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows draft i. Row i is
- * used only if drafts 1..i were accepted. Row after row, it chooses a token with acceptance_choose. It stops when a draft is
- * rejected, when the run ends, or when a needed row is not finite. In this last case it returns VB_NOT_FINITE; the error names the
- * index of the token and the first layer whose output was not finite. The callback receives each token when it is chosen.
- * `chosen` has room for 1 + drafts tokens, and *n becomes the number of chosen tokens, also after an error. */
+/* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows
+ * draft i. Row i is used only if drafts 1..i were accepted. Row after row, it chooses a token with acceptance_choose.
+ * It stops when a draft is rejected, when the run ends, or when a needed row is not finite. In this last case it
+ * returns VB_NOT_FINITE; the error names the index of the token and the first layer whose output was not finite. The
+ * callback receives each token when it is chosen. `chosen` has room for 1 + drafts tokens, and *n becomes the number of
+ * chosen tokens, also after an error. */
 int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);
 
 #endif

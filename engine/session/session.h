@@ -1,9 +1,9 @@
 /* engine/session/session.h -- the inside of a session: its tokens, its KV cache, its drafter, and the steps of a round.
  *
- * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows, fewer than count (0 at the start). The drafter
- * has observed tokens[0..cached], and the hidden rows before index `cached`. A round computes rows for tokens from index
- * `cached` on. If these are many tokens, they are a prompt. If it is one token, the session is decoding, and drafts may follow
- * the token. */
+ * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows, fewer than count (0 at the
+ * start). The drafter has observed tokens[0..cached], and the hidden rows before index `cached`. A round computes rows
+ * for tokens from index `cached` on. If these are many tokens, they are a prompt. If it is one token, the session is
+ * decoding, and drafts may follow the token. */
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
@@ -20,8 +20,8 @@ struct vb_session {
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
     size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes the rows before this index */
-    size_t given;         /* tokens [0, given) were not chosen by decoding since their rows were last computed. Passes over them are
-                             a prompt's: they draft nothing, and end with the last of these tokens */
+    size_t given;         /* tokens [0, given) were not chosen by decoding since their rows were last computed. A pass over them
+                             is part of a prompt: it has no drafts, and does not go beyond the last of these tokens */
     const struct drafter_type *type; /* NULL if there are no drafts */
     struct drafter *drafter;
     int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
@@ -35,35 +35,37 @@ struct vb_session {
     struct row *rows;     /* [work->max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
 };
 
-/* Memory that the sessions of a batch share. It must outlive them. */
+/* Memory that the sessions of a batch share, and that must outlive them. */
 struct shared {
     struct workspace *work;
     struct kvpool *pool;
 };
-/* Opens a session (vb_session_open). `shared` may be NULL. Otherwise the options isa, threads, prefill and taps were set when
- * shared->work was opened, and those in `options` have no effect. */
+/* Opens a session (vb_session_open). `shared` may be NULL. Otherwise the options isa, threads, prefill and taps were
+ * set when shared->work was opened, and those in `options` have no effect. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
-/* Checks the options context, prefill_chunk and threads. *context becomes the number of tokens that the session can hold. */
+/* Checks the options context, prefill_chunk and threads. *context becomes the number of tokens that the session can
+ * hold. */
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
-/* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU lacks it. */
+/* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU
+ * lacks it. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 /* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Returns an error if passes in w have no room for the session's drafts. Otherwise later passes in w write the rows that the session's
- * drafter reads. */
+/* Returns an error if passes in w have no room for the session's drafts. Otherwise later passes in w write the rows
+ * that the session's drafter reads. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
-/* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured draft lengths
- * remain. session_return opens the drafter again; later rounds compute the rows again, and choose the same tokens as if the
- * session had never left. */
+/* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
+ * draft lengths remain. session_return opens the drafter again; later rounds compute the rows again, and choose the
+ * same tokens as if the session had never left. */
 void session_leave(struct vb_session *s);
 int session_return(struct vb_session *s, vb_error *err);
-/* Makes a session that has no rows yet begin with the rows of another session in the same pool. Their first `same` tokens are equal.
- * The drafter receives what the other drafter knows about them. Returns the number of shared rows, 0 if the draft method
- * cannot share. */
+/* Makes a session that has no rows yet begin with the rows of another session in the same pool. Their first `same`
+ * tokens are equal. The drafter receives what the other drafter knows about them. Returns the number of shared rows, 0
+ * if the draft method cannot share. */
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same);
 
 /* The rows that one session has in the next pass. */
@@ -88,18 +90,21 @@ int session_drafts_lead(const struct vb_session *s);
 /* Returns the most rows that the session's next round can have, if a pass may have `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 
-/* Plans the next round, which may choose at most `most` tokens. The plan is a part of the prompt, or the last token with drafts, which
- * the drafter proposes here. Each draft that ended early because a row was not finite adds 1 to *failed. */
+/* Plans the next round, which may choose at most `most` tokens. The plan is a part of the prompt, or the last token
+ * with drafts, which the drafter proposes here. Each draft that ended early because a row was not finite adds 1 to
+ * *failed. */
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed);
-/* Writes the plan's rows to `rows`, from index p->first_row on, and appends their slots to the cache. Returns the number of rows. */
+/* Writes the plan's rows to `rows`, from index p->first_row on, and appends their slots to the cache. Returns the
+ * number of rows. */
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows);
 
-/* Call this after a pass that option `stop` ended early. It removes the rows of the pass from the cache, and returns VB_STOPPED. */
+/* Call this after a pass that option `stop` ended early. It removes the rows of the pass from the cache, and returns
+ * VB_STOPPED. */
 int session_give_up(struct vb_session *s, vb_error *err);
 
-/* Ends a round after its pass in w. It commits the n tokens in `chosen` (none for a part of a prompt), removes all other rows from the
- * caches, and lets the drafter observe the tokens and their hidden rows. `seconds` is the time of the round so far, counting only
- * this session's share. Returns the seconds that the drafter took to observe. */
+/* Ends a round after its pass in w. It commits the n tokens in `chosen` (none for a part of a prompt), removes all
+ * other rows from the caches, and lets the drafter observe the tokens and their hidden rows. `seconds` is the time of
+ * the round so far, counting only this session's share. Returns the seconds that the drafter took to observe. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
 /* Returns the monotonic clock in seconds. */
@@ -108,7 +113,8 @@ double session_clock(void);
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. */
 int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
 
-/* Returns the rows of the pass in w that the session's drafter reads, from row `first` on. *width becomes the length of a row. */
+/* Returns the rows of the pass in w that the session's drafter reads, from row `first` on. *width becomes the length of
+ * a row. */
 float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif
