@@ -86,8 +86,8 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
  * returns how many seconds the leader waits before it treats a member as interrupted. `led` is how long the leader
  * itself has worked on the job: no single task of a member should take longer. */
 double crew_patience(double led);
-/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. Its last such
- * time was `rest` seconds, and ended `since` seconds ago. */
+/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. It was left
+ * out before for `rest` seconds, which ended `since` seconds ago. */
 double crew_rest(double waited, double rest, double since);
 
 #endif

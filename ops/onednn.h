@@ -47,7 +47,7 @@ const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
  * that says why it failed; y is then undefined. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
 /* Returns the first failure of onednn_linear since the last call of onednn_failure, or NULL. Operators cannot return
- * errors, so their caller asks here. */
+ * errors, so their caller calls this function. */
 const char *onednn_failure(struct onednn *o);
 
 #endif

@@ -26,7 +26,7 @@
 struct topology {
     int node_of_cpu[PLACEMENT_CPUS];                        /* node number; -1 if absent, offline or not allowed */
     int sibling[PLACEMENT_CPUS];                            /* number of the hardware thread within its core, from 0 */
-    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown, so far */
+    unsigned char distance[PLACEMENT_NODES][PLACEMENT_NODES]; /* [node of a processor][node of a memory]; 0: unknown, treated as far */
     uint64_t memory[PLACEMENT_NODES];                       /* bytes available; 0: no memory, or not allowed */
 };
 

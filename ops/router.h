@@ -27,9 +27,9 @@ struct router {
     int norm_topk_prob;
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
-    /* Other implementations differ here (engine/model/conventions.h). If these three are 0, the description above
-     * holds. */
-    int mask_with_zero;             /* experts outside of the kept groups can be chosen, with a choice of 0 */
+    /* Other implementations differ here (engine/model/conventions.h). If these three members are 0, the router works as
+     * described above. */
+    int mask_with_zero;             /* experts outside of the kept groups can be chosen too; their choice is 0 */
     int normaliser;                 /* norm_topk_prob divides by: 0: the sum, 1: sum + 1e-20, 2: max(sum, 2^-14) */
     int bf16;                       /* weights are rounded to BF16; with sigmoid also s, the sum, and s / sum */
 };

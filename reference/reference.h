@@ -46,15 +46,15 @@
  *
  * A layer with experts computes router_logits and router_scores [E], router_choice [E] if it has a bias (before groups
  * are masked), router_groups [n_group], router_kept [topk_group], router_experts [X] and router_weights [X].
- * router_kept and router_experts are ascending. Then come the MLP of each expert, experts [S*X, D] in the order of
+ * router_kept and router_experts are ascending. The MLP of each expert follows, then experts [S*X, D] in the order of
  * router_experts, experts_sum [D], the MLP of the shared expert, and moe [D], which includes the shared expert.
  *
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
- * MTP depth k has layer = num_hidden_layers + k, even if module k mod (number of modules) computes it. It computes
- * embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft runs the
- * module on all its rows at every step. With first-row=phantom there is one more row before the others, for which no
- * logits are computed. */
+ * For MTP depth k, `layer` is num_hidden_layers + k, even if module k mod (number of modules) computes it. A depth
+ * computes embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft
+ * runs the module on all its rows at every step. With first-row=phantom there is one more row before the others, for
+ * which no logits are computed. */
 struct reference_value {
     const char *name;
     int layer; /* number of the layer, or -1 outside of the layers */
@@ -65,10 +65,10 @@ struct reference_value {
 
 struct reference_options { /* with all members 0, the reference computes the specification itself */
     /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u
-     * 2^-24, where u is a random number in [-1, 1). This imitates an error of half an ulp of f32. The spread of several
-     * perturbed runs shows how far the results of an f32 program may be from the reference on the same input, so tests
-     * can use a multiple of it as a bound. The same seed gives the same bits. A near-tie in routing may be decided the
-     * other way, as in f32 programs.
+     * 2^-24, where u is a random number in [-1, 1). This factor imitates a rounding error of half an ulp of f32. The
+     * spread of several perturbed runs shows how far the results of an f32 program may be from the reference on the
+     * same input, so tests can use a multiple of it as a bound. The same seed gives the same bits. A near-tie in
+     * routing may be decided the other way, as in f32 programs.
      *
      * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32
      * program has made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program
