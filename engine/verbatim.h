@@ -156,9 +156,9 @@ typedef struct vb_sampling {
     const float *bias_values;                  /* what is added to the logit of each of these tokens; copied as well */
     int32_t bias_count;
     /* Called before a token is chosen, to forbid tokens. `tokens` are the `count` tokens before it. All entries of `mask`,
-     * one per token id, are 1; the callback sets those to 0 that must not be chosen. The callback's result must depend only
-     * on its arguments. The callback may be NULL. */
-    void (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
+     * one per token id, are 1; the callback sets those to 0 that must not be chosen. It returns VB_OK, or a negative error
+     * code, with which the run then fails. The callback's result must depend only on its arguments. It may be NULL. */
+    int (*mask)(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
     void *mask_context;
     /* Which drafts are accepted.
      *
@@ -387,6 +387,8 @@ typedef struct vb_result {
     size_t rejected_by_depth[VB_MAX_DRAFT];  /* rounds whose first rejected draft was at this place; [0]: the first draft */
     size_t first_reject[VB_REJECT_REASONS];  /* rounds whose first rejected draft was rejected for this reason */
     size_t relaxed;      /* accepted drafts that are not the target's own token */
+    size_t cached_tokens; /* in a batch: prompt tokens whose cache rows another sequence had computed already */
+    size_t preemptions;  /* in a batch: how often the sequence lost its cache rows, which were then computed again */
     double relaxed_nats; /* sum of log p_best - log p over these drafts: what relaxed acceptance cost */
 } vb_result;
 
@@ -397,6 +399,8 @@ typedef struct vb_generate_options {
     vb_callback callback; /* called for each token as it is chosen; may be NULL */
     void *context;
     const vb_tokenizer *tokenizer; /* the model's tokenizer; the run's text is made of the vb_piece of its tokens. NULL: no text */
+    const int32_t *stop_tokens; /* stop_token_count token ids. Each ends the run as an end token does, also with ignore_eos. Not copied */
+    size_t stop_token_count;
     const char *const *stop; /* stop_count strings, which need a tokenizer. The run ends with VB_FINISH_STOP after the token that
                                 completes one of them in the run's text. Text of the prompt and of earlier runs does not count */
     size_t stop_count;

@@ -13,6 +13,7 @@ struct sampler {
     unsigned char *in_prompt; /* [V] */
     int32_t *in_output;    /* [V]: how often */
     unsigned char *mask;   /* [V] */
+    int mask_failed;       /* the first code other than VB_OK that the mask returned */
     float *z;              /* [V] */
     double *weight;        /* [V], by token */
     int32_t *candidate;    /* [V] */
@@ -112,6 +113,13 @@ void sampler_saw_prompt(struct sampler *s, int32_t token) { s->in_prompt[token] 
 void sampler_saw_output(struct sampler *s, int32_t token) { s->in_output[token]++; }
 void sampler_forget_output(struct sampler *s, int32_t token) { s->in_output[token]--; }
 
+int sampler_mask_failed(struct sampler *s)
+{
+    int code = s->mask_failed;
+    s->mask_failed = VB_OK;
+    return code;
+}
+
 int32_t sampler_in_output(const struct sampler *s, int32_t token) { return s->in_output[token]; }
 
 /* -> s->z: bias, penalties, mask */
@@ -121,7 +129,8 @@ static void adjust(struct sampler *s, const float *logits, const int32_t *tokens
     float r = o->repetition_penalty;
     if (o->mask) {
         memset(s->mask, 1, s->V);
-        o->mask(o->mask_context, tokens, index, s->mask);
+        int code = o->mask(o->mask_context, tokens, index, s->mask);
+        s->mask_failed = s->mask_failed ? s->mask_failed : code;
     }
     for (size_t t = 0; t < s->V; t++) {
         float z = s->bias ? logits[t] + s->bias[t] : logits[t];

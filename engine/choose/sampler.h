@@ -27,6 +27,10 @@ void sampler_forget_output(struct sampler *s, int32_t token); /* undoes sampler_
 /* Returns how many times the output has the token. */
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
+/* Returns the first code other than VB_OK that the caller's mask has returned since the last call of this function, or VB_OK. If the
+ * mask failed, the tokens chosen since then are meaningless. */
+int sampler_mask_failed(struct sampler *s);
+
 /* Chooses the token with index `index` from its row of logits [V], which must be finite. `tokens` are the tokens before
  * it, for the mask. Returns -1 if no token is allowed. The chosen token is not yet counted as output: the caller does
  * this with sampler_saw_output. */

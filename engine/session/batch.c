@@ -9,38 +9,9 @@
 
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
+#include "engine/session/batch_internal.h"
 #include "engine/session/prefill.h"
 #include "engine/session/round.h"
-
-#define MOST_SEQUENCES 64
-#define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */
-
-struct batch_request {
-    struct batch_request *next;
-    int64_t id;               /* ascending: who is older */
-    vb_session_options session;
-    vb_request asked;
-    int32_t *prompt;          /* [asked.count] */
-    struct run run;           /* run.session is NULL before it is admitted for the first time; asked.session from the start */
-    vb_result result;
-};
-
-struct vb_batch {
-    const struct model *model;
-    vb_batch_options options;
-    struct workspace work;
-    struct kvpool pool;
-    struct row *rows;         /* [work.max_rows] */
-    struct batch_request *waiting;  /* by id */
-    struct batch_request *running[MOST_SEQUENCES]; /* by id */
-    size_t num_running, most_running, context;
-    size_t decoding_rows;     /* of a pass: the rest is for prompts */
-    size_t round_rows;        /* of a sequence, at most */
-    int64_t next_id;
-    vb_batch_state state;
-};
-
-static size_t less(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
@@ -55,6 +26,9 @@ static int check_options(vb_batch *b, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps and traces");
     if (most < 1 || most > MOST_SEQUENCES)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
+    if (b->options.keep_finished < 0 || b->options.keep_finished > MOST_KEPT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d finished sequences to keep, wanted 0 to %d", b->options.keep_finished, MOST_KEPT);
+    b->kept.most = (size_t)b->options.keep_finished;
     int code = session_limits(b->model, o, &b->context, err);
     if (code)
         return code;
@@ -129,6 +103,8 @@ void vb_batch_close(vb_batch *b)
         b->waiting = r->next;
         forget(b, r);
     }
+    while (kept_drop(&b->kept, NULL))
+        ;
     const vb_allocator *a = b->model->allocator;
     vb_free(a, b->rows);
     kvpool_close(&b->pool, a);
@@ -138,7 +114,7 @@ void vb_batch_close(vb_batch *b)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
-static void put_in_line(vb_batch *b, struct batch_request *r)
+void batch_wait(vb_batch *b, struct batch_request *r)
 {
     struct batch_request **at = &b->waiting;
     while (*at && (*at)->id < r->id)
@@ -181,7 +157,7 @@ static int has_session(const vb_batch *b, const vb_session *s)
 static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
 {
     const vb_session *s = q->session;
-    if (q->tokens || q->count || q->sampling || q->drafting)
+    if (q->tokens || q->count || q->sampling || q->drafting || q->prompt_row)
         return vb_fail(err, VB_BAD_ARGUMENT, "a request with a session has that one's tokens and options, and none of its own");
     if (s->model != b->model)
         return vb_fail(err, VB_BAD_ARGUMENT, "the session belongs to another model");
@@ -210,7 +186,7 @@ static int add_session(vb_batch *b, const vb_request *q, int64_t *id, vb_error *
     *r = (struct batch_request){.id = b->next_id++, .asked = *q, .result.fingerprint = VB_FINGERPRINT_START};
     r->asked.count = q->session->count;
     r->run = (struct run){.session = q->session, .options = &r->asked.options, .result = &r->result, .chunk = 1};
-    put_in_line(b, r);
+    batch_wait(b, r);
     if (id)
         *id = r->id;
     return VB_OK;
@@ -238,14 +214,24 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
     r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
     r->session.sequence = (int32_t)r->id;
-    put_in_line(b, r);
+    r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row, .prompt_context = q->context,
+                          .prompt = q->count};
+    batch_wait(b, r);
     if (id)
         *id = r->id;
     return VB_OK;
 }
 
+/* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free. */
+static int can_keep(const vb_batch *b, const struct batch_request *r)
+{
+    const struct vb_session *s = r->run.session;
+    const vb_drafting *own = r->asked.drafting;
+    return b->kept.most && s && !r->asked.session && s->cached && (!s->type || s->drafter) && (!own || !s->type || (!own->model && !own->callback));
+}
+
 /* Tells whoever asked, and forgets it. It is neither waiting nor running any more. */
-static void end_request(vb_batch *b, struct batch_request *r)
+void batch_end(vb_batch *b, struct batch_request *r)
 {
     struct vb_session *s = r->run.session;
     int code = r->run.error.code;
@@ -254,14 +240,35 @@ static void end_request(vb_batch *b, struct batch_request *r)
     b->state.done++;
     if (r->asked.done)
         r->asked.done(r->asked.context, &end);
+    if (can_keep(b, r)) {
+        kept_add(&b->kept, s);
+        r->run.session = NULL;
+    }
     forget(b, r);
 }
 
-static void stop_running(vb_batch *b, size_t i)
+void batch_leave(vb_batch *b, size_t i)
 {
     memmove(b->running + i, b->running + i + 1, (b->num_running - i - 1) * sizeof *b->running);
     b->state.running = --b->num_running;
 }
+
+static int set_paused(vb_batch *b, int64_t id, int paused)
+{
+    struct batch_request *r = NULL;
+    for (size_t i = 0; i < b->num_running && !r; i++)
+        r = b->running[i]->id == id ? b->running[i] : NULL;
+    for (struct batch_request *w = b->waiting; w && !r; w = w->next)
+        r = w->id == id ? w : NULL;
+    if (!r)
+        return 0;
+    b->state.paused += (size_t)paused - (size_t)r->paused;
+    r->paused = paused;
+    return 1;
+}
+
+int vb_batch_pause(vb_batch *b, int64_t id) { return set_paused(b, id, 1); }
+int vb_batch_resume(vb_batch *b, int64_t id) { return set_paused(b, id, 0); }
 
 int vb_batch_cancel(vb_batch *b, int64_t id)
 {
@@ -269,7 +276,7 @@ int vb_batch_cancel(vb_batch *b, int64_t id)
     for (size_t i = 0; i < b->num_running && !r; i++)
         if (b->running[i]->id == id) {
             r = b->running[i];
-            stop_running(b, i);
+            batch_leave(b, i);
         }
     for (struct batch_request **at = &b->waiting; *at && !r; at = &(*at)->next)
         if ((*at)->id == id) {
@@ -281,91 +288,9 @@ int vb_batch_cancel(vb_batch *b, int64_t id)
     if (!r)
         return 0;
     r->result.finish = VB_FINISH_STOPPED;
-    end_request(b, r);
+    b->state.paused -= (size_t)r->paused;
+    batch_end(b, r);
     return 1;
-}
-
-/* ---- admission ----------------------------------------------------------------------------------------------------- */
-
-static const int32_t *timeline(const struct batch_request *r, size_t *count)
-{
-    *count = r->run.session ? r->run.session->count : r->asked.count;
-    return r->run.session ? r->run.session->tokens : r->prompt;
-}
-
-/* Of the sequences that run, the one that begins most like r, for how many tokens. */
-static const struct vb_session *most_alike(const vb_batch *b, const struct batch_request *r, size_t *same)
-{
-    const struct vb_session *best = NULL;
-    size_t count;
-    const int32_t *tokens = timeline(r, &count);
-    *same = 0;
-    for (size_t i = 0; i < b->num_running && !b->options.keep_apart && !r->asked.session; i++) {
-        const struct vb_session *s = b->running[i]->run.session;
-        if (b->running[i]->asked.session)
-            continue;
-        size_t n = 0, most = less(count, s->count);
-        while (n < most && s->tokens[n] == tokens[n])
-            n++;
-        if (n > *same)
-            best = s, *same = n;
-    }
-    return best;
-}
-
-/* A session of its own, with what was computed for another one. */
-static int begin(vb_batch *b, struct batch_request *r, const struct vb_session *alike, size_t same, vb_error *err)
-{
-    struct shared shared = {&b->work, &b->pool};
-    int code;
-    if (r->asked.session) {
-        code = run_open(&r->run, err);
-    } else if (r->run.session) {
-        code = session_return(r->run.session, err);
-    } else {
-        vb_session *s;
-        code = session_open(&s, b->model, &r->session, &shared, err);
-        r->run = (struct run){.session = s, .options = &r->asked.options, .result = &r->result};
-        if (!code)
-            code = vb_append(s, r->prompt, r->asked.count, err);
-        if (!code && s->type && s->type->by_history && session_drafts_lead(s))
-            code = vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s with %s: in a batch what it drafts depends on the neighbours, and the text "
-                           "would too", r->session.sampling.acceptance, s->type->name);
-        if (!code)
-            code = run_open(&r->run, err);
-    }
-    if (!code && alike)
-        b->state.shared_tokens += session_begin_as(r->run.session, alike, same);
-    return code;
-}
-
-/* From the front of the line, as long as there is room for the whole prompt and a round of everybody's. */
-static void admit(vb_batch *b)
-{
-    while (b->waiting && b->num_running < b->most_running) {
-        struct batch_request *r = b->waiting;
-        size_t count, same;
-        const struct vb_session *alike = most_alike(b, r, &same);
-        timeline(r, &count);
-        if (alike && alike->cached < alike->given && same > alike->cached + WORTH_WAITING)
-            return; /* who comes first computes it */
-        size_t rows = r->asked.session ? 0 : count - (alike ? less(same, alike->cached) : 0) + (b->num_running + 1) * b->round_rows;
-        if (b->num_running && b->pool.num_free < rows)
-            return;
-        b->waiting = r->next;
-        b->state.waiting--;
-        vb_error error = {.code = VB_OK};
-        if (begin(b, r, alike, same, &error) || r->run.session->count == r->run.session->context || !r->asked.options.max_tokens) {
-            r->run.error = error;
-            end_request(b, r);
-            continue;
-        }
-        size_t i = b->num_running++;
-        for (; i > 0 && b->running[i - 1]->id > r->id; i--)
-            b->running[i] = b->running[i - 1];
-        b->running[i] = r;
-        b->state.running = b->num_running;
-    }
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------- */
@@ -383,22 +308,26 @@ static int is_in(const struct batch_group *g, const struct run *run)
     return 0;
 }
 
-/* Whether the pool has so many slots beside those that the group takes: the youngest give theirs back until it has, but for those in
- * the group, those older than running[self], and those with a cache of their own. */
-static int make_room(vb_batch *b, const struct batch_group *g, size_t self, size_t slots)
+static size_t place_of(const vb_batch *b, const struct batch_request *r)
 {
-    if (b->running[self]->asked.session)
+    size_t i = 0;
+    while (b->running[i] != r)
+        i++;
+    return i;
+}
+
+/* Whether the pool has so many slots for r beside those that the group takes: kept and paused sequences give theirs back, then the
+ * youngest, until it has, but for those in the group, those older than r, and those with a cache of their own. */
+static int make_room(vb_batch *b, const struct batch_group *g, const struct batch_request *r, size_t slots)
+{
+    if (r->asked.session || batch_free_idle(b, g->slots + slots, NULL))
         return 1;
-    for (size_t i = b->num_running; b->pool.num_free < g->slots + slots;) {
+    for (size_t i = b->num_running, self = place_of(b, r); b->pool.num_free < g->slots + slots;) {
         do {
             if (--i == self)
                 return 0;
         } while (b->running[i]->asked.session || is_in(g, &b->running[i]->run));
-        struct batch_request *r = b->running[i];
-        session_leave(r->run.session);
-        stop_running(b, i);
-        put_in_line(b, r);
-        b->state.preemptions++;
+        batch_preempt(b, i);
     }
     return 1;
 }
@@ -411,37 +340,49 @@ static void join(struct batch_group *g, struct batch_request *r, size_t rows, si
     g->logit_rows += logit_rows;
 }
 
-/* Who takes part in the next pass: the sequences that decode, then prompts. */
-static void compose(vb_batch *b, struct batch_group *g)
+/* Whether r decodes (or, if not, is still at its prompt) in the next pass. */
+static int decodes(const struct batch_request *r) { return r->run.session->cached >= r->run.session->given; }
+
+static void compose_decoding(vb_batch *b, struct batch_group *g)
+{
+    for (size_t i = 0; i < b->num_running; i++) {
+        struct batch_request *r = b->running[i];
+        size_t rows = 1 + (size_t)r->run.session->max_drafts;
+        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows || g->logit_rows + rows > b->work.max_logit_rows)
+            continue;
+        if (make_room(b, g, r, rows))
+            join(g, r, rows, rows);
+        i = place_of(b, r);
+    }
+}
+
+static void compose_prompts(vb_batch *b, struct batch_group *g)
 {
     size_t chunk = b->work.max_rows - b->decoding_rows;
-    *g = (struct batch_group){.count = 0};
-    for (size_t i = 0; i < b->num_running; i++) {
-        struct vb_session *s = b->running[i]->run.session;
-        size_t rows = 1 + (size_t)s->max_drafts;
-        if (s->cached >= s->given && g->rows + rows <= b->work.max_rows && g->logit_rows + rows <= b->work.max_logit_rows &&
-            make_room(b, g, i, rows))
-            join(g, b->running[i], rows, rows);
-    }
     for (size_t i = 0; i < b->num_running && chunk; i++) {
-        struct run *run = &b->running[i]->run;
-        struct vb_session *s = run->session;
-        if (s->cached >= s->given || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows || !make_room(b, g, i, 1))
+        struct batch_request *r = b->running[i];
+        if (r->paused || decodes(r) || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows)
             continue;
-        run->chunk = less(chunk, b->work.max_rows - g->rows);
-        if (!b->running[i]->asked.session)
-            run->chunk = less(run->chunk, b->pool.num_free - g->slots);
-        size_t rows = session_most_rows(s, run->chunk);
-        chunk -= rows;
-        join(g, b->running[i], rows, 1);
+        if (make_room(b, g, r, 1)) {
+            r->run.chunk = less(chunk, b->work.max_rows - g->rows);
+            if (!r->asked.session) {
+                batch_free_idle(b, g->slots + session_most_rows(r->run.session, r->run.chunk), NULL);
+                r->run.chunk = less(r->run.chunk, b->pool.num_free - g->slots);
+            }
+            size_t rows = session_most_rows(r->run.session, r->run.chunk);
+            chunk -= rows;
+            join(g, r, rows, 1);
+        }
+        i = place_of(b, r);
     }
 }
 
 static int step(vb_batch *b, vb_error *err)
 {
-    struct batch_group g;
-    admit(b);
-    compose(b, &g);
+    struct batch_group g = {.count = 0};
+    batch_admit(b);
+    compose_decoding(b, &g);
+    compose_prompts(b, &g);
     if (!g.count)
         return VB_OK;
     size_t used = b->pool.capacity - b->pool.num_free + g.slots;
@@ -452,8 +393,8 @@ static int step(vb_batch *b, vb_error *err)
         struct batch_request *r = b->running[i];
         if (!r->run.finished)
             continue;
-        stop_running(b, i);
-        end_request(b, r);
+        batch_leave(b, i);
+        batch_end(b, r);
     }
     return code;
 }
@@ -465,7 +406,7 @@ int vb_batch_step(vb_batch *b, size_t *left, vb_error *err)
     int code = step(b, err);
     numa_leave(&visit);
     fpenv_leave(env);
-    *left = b->num_running + b->state.waiting;
+    *left = b->num_running + b->state.waiting - b->state.paused;
     return code;
 }
 
@@ -485,4 +426,7 @@ void vb_batch_look(const vb_batch *b, vb_batch_state *out)
     out->draft_bytes = 0;
     for (size_t i = 0; i < b->num_running; i++)
         out->draft_bytes += vb_draft_memory(b->running[i]->run.session);
+    for (size_t i = 0; i < b->kept.count; i++)
+        out->draft_bytes += vb_draft_memory(b->kept.sessions[i]);
+    out->kept = b->kept.count;
 }

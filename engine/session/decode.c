@@ -36,13 +36,23 @@ int run_open(struct run *run, vb_error *err)
 
 void run_close(struct run *run, const vb_allocator *a) { stop_close(run->stop, a); }
 
+/* Whether a run ends with this token, whatever its text. */
+static int ends_run(const struct run *run, int32_t token)
+{
+    const vb_generate_options *o = run->options;
+    for (size_t i = 0; i < o->stop_token_count; i++)
+        if (o->stop_tokens[i] == token)
+            return 1;
+    return !o->ignore_eos && vb_is_end_token(run->session->model, token);
+}
+
 /* Whether the run ends with this token, and how. Returns the event's text_bytes. */
 static size_t look_for_end(struct run *run, const vb_event *event)
 {
     const vb_generate_options *o = run->options;
     vb_result *r = run->result;
     size_t size = 0;
-    int end = !o->ignore_eos && vb_is_end_token(run->session->model, event->token);
+    int end = ends_run(run, event->token);
     const char *piece = o->tokenizer && !end ? tokenizer_piece(o->tokenizer, event->token, &size) : NULL;
     if (piece && run->stop)
         r->stop_string = stop_push(run->stop, piece, size);
@@ -105,7 +115,7 @@ static struct verdict choose_at(const struct run *run, const float *logits, size
     struct draft_at d = {0};
     *draft = draft_behind(p, at, -1);
     if (*draft >= 0)
-        d = (struct draft_at){p->draft[*draft], (int)i + 1, vb_is_end_token(s->model, p->draft[*draft])};
+        d = (struct draft_at){p->draft[*draft], (int)i + 1, vb_is_end_token(s->model, p->draft[*draft]) || ends_run(run, p->draft[*draft])};
     struct verdict v = acceptance_choose(s->acceptance, logits, s->tokens, s->count + i, &d);
     for (int other = *draft; p->tree && other >= 0 && !v.stands; other = draft_behind(p, at, other))
         if (p->draft[other] == v.token)
@@ -125,6 +135,9 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         if (!all_finite(logits, V))
             return row_not_finite(run, w, *n, (size_t)(at + 1), err);
         struct verdict v = choose_at(run, logits, *n, at, &draft);
+        int failed = sampler_mask_failed(s->sampler);
+        if (failed)
+            return vb_fail(err, failed, "the mask failed for token %zu", s->count + *n);
         if (v.token < 0)
             return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
         size_t i = (*n)++;
@@ -136,4 +149,36 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         at = draft;
     }
     return VB_OK;
+}
+
+/* Row `index` of the prompt, whose logits and hidden row are given. Returns whether the run is finished. */
+static int tell_row(struct run *run, size_t index, const float *logits, const float *hidden)
+{
+    size_t V = run->session->model->config.dims.V;
+    if (!all_finite(logits, V)) {
+        vb_fail(&run->error, VB_NOT_FINITE, "the logits after token %zu of the prompt are not finite", index);
+        return run->finished = 1;
+    }
+    run->told = index + 1;
+    if (run->prompt_row(run->prompt_context, -1, index, logits, hidden))
+        run->finished = 1, run->result->finish = VB_FINISH_STOPPED;
+    return run->finished;
+}
+
+void run_tell_prompt(struct run *run, struct workspace *w)
+{
+    const struct plan *p = &run->plan;
+    const struct vb_session *s = run->session;
+    size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
+    size_t end = s->cached + p->committed < run->prompt ? s->cached + p->committed : run->prompt - 1;
+    for (size_t i = run->told > s->cached ? run->told : s->cached, rows; i < end; i += rows) {
+        const float *hidden = w->hidden + (p->first_row + i - s->cached) * d;
+        rows = end - i < w->max_logit_rows ? end - i : w->max_logit_rows;
+        forward_head(w, &w->model->lm_head, w->logits, hidden, rows);
+        for (size_t j = 0; j < rows; j++)
+            if (tell_row(run, i + j, w->logits + j * V, hidden + j * d))
+                return;
+    }
+    if (!run_tells(run) && (!run->options->max_tokens || s->count == s->context))
+        run->finished = 1;
 }

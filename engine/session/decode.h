@@ -17,11 +17,21 @@ struct run {
     int finished;
     struct stop *stop; /* NULL if there are no stop strings */
     size_t text;       /* bytes of text that the run has generated */
+    vb_row_callback prompt_row; /* called for the logits of the prompt (vb_request.prompt_row); may be NULL */
+    void *prompt_context;
+    size_t prompt;     /* tokens of the prompt */
+    size_t told;       /* tokens of the prompt for which prompt_row was called */
 };
 
 /* run_open allocates the run's stop strings, and run_close frees them. The session may be closed before run_close. */
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run, const vb_allocator *a);
+
+/* Returns whether prompt_row must still be called. */
+static inline int run_tells(const struct run *run) { return run->prompt_row && run->told + 1 < run->prompt; }
+/* Calls prompt_row for the rows of the newest pass in w for which it was not called yet. Afterwards the run may be finished, also with
+ * an error. */
+void run_tell_prompt(struct run *run, struct workspace *w);
 
 /* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows
  * draft i. Row i is used only if drafts 1..i were accepted. Row after row, it chooses a token with acceptance_choose.

@@ -53,6 +53,7 @@ static int passes_of_round(struct round *r)
         struct crew *crew = own->crew;
         own->crew = r->w->cx.crew;
         double start = session_clock();
+        run->error.code = VB_OK;
         session_plan(run->session, &run->plan, run->chunk, most, &run->result->draft_failures);
         run->drafting = session_clock() - start;
         run->result->draft_seconds += run->drafting;
@@ -68,6 +69,9 @@ static int passes_of_round(struct round *r)
         prefill_end(r->w);
     if (stopped)
         return -1;
+    for (size_t i = 0; i < r->count; i++)
+        if (run_tells(r->runs[i]))
+            run_tell_prompt(r->runs[i], r->w);
     logits_of(r->w, r->runs, r->count);
     r->seconds = session_clock() - start;
     r->S = S;
@@ -90,9 +94,8 @@ int round_run(struct round *r, vb_error *err)
         int32_t chosen[VB_MAX_DRAFT + 1];
         size_t n = 0;
         int is_prompt = run->plan.is_prompt;
-        run->error.code = VB_OK;
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
-        if (run->plan.chooses && !code && decode_choose(run, w, chosen, &n, &run->error))
+        if (run->plan.chooses && !code && !run->finished && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
         double share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
         double observing = session_finish(run->session, w, p, chosen, n, run->drafting + share * r->seconds);

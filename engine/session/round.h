@@ -17,7 +17,7 @@ struct round {
 };
 
 /* Runs a round. It makes the drafts of each run, then the target's pass over the rows of all runs, and then chooses
- * tokens run by run. If a row that should choose a token is not finite, its run becomes finished, and run->error has
+ * tokens run by run. If a row of logits that a run needs is not finite, the run becomes finished, and run->error has
  * the error. An error of the whole pass is returned. Call it between fpenv_enter and fpenv_leave (simd/fpenv.h). */
 int round_run(struct round *r, vb_error *err);
 

@@ -24,12 +24,13 @@ static int is_masked(const struct trial *t, const int32_t *tokens, size_t count,
     return t->o.mask && token != BEGIN && next_random(&state) % 4 == 0;
 }
 
-static void mask_some(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int mask_some(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     const struct trial *t = context;
     for (int32_t v = 0; v < t->V; v++)
         if (is_masked(t, tokens, count, v))
             mask[v] = 0;
+    return VB_OK;
 }
 
 /* The row after presence penalty and mask, over the tokens that follow the prompt. */

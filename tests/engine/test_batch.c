@@ -286,11 +286,12 @@ TEST(short_prompts_share_a_pass)
 }
 
 /* Allows nothing from the third new token on. */
-static void mask_all(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int mask_all(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     (void)tokens;
     if (count >= 5)
         memset(mask, 0, *(const size_t *)context);
+    return VB_OK;
 }
 
 TEST(an_error_ends_its_request_and_no_other)

@@ -212,10 +212,11 @@ TEST(counters_do_not_depend_on_how_the_prompt_was_cut)
 }
 
 /* Allows only tokens t with (t + last token + count) odd, so that what is before a row matters to it. */
-static void parity_mask(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int parity_mask(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     for (size_t t = 0; t < *(const size_t *)context; t++)
         mask[t] = (t + (size_t)tokens[count - 1] + count) % 2 == 1;
+    return VB_OK;
 }
 
 TEST(penalties_and_masks_see_the_accepted_drafts_before_a_row)

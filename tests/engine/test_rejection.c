@@ -103,9 +103,10 @@ static void row(const struct shape *s, int of_module, const int32_t *tokens, siz
         logits[forbidden(s, tokens, count)] = 1.0f;
 }
 
-static void mask_forbidden(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int mask_forbidden(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     mask[forbidden(context, tokens, count)] = 0;
+    return VB_OK;
 }
 
 /* ---- random numbers that the test chooses ---------------------------------------------------------------------------- */

@@ -47,11 +47,12 @@ static vb_model *open_under(const char *name, const char *list)
 }
 
 /* Which tokens are allowed depends on the two before and on their number, so a draft that it is not shown tells. */
-static void mask_by_what_was_said(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int mask_by_what_was_said(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     size_t before = (count ? (size_t)tokens[count - 1] : 0) + 3 * (count > 1 ? (size_t)tokens[count - 2] : 0) + count;
     for (size_t t = 0; t < *(const size_t *)context; t++)
         mask[t] = (t * 7 + before) % 3 != 0;
+    return VB_OK;
 }
 
 /* Greedy, or sampled with penalties and with an end token that comes now and then; each with a mask or without. */

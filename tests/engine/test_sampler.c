@@ -108,12 +108,13 @@ static int masked(const struct case_of *c, size_t t, const int32_t *tokens, size
     return next_random(&state) % (uint64_t)c->mask_out_of == 0;
 }
 
-static void mask_tokens(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int mask_tokens(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     const struct case_of *c = context;
     for (size_t t = 0; t < c->V; t++)
         if (masked(c, t, tokens, count))
             mask[t] = 0;
+    return VB_OK;
 }
 
 struct candidate {
@@ -403,11 +404,12 @@ TEST(options_out_of_range_are_refused_by_name)
 
 /* ---- in a session -------------------------------------------------------------------------------------------------- */
 
-static void forbid_all_from(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+static int forbid_all_from(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     (void)tokens;
     if (count >= *(const size_t *)context)
         memset(mask, 0, 160);
+    return VB_OK;
 }
 
 TEST(no_candidate_left_is_an_error_at_its_token)

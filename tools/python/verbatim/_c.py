@@ -81,7 +81,7 @@ class vb_placement(C.Structure):
     ]
 
 
-mask_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
+mask_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(C.c_ubyte))
 
 
 class vb_utf8(C.Structure):
@@ -313,6 +313,8 @@ class vb_result(C.Structure):
         ("rejected_by_depth", C.c_size_t * MAX_DRAFT),
         ("first_reject", C.c_size_t * len(Reject)),
         ("relaxed", C.c_size_t),
+        ("cached_tokens", C.c_size_t),
+        ("preemptions", C.c_size_t),
         ("relaxed_nats", C.c_double),
     ]
 
@@ -325,6 +327,8 @@ class vb_generate_options(C.Structure):
         ("callback", event_callback),
         ("context", C.c_void_p),
         ("tokenizer", C.c_void_p),
+        ("stop_tokens", C.POINTER(C.c_int32)),
+        ("stop_token_count", C.c_size_t),
         ("stop", C.POINTER(C.c_char_p)),
         ("stop_count", C.c_size_t),
     ]
@@ -335,6 +339,7 @@ class vb_batch_options(C.Structure):
         ("session", vb_session_options),
         ("max_sequences", C.c_int32),
         ("cache_tokens", C.c_int64),
+        ("keep_finished", C.c_int32),
         ("keep_apart", C.c_int),
     ]
 
@@ -351,6 +356,7 @@ class vb_request_end(C.Structure):
     ]
 
 
+row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 done_callback = C.CFUNCTYPE(None, C.c_void_p, C.POINTER(vb_request_end))
 
 
@@ -362,6 +368,7 @@ class vb_request(C.Structure):
         ("drafting", C.POINTER(vb_drafting)),
         ("session", C.c_void_p),
         ("options", vb_generate_options),
+        ("prompt_row", row_callback),
         ("done", done_callback),
         ("context", C.c_void_p),
     ]
@@ -372,6 +379,8 @@ class vb_batch_state(C.Structure):
         ("waiting", C.c_size_t),
         ("running", C.c_size_t),
         ("done", C.c_size_t),
+        ("paused", C.c_size_t),
+        ("kept", C.c_size_t),
         ("passes", C.c_size_t),
         ("preemptions", C.c_size_t),
         ("shared_tokens", C.c_size_t),
@@ -416,7 +425,6 @@ class vb_session_info(C.Structure):
     ]
 
 
-row_callback = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_float), C.POINTER(C.c_float))
 
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
@@ -478,6 +486,8 @@ FUNCTIONS = {
     "vb_batch_close": (None, [_object]),
     "vb_batch_add": (C.c_int, [_object, C.POINTER(vb_request), C.POINTER(C.c_int64), _err]),
     "vb_batch_cancel": (C.c_int, [_object, C.c_int64]),
+    "vb_batch_pause": (C.c_int, [_object, C.c_int64]),
+    "vb_batch_resume": (C.c_int, [_object, C.c_int64]),
     "vb_batch_step": (C.c_int, [_object, _size, _err]),
     "vb_batch_run": (C.c_int, [_object, _err]),
     "vb_batch_look": (None, [_object, C.POINTER(vb_batch_state)]),

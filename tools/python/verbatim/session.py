@@ -162,10 +162,10 @@ class Session:
         options = self._file_options(without_hidden=not hidden, replace=bool(replace))
         self._run(self._lib.vb_session_save, path_bytes(path), C.byref(options))
 
-    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=()) -> Result:
+    def generate(self, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=(), stop_tokens=()) -> Result:
         """Continues the timeline by at most n tokens. on_token(Event) is told about each and may stop the run by returning
         something true. stop: strings; the token that completes one of them in the text that tokenizer (a Tokenizer) gives is
-        the last."""
+        the last. stop_tokens: ids that end the run as an end token does, also with ignore_eos."""
         rows = np.empty((number("n", n, 0), self.model.vocab_size), np.float32) if logits else None
         tokens = []
 
@@ -181,10 +181,11 @@ class Session:
 
         result = _c.vb_result()
         stop = [stop] if isinstance(stop, str) else list(stop)
-        strings = (C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop))
+        strings, stop_ids = (C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop)), ids_array(stop_tokens)
         options = _c.vb_generate_options(max_tokens=number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
                                          callback=self._guard.callback(_c.event_callback, on_event, 1),
-                                         tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
+                                         tokenizer=tokenizer._handle.pointer if tokenizer else None, stop_tokens=ids_pointer(stop_ids),
+                                         stop_token_count=stop_ids.size, stop=strings, stop_count=len(stop))
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         return result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
 
@@ -291,7 +292,7 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
     options.sampling.bias_values = bias_values.ctypes.data_as(C.POINTER(C.c_float))
     options.sampling.bias_count = len(bias)
     if mask:
-        options.sampling.mask = guard.callback(_c.mask_callback, _mask(mask, model.vocab_size))
+        options.sampling.mask = guard.callback(_c.mask_callback, _mask(mask, model.vocab_size), _c.Code.STOPPED)
     return options, [model] + ([] if draft_model is None else [draft_model])
 
 
@@ -331,6 +332,7 @@ def _mask(mask, vocab_size):
         if wanted.shape != (vocab_size,) or wanted.dtype != bool:
             raise TypeError("mask: wanted bool [%d], got %s %s" % (vocab_size, wanted.dtype, list(wanted.shape)))
         np.ctypeslib.as_array(allowed, (vocab_size,))[~wanted] = 0
+        return _c.Code.OK
 
     return fill
 

@@ -1,0 +1,49 @@
+/* engine/session/kept.c -- finished sequences, least recently used first. */
+#include "engine/session/kept.h"
+
+#include <string.h>
+
+static struct vb_session *take_out(struct kept *k, size_t i)
+{
+    struct vb_session *s = k->sessions[i];
+    memmove(k->sessions + i, k->sessions + i + 1, (k->count - i - 1) * sizeof *k->sessions);
+    k->count--;
+    return s;
+}
+
+/* Whether `longer` has every computed row of s, for the same draft method. */
+static int begins(const struct vb_session *s, const struct vb_session *longer)
+{
+    return s->type == longer->type && s->cached <= longer->cached &&
+           !memcmp(s->tokens, longer->tokens, s->cached * sizeof *s->tokens);
+}
+
+void kept_add(struct kept *k, struct vb_session *s)
+{
+    for (size_t i = k->count; i-- > 0;)
+        if (begins(k->sessions[i], s))
+            vb_session_close(take_out(k, i));
+    if (k->count == k->most)
+        vb_session_close(take_out(k, 0));
+    k->sessions[k->count++] = s;
+}
+
+void kept_use(struct kept *k, const struct vb_session *s)
+{
+    for (size_t i = 0; i < k->count; i++)
+        if (k->sessions[i] == s) {
+            struct vb_session *used = take_out(k, i);
+            k->sessions[k->count++] = used;
+            return;
+        }
+}
+
+int kept_drop(struct kept *k, const struct vb_session *but)
+{
+    for (size_t i = 0; i < k->count; i++)
+        if (k->sessions[i] != but) {
+            vb_session_close(take_out(k, i));
+            return 1;
+        }
+    return 0;
+}
