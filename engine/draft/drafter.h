@@ -33,6 +33,16 @@ struct drafter_options {
     void *choose_context;
 };
 
+/* A request to one drafter for drafts, and its answer. */
+#define MOST_PROPOSALS 64
+struct proposal {
+    struct drafter *drafter;
+    int32_t *draft;  /* [max]: the drafts */
+    int max;         /* the most drafts, at least 1 */
+    size_t *failed;  /* as for drafter_type.propose */
+    int drafts;      /* number of drafts; the caller sets it to 0 */
+};
+
 struct drafter_type {
     const char *name;
     const char *about;    /* describes the method in one line, for help texts */
@@ -61,6 +71,11 @@ struct drafter_type {
      * vocabulary. The next observe undoes every change of state that it makes. If a draft ends early because a row is
      * not finite, or because of an invalid answer of a callback, it adds 1 to *failed. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+
+    /* Does what propose does, for up to MOST_PROPOSALS drafters of this type that draft for the same target. They may share
+     * forward passes, and each proposes what it would propose alone. w->logits is scratch too. A type has either this function
+     * or propose. */
+    void (*propose_together)(struct proposal *proposals, size_t count, struct workspace *w);
 
     /* As propose, but makes a tree of at most o->nodes drafts in at most `depth` levels. NULL if the method drafts
      * chains only. */
@@ -118,6 +133,11 @@ int drafter_longest(const struct drafter_type *type, const struct model *m);
 /* Sets *out to the value of a key in vb_drafting.settings, a number from `least` to `most`, or to `otherwise` if the
  * key is not there. Returns VB_BAD_ARGUMENT, naming the value, if it is not such a number. */
 int drafter_setting(const char *settings, const char *key, int least, int most, int otherwise, int *out, vb_error *err);
+
+/* Makes proposals with the type's propose or propose_together. */
+void drafter_propose(const struct drafter_type *type, struct proposal *proposals, size_t count, struct workspace *w);
+/* Does the same for one drafter. Returns the number of drafts. */
+int drafter_propose_one(const struct drafter_type *type, struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 /* A function for drafter_type.rewind that returns 0. */
 size_t drafter_no_rewind(const struct drafter *d);

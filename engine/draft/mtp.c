@@ -71,22 +71,6 @@ size_t mtp_row_count(const struct mtp_state *s, int k)
 
 void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + s->net->rows_before : 0); }
 
-/* A hidden row that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
- * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
-static void put_aside(struct mtp_state *s, size_t row)
-{
-    if (!s->never || s->aside || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
-        return;
-    s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
-}
-
-static void put_back(struct mtp_state *s)
-{
-    if (s->aside)
-        kvcache_put_back(&s->depths[0].cache, s->aside - 1);
-    s->aside = 0;
-}
-
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
 {
@@ -178,131 +162,6 @@ void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, siz
     trace_pass(s->options.tracer, k, s->rows + first, S);
 }
 
-static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
-{
-    return index < s->count ? s->tokens[index] : draft[index - s->count];
-}
-
-void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
-              const int32_t *draft)
-{
-    size_t first = mtp_row_count(s, k), newest = s->count - 2;
-    if (n && first == 0 && s->net->type->first_row)
-        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, (size_t)k, draft));
-    for (size_t j = 0; j < n + pad; j++) {
-        size_t i = first + j, token = i + (size_t)k + 1;
-        int32_t taken = j < n ? token_at(s, token, draft) : 0;
-        struct row row = mtp_state_row(s, k, i, taken);
-        row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
-        if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
-            row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
-        else if (j >= n || (s->missing && k == 0 && i == newest))
-            row.hidden_of = -1;
-        s->rows[j] = row;
-    }
-    for (size_t done = 0; done < n + pad;) {
-        size_t S = at_most(n + pad - done, s->net->type->most_rows(s->net, w));
-        mtp_pass(s, w, k, done, S);
-        s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
-        done += S;
-    }
-    if (pad)
-        mtp_cut(s, k, first + n);
-}
-
-int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
-{
-    s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
-    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed));
-    trace_choose(s->options.tracer, k, s->head_row, token, number);
-    return token;
-}
-
-size_t mtp_padding(const struct mtp_state *s, size_t n)
-{
-    size_t full = (size_t)s->options.max_draft + 1;
-    return s->options.padded && n && n < full ? full - n : 0;
-}
-
-/* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
- * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
- * round. */
-static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
-{
-    size_t d = s->net->width, kept = 0;
-    memset(s->h + n * d, 0, pad * d * sizeof *s->h);
-    if (k == 0) {
-        memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
-        if (s->missing && n)
-            memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
-        return;
-    }
-    if (n && first < first_before) {
-        assert(first + 1 == first_before);
-        memcpy(s->h, s->depths[k].hidden_of_next, d * sizeof *s->h);
-        kept = 1;
-    }
-    if (n > kept)
-        memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
-}
-
-int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
-{
-    size_t d = s->net->width, N = s->count ? s->count - 1 : 0, first_before = 0, rows_before = 0;
-    int drafts = 0;
-    if (N == 0)
-        return 0; /* no hidden row yet: nothing can be proposed */
-    if (max > 0 && mtp_row_count(s, 0) == N) {
-        put_aside(s, N - 1);
-        mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
-    }
-    for (int k = 0; k < s->num_depths; k++) {
-        struct mtp_depth *depth = &s->depths[k];
-        size_t first = mtp_row_count(s, k), final = N > (size_t)k ? N - (size_t)k : 0;
-        size_t end = k < max ? N : final, n = end > first ? end - first : 0, pad = k < max ? mtp_padding(s, n) : 0;
-        gather_hidden(s, k, first, n, pad, first_before);
-        int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
-        if (k > 0 && final >= first_before && final < first_before + rows_before && !zeros_before)
-            memcpy(depth->hidden_of_next, s->next + (final - first_before) * d, d * sizeof *s->next);
-        mtp_rows(s, w, k, n, pad, FROM_DEPTH_BEFORE, draft);
-        mtp_cut(s, k, final);
-        if (k < max) {
-            int32_t chosen = mtp_choose(s, w, k, s->g + (n - 1) * d, k + 1, failed);
-            if (chosen < 0)
-                max = k; /* the deeper ones still compute their final rows */
-            else
-                draft[drafts++] = chosen;
-        }
-        first_before = first;
-        rows_before = n;
-    }
-    return drafts;
-}
-
-int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
-{
-    size_t d = s->net->width;
-    while (drafts && drafts < max) {
-        size_t pad = mtp_padding(s, 1);
-        memcpy(s->h, s->next + last * d, d * sizeof *s->h);
-        memset(s->h + d, 0, pad * d * sizeof *s->h);
-        mtp_rows(s, w, 0, 1, pad, FROM_ITSELF, draft);
-        last = 0;
-        int32_t chosen = mtp_choose(s, w, 0, s->g, drafts + 1, failed);
-        if (chosen < 0)
-            break;
-        draft[drafts++] = chosen;
-    }
-    return drafts;
-}
-
-void mtp_round_ends(struct mtp_state *s)
-{
-    if (s->missing && s->count >= 2)
-        mtp_cut(s, 0, s->count - 2);
-    put_back(s);
-}
-
 int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                      vb_error *err)
 {
@@ -364,16 +223,4 @@ void mtp_drafter_close(struct drafter *d)
     const vb_allocator *a = mtp_of(d)->state.model->allocator;
     mtp_state_close(&mtp_of(d)->state);
     vb_free(a, d);
-}
-
-int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
-{
-    struct mtp_state *s = &mtp_of(d)->state;
-    size_t before = mtp_row_count(s, 0);
-    int drafts = mtp_round(s, w, draft, 1, failed);
-    size_t N = mtp_row_count(s, 0), first = before < N ? before : N - 1; /* of the rows that mtp_round computed */
-    drafts = mtp_chain(s, w, draft, drafts, max, N - 1 - first, failed);
-    mtp_cut(s, 0, N);
-    mtp_round_ends(s);
-    return drafts;
 }

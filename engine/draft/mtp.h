@@ -139,9 +139,12 @@ void mtp_drafter_close(struct drafter *d);
 /* Defined in mtp_save.c. */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
-/* Makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with
+/* Two functions for drafter_type.propose_together. The first makes draft k with the module of depth k - 1.
+ *
+ * The second makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with
  * mtp_chain. The rows of mtp_chain are removed afterwards. Row i reads tok[i+1], so all rows before a cut stay final,
  * and the methods that use this have drafter_no_rewind. */
-int mtp_drafter_propose_chain(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
+void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
+void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);
 
 #endif

@@ -13,6 +13,7 @@ struct run {
     size_t chunk;      /* the most rows of its prompt that a pass may have */
     vb_error error;    /* the error of the newest round; its code is VB_OK if there was none */
     struct plan plan;
+    int proposed;    /* nonzero: the round's drafts have been proposed, or the plan wants none */
     double drafting; /* seconds that the drafter took in this round */
     int finished;
     struct stop *stop; /* NULL if there are no stop strings */

@@ -99,14 +99,13 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(s->model);
     int code = evaluation_open(&e, err), last = 0;
-    size_t failed;
     if (s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
         s->prompt = s->cached;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
     while (s->cached < s->count && !code && !last) {
         struct plan p;
         size_t index = s->cached;
-        session_plan(s, &p, s->chunk, 0, &failed);
+        session_plan(s, &p, s->chunk, 0);
         p.padding = 0; /* its rows are no rows of the text */
         size_t S = session_rows(s, &p, s->rows);
         if (forward_target(s->work, s->rows, S)) {

@@ -59,7 +59,7 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
         acceptance_round(s->acceptance);
         struct fpenv env = fpenv_enter();
         struct numa_visit visit = numa_enter(s->model);
-        *count = session_propose(s, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft), &failed);
+        *count = session_propose(s, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft), &failed);
         numa_leave(&visit);
         fpenv_leave(env);
     }

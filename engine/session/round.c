@@ -42,22 +42,66 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
         r->drafted_by_depth[p->tree ? p->tree->depth[k] - 1 : k]++;
 }
 
+/* The drafts of runs [MOST_PROPOSALS at most] whose sessions draft by one method. They share its passes, and each has its share of the
+ * time. */
+static void propose_together(struct run **runs, size_t count, struct workspace *w)
+{
+    struct proposal proposals[MOST_PROPOSALS];
+    double start = session_clock();
+    for (size_t i = 0; i < count; i++)
+        proposals[i] = (struct proposal){.drafter = runs[i]->session->drafter, .draft = runs[i]->plan.draft, .max = runs[i]->plan.wanted,
+                                         .failed = &runs[i]->result->draft_failures};
+    drafter_propose(runs[0]->session->type, proposals, count, w);
+    for (size_t i = 0; i < count; i++) {
+        session_take_drafts(runs[i]->session, &runs[i]->plan, proposals[i].drafts);
+        runs[i]->drafting = (session_clock() - start) / (double)count;
+    }
+}
+
+static void propose_tree(struct run *run, struct workspace *w)
+{
+    double start = session_clock();
+    struct plan *p = &run->plan;
+    session_take_drafts(run->session, p, session_propose(run->session, w, p->draft, p->wanted, &run->result->draft_failures));
+    run->drafting = session_clock() - start;
+}
+
+/* The drafts of all runs, method by method. */
+static void propose(struct round *r)
+{
+    for (size_t first = 0; first < r->count; first++) {
+        struct run *together[MOST_PROPOSALS], *run = r->runs[first];
+        size_t n = 0;
+        if (run->proposed)
+            continue;
+        if (run->session->tree) {
+            propose_tree(run, r->w);
+            continue;
+        }
+        for (size_t i = first; i < r->count && n < MOST_PROPOSALS; i++)
+            if (!r->runs[i]->proposed && r->runs[i]->session->type == run->session->type && !r->runs[i]->session->tree) {
+                r->runs[i]->proposed = 1;
+                together[n++] = r->runs[i];
+            }
+        propose_together(together, n, r->w);
+    }
+}
+
 /* Drafts, the target's pass, logits. Returns -1 when the pass was given up. */
 static int passes_of_round(struct round *r)
 {
     size_t S = 0;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
-        size_t most = run->options->max_tokens - run->result->tokens;
-        struct op_ctx *own = &run->session->work->cx; /* modules draft in their session's memory, with the round's threads */
-        struct crew *crew = own->crew;
-        own->crew = r->w->cx.crew;
-        double start = session_clock();
         run->error.code = VB_OK;
-        session_plan(run->session, &run->plan, run->chunk, most, &run->result->draft_failures);
-        run->drafting = session_clock() - start;
+        run->drafting = 0.0;
+        session_plan(run->session, &run->plan, run->chunk, run->options->max_tokens - run->result->tokens);
+        run->proposed = !run->plan.wanted;
+    }
+    propose(r);
+    for (size_t i = 0; i < r->count; i++) {
+        struct run *run = r->runs[i];
         run->result->draft_seconds += run->drafting;
-        own->crew = crew;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }

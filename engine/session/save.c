@@ -33,10 +33,9 @@ static int one_pass(struct prefilling *f)
 static int plan_part(struct prefilling *f)
 {
     struct vb_session *s = f->s;
-    size_t failed;
     if (s->count - s->cached < 2)
         return 0;
-    session_plan(s, &f->p, s->chunk, 0, &failed);
+    session_plan(s, &f->p, s->chunk, 0);
     if (f->p.chooses && f->p.by_onednn) /* a chunk is computed whole: with the row that chooses */
         return 0;
     f->p.committed -= (size_t)f->p.chooses;

@@ -323,7 +323,7 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
     return left < chunk ? left : chunk;
 }
 
-void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed)
+void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most)
 {
     size_t left = rows_left(s), prefill = prefill_rows(s);
     assert(left > 0);
@@ -342,17 +342,21 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     if (most > longest)
         most = longest;
     acceptance_round(s->acceptance);
-    if (most)
-        p->drafts = session_propose(s, p->draft, (int)most, failed);
-    p->tree = p->drafts ? s->tree : NULL; /* which is of an earlier round where nothing was asked for */
-    p->padding -= p->padding ? p->drafts : 0;
+    p->wanted = (int)most;
 }
 
-int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed)
+void session_take_drafts(struct vb_session *s, struct plan *p, int drafts)
+{
+    p->drafts = drafts;
+    p->tree = drafts ? s->tree : NULL;
+    p->padding -= p->padding ? drafts : 0;
+}
+
+int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed)
 {
     if (!s->tree)
-        return s->type->propose(s->drafter, s->work, draft, most, failed);
-    s->type->propose_tree(s->drafter, s->work, s->tree, most, failed);
+        return drafter_propose_one(s->type, s->drafter, w, draft, most, failed);
+    s->type->propose_tree(s->drafter, w, s->tree, most, failed);
     assert(s->tree->count <= s->max_drafts);
     for (int i = 0; i < s->tree->count; i++)
         assert(s->tree->parent[i] < i && s->tree->depth[i] == (s->tree->parent[i] < 0 ? 1 : s->tree->depth[s->tree->parent[i]] + 1));

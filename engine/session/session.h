@@ -72,6 +72,7 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
 struct plan {
     size_t committed;     /* number of rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_NODES];
+    int wanted;           /* the most drafts to propose: tokens of a chain, or levels of a tree */
     int drafts;           /* number of rows of drafts, which follow them */
     const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: each draft follows the one before */
     int32_t path[VB_MAX_DRAFT]; /* the accepted drafts, as indices into `draft` */
@@ -91,9 +92,10 @@ int session_drafts_lead(const struct vb_session *s);
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 
 /* Plans the next round, which may choose at most `most` tokens. The plan is a part of the prompt, or the last token
- * with drafts, which the drafter proposes here. Each draft that ended early because a row was not finite adds 1 to
- * *failed. */
-void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most, size_t *failed);
+ * with at most p->wanted drafts. It has no drafts yet. */
+void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most);
+/* Adds drafts to a plan: the first `drafts` tokens of p->draft, which form the tree s->tree if the session drafts trees. */
+void session_take_drafts(struct vb_session *s, struct plan *p, int drafts);
 /* Writes the plan's rows to `rows`, from index p->first_row on, and appends their slots to the cache. Returns the
  * number of rows. */
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows);
@@ -110,8 +112,10 @@ double session_finish(struct vb_session *s, struct workspace *w, const struct pl
 /* Returns the monotonic clock in seconds. */
 double session_clock(void);
 
-/* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. */
-int session_propose(struct vb_session *s, int32_t *draft, int most, size_t *failed);
+/* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. Each
+ * draft that ended early because a row was not finite adds 1 to *failed. w is a workspace of the session's model, which
+ * the drafter uses as scratch. */
+int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed);
 
 /* Returns the rows of the pass in w that the session's drafter reads, from row `first` on. *width becomes the length of
  * a row. */

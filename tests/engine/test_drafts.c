@@ -12,7 +12,7 @@ static int all;
 
 #define MOST_ROUNDS 200
 
-struct proposal {
+struct proposed {
     size_t count; /* tokens of the timeline */
     int32_t tokens[256], draft[VB_MAX_DRAFT];
     int max, n;
@@ -21,7 +21,7 @@ struct proposal {
 static struct spy {
     const struct drafter_type *real;
     vb_session *session;
-    struct proposal seen[MOST_ROUNDS];
+    struct proposed seen[MOST_ROUNDS];
     size_t rounds;
 } spy;
 
@@ -33,10 +33,10 @@ static void spy_observe(struct drafter *d, struct workspace *w, size_t pos, cons
 
 static int spy_propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
-    int n = spy.real->propose(d, w, draft, max, failed);
+    int n = drafter_propose_one(spy.real, d, w, draft, max, failed);
     assert_true(spy.rounds < MOST_ROUNDS && spy.session->count <= COUNT(spy.seen->tokens));
-    struct proposal *p = &spy.seen[spy.rounds++];
-    *p = (struct proposal){.count = spy.session->count, .max = max, .n = n};
+    struct proposed *p = &spy.seen[spy.rounds++];
+    *p = (struct proposed){.count = spy.session->count, .max = max, .n = n};
     memcpy(p->tokens, spy.session->tokens, p->count * sizeof *p->tokens);
     memcpy(p->draft, draft, (size_t)n * sizeof *draft);
     return n;
@@ -79,7 +79,7 @@ static int fresh_drafts(const vb_model *m, const vb_session_options *of, const i
 static void check_proposals(const vb_model *m, const char *what, const vb_session_options *o)
 {
     for (size_t i = 0; i < spy.rounds; i++) {
-        const struct proposal *p = &spy.seen[i];
+        const struct proposed *p = &spy.seen[i];
         int32_t drafts[VB_MAX_DRAFT];
         if (p->count < 2)
             continue; /* `draft` needs a prompt and the token after it */

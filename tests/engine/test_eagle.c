@@ -181,7 +181,7 @@ TEST(drafts_of_a_head_are_the_official_codes_when_its_features_are)
             s->type->observe(s->drafter, s->work, i + 1, t.ids + i, t.aligned + i * width, n);
         }
         for (int again = 0; again < 2; again++) {
-            assert_int_equal(s->type->propose(s->drafter, s->work, drafts, STEPS, &failed), STEPS);
+            assert_int_equal(drafter_propose_one(s->type, s->drafter, s->work, drafts, STEPS, &failed), STEPS);
             assert_memory_equal(drafts, t.steps, sizeof drafts);
         }
         golden_close(&t.g);

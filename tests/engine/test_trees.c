@@ -416,7 +416,7 @@ TEST(topk_1_drafts_the_chain)
             size_t failed = 0;
             generate(s, 4, &r);
             s->type->propose_tree(s->drafter, s->work, &t, 9, &failed);
-            int n = s->type->propose(s->drafter, s->work, drafts, 9, &failed);
+            int n = drafter_propose_one(s->type, s->drafter, s->work, drafts, 9, &failed);
             assert_int_equal(t.count, n);
             assert_memory_equal(t.token, drafts, (size_t)n * sizeof *drafts);
             for (int k = 0; k < n; k++)

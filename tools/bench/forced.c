@@ -33,7 +33,7 @@ static double chance(size_t index)
 static int propose(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
     struct forced *f = of(d);
-    int n = f->type->propose(f->inner, w, draft, max, failed);
+    int n = drafter_propose_one(f->type, f->inner, w, draft, max, failed);
     for (int i = 0; i < n; i++) {
         size_t index = f->known + (size_t)i;
         int32_t token = index < f->count ? f->plain[index] : 0;

@@ -1,0 +1,349 @@
+/* engine/draft/mtp_round.c -- one round of drafts by MTP modules or a head: which rows are computed, what they take, what they propose.
+ *
+ * Drafters of many sequences take their turns together: the rows that they need of one depth go through one pass, and the rows that
+ * propose through one head. A row's bits depend on its own sequence alone. */
+#include "engine/draft/mtp.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* One drafter's part of a round. */
+struct mtp_turn {
+    struct mtp_state *s;
+    struct proposal *p;
+    int ended;      /* no further draft: a row was not finite, or too unlikely */
+    size_t n, pad;  /* rows of the newest pass: real ones, then padding */
+    size_t chooser; /* the row of s->g that proposes, and of s->next that the next draft takes */
+    size_t first_before, rows_before; /* the rows of the depth before: the index of the first, and how many */
+};
+
+static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+
+static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
+{
+    return index < s->count ? s->tokens[index] : draft[index - s->count];
+}
+
+/* ---- rows and their passes ----------------------------------------------------------------------------------------- */
+
+/* Appends the next n rows of depth k's module, and `pad` rows of padding, to its cache and to s->rows. */
+static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source, const int32_t *draft)
+{
+    size_t first = mtp_row_count(s, k), newest = s->count - 2;
+    if (n && first == 0 && s->net->type->first_row)
+        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, (size_t)k, draft));
+    for (size_t j = 0; j < n + pad; j++) {
+        size_t i = first + j, token = i + (size_t)k + 1;
+        int32_t taken = j < n ? token_at(s, token, draft) : 0;
+        struct row row = mtp_state_row(s, k, i, taken);
+        row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
+        if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
+            row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
+        else if (j >= n || (s->missing && k == 0 && i == newest))
+            row.hidden_of = -1;
+        s->rows[j] = row;
+    }
+}
+
+/* The rows of one drafter, in as many passes as they need. */
+static void pass_alone(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad)
+{
+    for (size_t done = 0; done < n + pad;) {
+        size_t S = at_most(n + pad - done, s->net->type->most_rows(s->net, w));
+        mtp_pass(s, w, k, done, S);
+        s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
+        done += S;
+    }
+}
+
+void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
+              const int32_t *draft)
+{
+    size_t first = mtp_row_count(s, k);
+    lay_rows(s, w, k, n, pad, source, draft);
+    pass_alone(s, w, k, n, pad);
+    if (pad)
+        mtp_cut(s, k, first + n);
+}
+
+static int same_network(const struct mtp_turn *a, const struct mtp_turn *b)
+{
+    const struct draft_net *x = a->s->net, *y = b->s->net;
+    return x->type == y->type && (!x->type->is_same || x->type->is_same(x, y));
+}
+
+/* One pass over the rows of turns[0], and of those after it that fit behind them in its memory. Returns how many turns took part. */
+static size_t pass_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+{
+    struct mtp_state *leader = turns[0]->s;
+    size_t d = leader->net->width, first = turns[0]->n + turns[0]->pad, S = first, n = 1;
+    size_t most = at_most(leader->room, leader->net->type->most_rows(leader->net, w));
+    for (; n < count && S + turns[n]->n + turns[n]->pad <= most && same_network(turns[0], turns[n]); n++) {
+        const struct mtp_state *s = turns[n]->s;
+        size_t rows = turns[n]->n + turns[n]->pad;
+        memcpy(leader->rows + S, s->rows, rows * sizeof *s->rows);
+        memcpy(leader->h + S * d, s->h, rows * d * sizeof *s->h);
+        S += rows;
+    }
+    if (n == 1) {
+        pass_alone(leader, w, k, turns[0]->n, turns[0]->pad);
+        return 1;
+    }
+    leader->net->type->pass(leader->net, w, k, leader->rows, leader->h, leader->g, leader->next, S);
+    S = first;
+    for (size_t i = 1; i < n; i++) {
+        struct mtp_state *s = turns[i]->s;
+        size_t rows = turns[i]->n + turns[i]->pad;
+        memcpy(s->g, leader->g + S * d, rows * d * sizeof *s->g);
+        memcpy(s->next, leader->next + S * d, rows * d * sizeof *s->next);
+        S += rows;
+    }
+    return n;
+}
+
+static void pass_all(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+{
+    for (size_t i = 0; i < count;)
+        i += pass_together(turns + i, count - i, w, k);
+}
+
+/* ---- heads ---------------------------------------------------------------------------------------------------------- */
+
+int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
+{
+    s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
+    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed));
+    trace_choose(s->options.tracer, k, s->head_row, token, number);
+    return token;
+}
+
+static void take_draft(struct mtp_turn *t, int32_t chosen)
+{
+    if (chosen < 0)
+        t->ended = 1;
+    else
+        t->p->draft[t->p->drafts++] = chosen;
+}
+
+/* The drafts of turns that share a head: their rows side by side in the memory of the first, where h is free between passes. */
+static void choose_together(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+{
+    struct mtp_state *leader = turns[0]->s;
+    size_t d = leader->net->width, V = leader->net->vocab_size;
+    for (size_t i = 0; i < count; i++)
+        memcpy(leader->h + i * d, turns[i]->s->g + turns[i]->chooser * d, d * sizeof *leader->h);
+    leader->net->type->logits(leader->net, w, k, w->logits, leader->h, 0, count);
+    for (size_t i = 0; i < count; i++) {
+        struct mtp_turn *t = turns[i];
+        take_draft(t, mtp_token(t->s, drafter_choose(&t->s->options, w->logits + i * V, V, t->p->drafts + 1, t->p->failed)));
+    }
+}
+
+/* The next draft of each turn: depth k's head reads the row that proposes. */
+static void choose_all(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+{
+    for (size_t i = 0, m; i < count; i += m) {
+        struct mtp_turn *t = turns[i];
+        size_t most = at_most(t->s->room, w->max_logit_rows * w->model->config.dims.V / t->s->net->vocab_size);
+        for (m = 1; i + m < count && m < most && same_network(t, turns[i + m]);)
+            m++;
+        if (m > 1)
+            choose_together(turns + i, m, w, k);
+        else
+            take_draft(t, mtp_choose(t->s, w, k, t->s->g + t->chooser * t->s->net->width, t->p->drafts + 1, t->p->failed));
+    }
+}
+
+/* ---- a round -------------------------------------------------------------------------------------------------------- */
+
+size_t mtp_padding(const struct mtp_state *s, size_t n)
+{
+    size_t full = (size_t)s->options.max_draft + 1;
+    return s->options.padded && n && n < full ? full - n : 0;
+}
+
+/* A hidden row that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
+ * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
+static void put_aside(struct mtp_state *s, size_t row)
+{
+    if (!s->never || s->aside || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
+        return;
+    s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
+}
+
+static void put_back(struct mtp_state *s)
+{
+    if (s->aside)
+        kvcache_put_back(&s->depths[0].cache, s->aside - 1);
+    s->aside = 0;
+}
+
+/* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
+ * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
+ * round. */
+static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
+{
+    size_t d = s->net->width, kept = 0;
+    memset(s->h + n * d, 0, pad * d * sizeof *s->h);
+    if (k == 0) {
+        memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
+        if (s->missing && n)
+            memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);
+        return;
+    }
+    if (n && first < first_before) {
+        assert(first + 1 == first_before);
+        memcpy(s->h, s->depths[k].hidden_of_next, d * sizeof *s->h);
+        kept = 1;
+    }
+    if (n > kept)
+        memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
+}
+
+/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. */
+static int drafts_at(const struct mtp_turn *t, int k, int levels) { return !t->ended && k < t->p->max && k < levels; }
+
+/* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this depth. */
+static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
+{
+    struct mtp_state *s = t->s;
+    size_t d = s->net->width, N = s->count - 1, final = N > (size_t)k ? N - (size_t)k : 0;
+    size_t first = mtp_row_count(s, k), end = drafts_at(t, k, levels) ? N : final;
+    t->n = end > first ? end - first : 0;
+    t->pad = drafts_at(t, k, levels) ? mtp_padding(s, t->n) : 0;
+    gather_hidden(s, k, first, t->n, t->pad, t->first_before);
+    int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
+    if (k > 0 && final >= t->first_before && final < t->first_before + t->rows_before && !zeros_before)
+        memcpy(s->depths[k].hidden_of_next, s->next + (final - t->first_before) * d, d * sizeof *s->next);
+    lay_rows(s, w, k, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
+    t->first_before = first;
+    t->rows_before = t->n;
+    t->chooser = t->n - 1;
+}
+
+/* Depth k of a round. */
+static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, int k, int levels)
+{
+    struct mtp_turn *at_work[MOST_PROPOSALS], *with_rows[MOST_PROPOSALS], *drafting[MOST_PROPOSALS];
+    size_t n = 0, rows = 0, drafts = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mtp_turn *t = &turns[i];
+        if (t->s->count < 2 || k >= t->s->num_depths)
+            continue; /* without a hidden row nothing can be proposed */
+        lay_depth(t, w, k, levels);
+        at_work[n++] = t;
+        if (t->n)
+            with_rows[rows++] = t;
+        if (drafts_at(t, k, levels))
+            drafting[drafts++] = t;
+    }
+    pass_all(with_rows, rows, w, k);
+    for (size_t i = 0; i < n; i++) {
+        size_t N = at_work[i]->s->count - 1;
+        mtp_cut(at_work[i]->s, k, N > (size_t)k ? N - (size_t)k : 0);
+    }
+    choose_all(drafting, drafts, w, k);
+}
+
+/* The final rows of every depth, and drafts at up to `levels` depths. */
+static void round_together(struct mtp_turn *turns, size_t count, struct workspace *w, int levels)
+{
+    int depths = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct mtp_state *s = turns[i].s;
+        size_t N = s->count ? s->count - 1 : 0;
+        depths = s->num_depths > depths ? s->num_depths : depths;
+        if (N && drafts_at(&turns[i], 0, levels) && mtp_row_count(s, 0) == N) {
+            put_aside(s, N - 1);
+            mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
+        }
+    }
+    for (int k = 0; k < depths; k++)
+        round_at(turns, count, w, k, levels);
+}
+
+/* More drafts by module 0, each from the row of the draft before it. */
+static void chain_together(struct mtp_turn *turns, size_t count, struct workspace *w)
+{
+    for (;;) {
+        struct mtp_turn *drafting[MOST_PROPOSALS];
+        size_t n = 0;
+        for (size_t i = 0; i < count; i++) {
+            struct mtp_turn *t = &turns[i];
+            struct mtp_state *s = t->s;
+            size_t d = s->net->width;
+            if (t->ended || !t->p->drafts || t->p->drafts >= t->p->max)
+                continue;
+            t->n = 1;
+            t->pad = mtp_padding(s, 1);
+            memcpy(s->h, s->next + t->chooser * d, d * sizeof *s->h);
+            memset(s->h + d, 0, t->pad * d * sizeof *s->h);
+            lay_rows(s, w, 0, 1, t->pad, FROM_ITSELF, t->p->draft);
+            t->chooser = 0;
+            drafting[n++] = t;
+        }
+        if (!n)
+            return;
+        pass_all(drafting, n, w, 0);
+        for (size_t i = 0; i < n; i++)
+            if (drafting[i]->pad)
+                mtp_cut(drafting[i]->s, 0, mtp_row_count(drafting[i]->s, 0) - drafting[i]->pad);
+        choose_all(drafting, n, w, 0);
+    }
+}
+
+int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed)
+{
+    struct proposal p = {.draft = draft, .max = max, .failed = failed};
+    struct mtp_turn turn = {.s = s, .p = &p};
+    round_together(&turn, 1, w, max);
+    return p.drafts;
+}
+
+int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed)
+{
+    struct proposal p = {.draft = draft, .max = max, .failed = failed, .drafts = drafts};
+    struct mtp_turn turn = {.s = s, .p = &p, .chooser = last};
+    chain_together(&turn, 1, w);
+    return p.drafts;
+}
+
+void mtp_round_ends(struct mtp_state *s)
+{
+    if (s->missing && s->count >= 2)
+        mtp_cut(s, 0, s->count - 2);
+    put_back(s);
+}
+
+/* ---- drafter_type.propose_together ---------------------------------------------------------------------------------- */
+
+static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size_t count)
+{
+    assert(count <= MOST_PROPOSALS);
+    for (size_t i = 0; i < count; i++)
+        turns[i] = (struct mtp_turn){.s = &mtp_of(proposals[i].drafter)->state, .p = &proposals[i]};
+}
+
+void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w)
+{
+    struct mtp_turn turns[MOST_PROPOSALS];
+    begin_turns(turns, proposals, count);
+    round_together(turns, count, w, VB_MAX_DRAFT);
+    for (size_t i = 0; i < count; i++)
+        mtp_round_ends(turns[i].s);
+}
+
+void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w)
+{
+    struct mtp_turn turns[MOST_PROPOSALS];
+    size_t N[MOST_PROPOSALS];
+    begin_turns(turns, proposals, count);
+    round_together(turns, count, w, 1);
+    for (size_t i = 0; i < count; i++)
+        N[i] = mtp_row_count(turns[i].s, 0);
+    chain_together(turns, count, w);
+    for (size_t i = 0; i < count; i++) {
+        mtp_cut(turns[i].s, 0, N[i]);
+        mtp_round_ends(turns[i].s);
+    }
+}
