@@ -8,6 +8,9 @@ object    = $(patsubst %.c,$(BUILD)/%.o,$(call named,$(1).c))
 TESTS    := $(call programs,$(call named,checkops_%.c test_%.c))
 FUZZERS  := $(call programs,$(filter-out %/fuzz_main.c,$(call named,fuzz_%.c)))
 CHECKASM := $(call object,checkasm%)
+# Code that tests share, in an archive, so that a program links only what it calls. Nothing calls one_test.c: its object is linked
+# to every test. fail_io.c is preloaded.
+SUPPORT  := $(BUILD)/tests/support.a
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
@@ -18,14 +21,18 @@ $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 # This one compares the program with its table of options.
 $(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
 
+$(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c,$(wildcard tests/support/*.c)))
+	$(call say,AR $@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
 $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
-$(TESTS): $(call object,one_test) $(LIBRARIES)
+$(TESTS): $(call object,one_test) $(SUPPORT) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 # What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
 $(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
-$(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(LIBRARIES)
+$(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(SUPPORT) $(LIBRARIES)
 	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT)
-$(BUILD)/tests/checkasm: $(CHECKASM) $(LIBRARIES)
+$(BUILD)/tests/checkasm: $(CHECKASM) $(SUPPORT) $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 	$(link) $(LIBS)

@@ -14,8 +14,6 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define MODEL "golden/tiny/v3-mtp3"
 
-static double real(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
-
 static json_t *config_of_model(void)
 {
     json_error_t error;

@@ -93,7 +93,7 @@ TEST(each_answer_is_that_of_its_prompt_alone)
         assert_string_equal(string(answer[1], "id"), "a");
         assert_int_equal(integer(answer[2], "id"), 17);
         assert_true(json_is_null(json_object_get(answer[3], "id")));
-        drop(answer);
+        drop_answers(answer);
         unlink(out);
     }
     if (!preemptions || !shared)
@@ -120,7 +120,7 @@ TEST(drafts_that_lead_the_path_lead_it_to_the_same_place)
         expect_same(answer[i], j, prompts[i]);
         json_decref(j);
     }
-    drop(answer);
+    drop_answers(answer);
     arguments[8 + COUNT(options) - 1] = "mtp-eagle"; /* another path: those answers are not this run's */
     struct said s = run_to(PIPE, arguments);
     expect_code(&s, 1);
@@ -159,7 +159,7 @@ TEST(messages_go_through_the_chat_template)
         expect_same(answer[1], p, "prompt");
         json_decref(m);
         json_decref(p);
-        drop(answer);
+        drop_answers(answer);
         unlink(out);
     }
 }
@@ -236,7 +236,7 @@ TEST(what_was_answered_when_a_run_was_killed_is_kept_and_the_rest_is_as_without)
             fail_msg("signal %d: status %x, %s", number, (unsigned)status, said.err);
         if (number == SIGINT) {
             size_t there = answers_in(before, answer); /* whole lines */
-            drop(answer);
+            drop_answers(answer);
             char sentence[64];
             snprintf(sentence, sizeof sentence, "interrupted: %zu of %d answers are in ", there, MANY);
             if (!strstr(said.err, sentence) || !strstr(said.err, "the same command goes on"))
@@ -257,13 +257,13 @@ TEST(what_was_answered_when_a_run_was_killed_is_kept_and_the_rest_is_as_without)
         for (size_t i = 0; i < MANY; i++)
             if (!json_equal(answer[i], wanted[i]))
                 fail_msg("signal %d, line %zu: %s, wanted %s", number, i, json_dumps(answer[i], 0), json_dumps(wanted[i], 0));
-        drop(answer);
+        drop_answers(answer);
         free(before);
         free(after);
         forget(&said);
         unlink(out);
     }
-    drop(wanted);
+    drop_answers(wanted);
 }
 
 TEST(a_line_torn_anywhere_is_cut_off_and_computed_again)
@@ -285,7 +285,7 @@ TEST(a_line_torn_anywhere_is_cut_off_and_computed_again)
         char *again = bytes_of(out, &now);
         json_t *answer[MOST];
         assert_int_equal(answers_in(again, answer), 3);
-        drop(answer);
+        drop_answers(answer);
         if (at > (size_t)(last - whole)) {
             assert_int_equal(now, size);
             assert_memory_equal(again, whole, size);
@@ -318,7 +318,7 @@ TEST(a_file_of_prompts_may_grow)
     json_decref(j);
     assert_int_equal(read_answers(answer), 4);
     assert_non_null(answer[4]);
-    drop(answer);
+    drop_answers(answer);
 }
 
 TEST(a_disk_that_is_full_leaves_whole_lines)
@@ -332,12 +332,12 @@ TEST(a_disk_that_is_full_leaves_whole_lines)
     forget(&s);
     size_t there = read_answers(answer);
     assert_true(there > 0 && there < MANY);
-    drop(answer);
+    drop_answers(answer);
     s = RUN(MANY_RUN, "-o", out);
     expect_code(&s, 0);
     forget(&s);
     assert_int_equal(read_answers(answer), MANY);
-    drop(answer);
+    drop_answers(answer);
 }
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------------- */
@@ -362,8 +362,8 @@ TEST(prompts_come_from_stdin_and_answers_go_to_stdout)
     for (size_t i = 0; i < 3; i++)
         assert_true(json_equal(answer[i], from_file[i]));
     forget(&s);
-    drop(answer);
-    drop(from_file);
+    drop_answers(answer);
+    drop_answers(from_file);
     for (enum stdout_kind kind = CLOSED; kind <= READER_GONE; kind++) {
         s = RUN_TO(kind, "generate", V3, "-n", "5", "--prompts", in);
         expect_code(&s, 1);

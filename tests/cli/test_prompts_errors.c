@@ -247,7 +247,7 @@ TEST(an_error_stands_in_place_of_an_answer)
         expect_keys(answer[0], "index:i request:s id:s error:s");
         assert_non_null(strstr(string(answer[0], "error"), "token 3"));
         assert_string_equal(string(answer[1], "finish_reason"), "length");
-        drop(answer);
+        drop_answers(answer);
     }
 }
 

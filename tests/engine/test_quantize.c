@@ -8,6 +8,7 @@
 #include "engine/files/gguf.h"
 #include "engine/export/gguf_write.h"
 #include "ops/quantise.h"
+#include "simd/decode.h"
 #include "tests/support/gguf.h"
 #include "tests/support/retype.h"
 #include "tests/support/wide_checkpoint.h"

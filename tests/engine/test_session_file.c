@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
+#include "engine/base/crc64.h"
 #include "tests/support/session.h"
 
 #define TINY "golden/tiny/v3-mtp3"

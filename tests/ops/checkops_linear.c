@@ -5,6 +5,7 @@
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
 #include "ops/rope.h"
+#include "tests/support/scratch.h"
 
 /* ---- linear ---- */
 

@@ -6,6 +6,7 @@
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/weights.h"
+#include "tests/support/scratch.h"
 
 enum how { BLOCKS, PANELS, DENSE };
 

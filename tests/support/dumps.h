@@ -1,35 +1,21 @@
-/* tests/support/dumps.h -- for the tests of `verbatim diff`: two dumps in a directory of the test's own, edited number by
- * number, and what diff says about them. Include after cmocka.h. */
+/* tests/support/dumps.h -- for tests of `verbatim diff`: two dumps in the directory of the running test, which tests change
+ * number by number, and checks of what diff reports about them. */
 #ifndef VB_TEST_DUMPS_H
 #define VB_TEST_DUMPS_H
 
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
 
-#define TEST(name) static void name(void **unused __attribute__((unused)))
-#define COUNT(array) (sizeof(array) / sizeof *(array))
 #define TINY "golden/tiny/"
 #define TOKENS "5,6,7,70,9,33,17,2,88,41"
 
-static const char *const names[] __attribute__((unused)) = {"v3", "v3-mtp3", "glm", "v2", "v2-lite", "moonlight"};
-static char dir[64];     /* of the running test */
-static char a[96], b[96]; /* two dumps in it */
+extern const char *const names[6]; /* the checkpoints in golden/tiny */
+extern char a[96], b[96];          /* the paths of two dumps in the test's directory; IN_DIR sets them */
 
-static inline int make_test_dir(void **unused)
-{
-    (void)unused;
-    make_dir(dir);
-    snprintf(a, sizeof a, "%s/a.safetensors", dir);
-    snprintf(b, sizeof b, "%s/b.safetensors", dir);
-    return 0;
-}
+int make_dumps_dir(void **unused);
 
-static inline int remove_test_dir(void **unused)
-{
-    (void)unused;
-    remove_dir(dir);
-    return 0;
-}
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dumps_dir, remove_test_dir)
 
 /* ---- runs ---------------------------------------------------------------------------------------------------------- */
 
@@ -40,38 +26,14 @@ static inline int remove_test_dir(void **unused)
         forget(&dumped);                                                             \
     } while (0)
 
-/* {..} of a run that ends with `code` and says nothing on stderr. */
-static inline json_t *diff_json(int code, const char *const *arguments)
-{
-    struct said s = run_to(PIPE, arguments);
-    expect_code(&s, code);
-    if (s.err_size)
-        fail_msg("%s: stderr holds %s", s.command, s.err);
-    json_t *j = parsed(&s);
-    forget(&s);
-    return j;
-}
+/* The JSON of `verbatim diff`, which must end with exit code `code`. */
+#define DIFF(code, ...) json_of_code(code, (const char *const[]){verbatim, "diff", __VA_ARGS__, "--json", NULL})
 
-#define DIFF(code, ...) diff_json(code, (const char *const[]){verbatim, "diff", __VA_ARGS__, "--json", NULL})
+/* What diff reports about the tap of this name; there must be one. */
+json_t *tap(const json_t *j, const char *name);
 
-static inline json_t *tap(const json_t *j, const char *name)
-{
-    size_t i;
-    json_t *t;
-    json_array_foreach(json_object_get(j, "taps"), i, t)
-        if (!strcmp(string(t, "name"), name))
-            return t;
-    fail_msg("no tap %s", name);
-    return NULL;
-}
-
-static inline void expect_verdict(const char *what, const json_t *j, const char *verdict)
-{
-    const json_t *first = json_object_get(j, "first_structural");
-    if (strcmp(string(j, "verdict"), verdict))
-        fail_msg("%s: the verdict is %s, wanted %s; %s: %s", what, string(j, "verdict"), verdict, string(first, "tap"),
-                 string(first, "why"));
-}
+/* `what` names the case in the message. */
+void expect_verdict(const char *what, const json_t *j, const char *verdict);
 
 #define EXPECT(code, verdict, ...)                         \
     do {                                                   \
@@ -80,161 +42,44 @@ static inline void expect_verdict(const char *what, const json_t *j, const char 
         json_decref(told);                                 \
     } while (0)
 
-static inline void expect_structural_at(json_t *j, const char *name)
-{
-    expect_verdict(name, j, "structural");
-    assert_string_equal(string(json_object_get(j, "first_structural"), "tap"), name);
-    json_decref(j);
-}
+/* The verdict must be "structural", and this the first structural tap. Releases j. */
+void expect_structural_at(json_t *j, const char *name);
 
-static inline double real(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-    if (!json_is_number(v))
-        fail_msg("%s is no number in tap %s", key, string(j, "name"));
-    return json_number_value(v);
-}
+/* The verdict must be "rounding", and some tap must differ by more than 1 % of its bound, for else the bound is too wide to
+ * show anything. Prints the largest share of a bound. */
+void expect_rounding(const json_t *j, const char *what);
 
-/* ---- a dump, to be edited ------------------------------------------------------------------------------------------ */
+/* ---- changing a dump ----------------------------------------------------------------------------------------------- */
 
 struct edited {
     struct golden g;
     const char *path;
 };
 
-static inline struct edited edit(const char *path) { return (struct edited){golden_read(path), path}; }
+/* Reads a dump; save() writes it back and closes it. */
+struct edited edit(const char *path);
+void save(struct edited *e);
 
-static inline float *floats(struct edited *e, const char *name, size_t *count)
-{
-    float *at = golden_data(&e->g, name, count);
-    assert_string_equal(string(json_object_get(e->g.header, name), "dtype"), "F32");
-    return at;
-}
+/* The numbers of an F32 tensor, to be changed in place, and in *count how many there are. */
+float *floats(struct edited *e, const char *name, size_t *count);
 
-static inline size_t width_of(const struct edited *e, const char *name)
-{
-    json_t *shape = json_object_get(json_object_get(e->g.header, name), "shape");
-    size_t width = 1;
-    for (size_t i = 1; i < json_array_size(shape); i++)
-        width *= (size_t)json_integer_value(json_array_get(shape, i));
-    return width;
-}
+/* How many numbers one row of a tensor has: the product of all extents but the first. */
+size_t width_of(const struct edited *e, const char *name);
 
-static inline void write_to(const char *path, const void *bytes, size_t size)
-{
-    char name[64];
-    snprintf(name, sizeof name, "%s", strrchr(path, '/') + 1);
-    write_file(dir, name, bytes, size);
-}
+/* Writes the file `path` in the test's directory. */
+void write_to(const char *path, const void *bytes, size_t size);
 
-static inline void save(struct edited *e)
-{
-    write_to(e->path, e->g.bytes, e->g.size);
-    golden_close(&e->g);
-}
-
-/* The file written anew: `keep` NULL or a function that may rename a tensor (buffer of 256), give it another dtype, and
- * say 0: leave it out. Numbers of F32 tensors are given to it one by one when it changes the dtype. */
+/* Decides about one tensor of a dump: returns 0 to leave it out; else it may change the name (a buffer of 256 bytes) and set
+ * *dtype. The numbers of an F32 tensor are converted to F16 or BF16; any other change of dtype is invalid. */
 typedef int (*change)(char name[256], const char **dtype);
 
-/* to nearest, ties to even; compilers without _Float16 are in use */
-static inline uint16_t to_f16(float x)
-{
-    uint32_t u, sign;
-    float shifted = fabsf(x) + 0.5f; /* below 2^-14 an f16 is a multiple of 2^-24, which is one unit of 0.5f */
-    memcpy(&u, &x, 4);
-    sign = u >> 16 & 0x8000;
-    u &= 0x7fffffff;
-    if (u >= 0x477ff000)
-        return (uint16_t)(sign | (u > 0x7f800000 ? 0x7e00 : 0x7c00));
-    if (u >= 0x38800000)
-        return (uint16_t)(sign | (u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13);
-    memcpy(&u, &shifted, 4);
-    return (uint16_t)(sign | (u - 0x3f000000));
-}
+/* Writes a dump again with each tensor as `how` decides. */
+void rewrite(const char *path, change how);
 
-static inline uint16_t to_bf16(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
+/* Copies a dump, and its manifest if wanted. */
+void copy_dump(const char *from, const char *to, int with_manifest);
 
-static inline void rewrite(const char *path, change how)
-{
-    struct edited e = edit(path);
-    json_t *header = json_object(), *old;
-    const char *key;
-    char *data = malloc(e.g.size), name[256];
-    size_t used = 0, total;
-    assert_non_null(data);
-    json_object_foreach(e.g.header, key, old) {
-        size_t n, size;
-        const char *dtype = string(old, "dtype"), *was = dtype, *from = golden_data(&e.g, key, &n);
-        snprintf(name, sizeof name, "%s", key);
-        if (!how(name, &dtype))
-            continue;
-        size = n * (!strcmp(dtype, "F64") ? 8 : !strcmp(dtype, "F8_E4M3") ? 1 : strchr(dtype, '1') ? 2 : 4);
-        for (size_t i = 0; i < n && strcmp(dtype, was); i++) {
-            float x;
-            memcpy(&x, from + 4 * i, 4);
-            uint16_t code = !strcmp(dtype, "F16") ? to_f16(x) : to_bf16(x);
-            memcpy(data + used + size / n * i, &code, size / n);
-        }
-        if (!strcmp(dtype, was))
-            memcpy(data + used, from, size);
-        json_object_set_new(header, name, json_pack("{s:s,s:O,s:[I,I]}", "dtype", dtype, "shape", json_object_get(old, "shape"),
-                                                    "data_offsets", (json_int_t)used, (json_int_t)(used + size)));
-        used += size;
-    }
-    char *text = json_dumps(header, JSON_COMPACT), *bytes = safetensors_bytes(text, data, used, &total);
-    write_to(path, bytes, total);
-    golden_close(&e.g);
-    json_decref(header);
-    free(text);
-    free(bytes);
-    free(data);
-}
-
-static inline void copy_dump(const char *from, const char *to, int with_manifest)
-{
-    struct edited e = edit(from);
-    e.path = to;
-    save(&e);
-    char source[128], target[32], *text;
-    size_t size;
-    snprintf(source, sizeof source, "%.*s.jsonl", (int)strlen(from) - 12, from);
-    snprintf(target, sizeof target, "%c.jsonl", to[strlen(to) - 13]);
-    if (with_manifest && !vb_read_file(NULL, source, &text, &size, NULL)) {
-        write_file(dir, target, text, size);
-        vb_free(NULL, text);
-    }
-}
-
-static inline void forget_manifest(const char *path)
-{
-    char manifest[128];
-    snprintf(manifest, sizeof manifest, "%.*s.jsonl", (int)strlen(path) - 12, path);
-    assert_int_equal(unlink(manifest), 0);
-}
-
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
-
-/* Told is the most of the bound that any tap needs. */
-static inline void expect_rounding(const json_t *j, const char *what)
-{
-    double most = 0;
-    size_t i;
-    const char *where = "";
-    json_t *t;
-    expect_verdict(what, j, "rounding");
-    json_array_foreach(json_object_get(j, "taps"), i, t)
-        if (json_is_number(json_object_get(t, "relative")) && real(t, "relative") / real(t, "bound") > most) {
-            most = real(t, "relative") / real(t, "bound");
-            where = string(t, "name");
-        }
-    print_message("%s: %.2f of the bound, %s\n", what, most, where);
-    assert_true(most > 0.01); /* a bound that nothing comes near tells nothing */
-}
+/* Deletes the manifest of a dump. */
+void forget_manifest(const char *path);
 
 #endif

@@ -1,17 +1,12 @@
-/* tests/support/engine_support.h -- what the tests of the engine share: models, prompts, runs with a record of every row that
- * chose a token, and where two runs differ first. Programs run in the repository's root. */
+/* tests/support/engine_support.h -- for tests of the engine: models, prompts, recorded runs, comparisons of two runs, and
+ * checkpoints changed for a test. Test programs run in the root of the repository. */
 #ifndef VB_TEST_ENGINE_SUPPORT_H
 #define VB_TEST_ENGINE_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "engine/session/session.h"
 #include "tests/support/files.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -19,10 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEST(name) static void name(void **unused __attribute__((unused)))
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-/* The call must succeed; what it says otherwise is the failure. It may use `err`. */
+/* The call must return 0; else its error message fails the test. The call may use the variable `err`. */
 #define OK(call)                                           \
     do {                                                   \
         vb_error err = {0};                                \
@@ -30,7 +22,7 @@
             fail_msg("%s:%d: %s", __FILE__, __LINE__, err.message); \
     } while (0)
 
-/* The call must return `wanted` and say something that holds `part`. */
+/* The call must return the error `wanted` with a message of one line that contains `part`. The call may use `err`. */
 #define REFUSED(call, wanted, part)                                                                               \
     do {                                                                                                          \
         vb_error err = {0};                                                                                       \
@@ -42,278 +34,88 @@
             fail_msg("%s:%d: more than a sentence: %s", __FILE__, __LINE__, err.message);                         \
     } while (0)
 
-static inline const char *mtp_method(size_t i) { return i % 2 ? "mtp-eagle" : "mtp-vanilla"; }
-
-/* ---- random numbers of the tests: splitmix64 --------------------------------------------------------------------- */
-
-static inline uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static inline size_t random_below(uint64_t *state, size_t n) { return (size_t)(next_random(state) % n); }
+/* A draft method that uses MTP modules: mtp-vanilla for even i, mtp-eagle for odd i. */
+const char *mtp_method(size_t i);
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-static inline vb_model *open_model(const char *dir)
-{
-    vb_model *m = NULL;
-    OK(vb_model_open(&m, dir, NULL, &err));
-    return m;
-}
+/* The model in `dir`, and in golden/tiny/NAME. An error fails the test. */
+vb_model *open_model(const char *dir);
+vb_model *open_tiny(const char *name);
 
-static inline vb_model *open_tiny(const char *name)
-{
-    char dir[256];
-    snprintf(dir, sizeof dir, "golden/tiny/%s", name);
-    return open_model(dir);
-}
+/* Whether the bundled model golden/tale is there. If not, prints once that tests are skipped. */
+int have_tale(void);
 
-/* The bundled model, once it is there: from then on it must open. */
-static inline int have_tale(void)
-{
-    static int told;
-    if (vb_file_exists("golden/tale/config.json"))
-        return 1;
-    if (!told++)
-        print_message("skipped: golden/tale, which is not there\n");
-    return 0;
-}
+/* Writes n tokens of the model's vocabulary; the same seed gives the same tokens. */
+void random_tokens(const vb_model *m, uint64_t seed, int32_t *tokens, size_t n);
 
-/* n tokens of the vocabulary, the same for the same seed. */
-static inline void random_tokens(const vb_model *m, uint64_t seed, int32_t *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)random_below(&seed, (size_t)vb_vocab_size(m));
-}
-
-/* The instruction sets of this machine, best first; NULL ends the list. */
-static inline const char *const *isas_here(void)
-{
-    static const char *names[8];
-    size_t n = 0;
-    for (const struct kernels *const *t = kernel_tables; *t; t++)
-        if (kernels_runs_here(*t))
-            names[n++] = (*t)->name;
-    names[n] = NULL;
-    return names;
-}
+/* The names of the instruction sets that this machine has, best first; NULL ends the list. */
+const char *const *isas_here(void);
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
-#define MOST_TOLD 1400
+#define MOST_TOLD 1400 /* tokens in a record */
 
-/* What a run told: each token, the hash of the row that chose it, the depth of the draft it was. */
+/* The tokens of a run. For each: a hash of the logits that chose it, its index in the timeline, and its depth if it was a
+ * draft (as in vb_event). */
 struct record {
     int32_t token[MOST_TOLD];
     uint64_t row[MOST_TOLD];
     size_t index[MOST_TOLD];
     int depth[MOST_TOLD];
-    size_t n, V, stop_after; /* stop_after: the callback stops at that many tokens; 0: never */
+    size_t n, V, stop_after; /* stop_after: the callback stops the run after so many tokens; 0: never */
     vb_result result;
 };
 
-static inline int record_event(void *context, const vb_event *e)
-{
-    struct record *r = context;
-    assert_true(r->n < MOST_TOLD);
-    r->token[r->n] = e->token;
-    r->index[r->n] = e->index;
-    r->depth[r->n] = e->draft_depth;
-    r->row[r->n++] = vb_fingerprint(VB_FINGERPRINT_START, e->logits, r->V);
-    return r->n == r->stop_after;
-}
+/* The callback that fills a record (the context). Returns 1 when the run has to stop. */
+int record_event(void *context, const vb_event *e);
 
-static inline vb_generate_options recording(struct record *r, const vb_session *s, size_t n)
-{
-    *r = (struct record){.V = (size_t)vb_vocab_size(s->model), .stop_after = r->stop_after};
-    return (vb_generate_options){.max_tokens = n, .ignore_eos = 1, .fingerprint = 1, .callback = record_event, .context = r};
-}
+/* Empties the record and returns options for a run of n tokens that fills it. End tokens don't end the run. */
+vb_generate_options recording(struct record *r, const vb_session *s, size_t n);
 
-/* Continues the session by n tokens, end tokens ignored. */
-static inline void generate(vb_session *s, size_t n, struct record *r)
-{
-    r->stop_after = 0;
-    vb_generate_options o = recording(r, s, n);
-    OK(vb_generate(s, &o, &r->result, &err));
-    assert_int_equal(r->result.tokens, r->n);
-}
+/* Continues the session by n tokens and records them. End tokens don't end the run. */
+void generate(vb_session *s, size_t n, struct record *r);
 
-static inline vb_session *open_session(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t n)
-{
-    vb_session *s = NULL;
-    OK(vb_session_open(&s, m, o, &err));
-    OK(vb_append(s, prompt, n, &err));
-    return s;
-}
+/* A new session that holds the prompt. */
+vb_session *open_session(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t n);
 
-/* The part of a record from its i-th token on. */
-static inline void drop(struct record *r, size_t i)
-{
-    r->n -= i;
-    memmove(r->token, r->token + i, r->n * sizeof *r->token);
-    memmove(r->row, r->row + i, r->n * sizeof *r->row);
-}
+/* Removes the first i tokens from a record. */
+void drop(struct record *r, size_t i);
 
 /* ---- sessions that share passes ---- */
 
-struct part {
-    int code;
-    vb_error error;
-    vb_result *result;
-};
+/* Like vb_generate for each of these sessions (at most 64), but in one batch, which has the options of the first session.
+ * Returns the first error. */
+int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results, vb_error *err);
 
-static inline void end_of_part(void *context, const vb_request_end *e)
-{
-    struct part *p = context;
-    p->code = e->code;
-    *p->result = *e->result;
-    if (e->error)
-        p->error = *e->error;
-}
+/* Records n tokens after the prompt in a new session. */
+void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t count, size_t n, struct record *r);
 
-/* vb_generate for each of these sessions, in the passes of one batch with the options of the first. Returns the first error. */
-static inline int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results, vb_error *err)
-{
-    struct part parts[64] = {0};
-    vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count, .cache_tokens = 2 * VB_MAX_NODES};
-    vb_batch *b = NULL;
-    o.session.prefill = NULL;
-    int code = vb_batch_open(&b, sessions[0]->model, &o, err);
-    for (size_t i = 0; i < count && !code; i++) {
-        parts[i].result = &results[i];
-        code = vb_batch_add(b, &(vb_request){.session = sessions[i], .options = options[i], .done = end_of_part, .context = &parts[i]}, NULL, err);
-    }
-    if (!code)
-        code = vb_batch_run(b, err);
-    for (size_t i = 0; i < count && !code; i++)
-        if ((code = parts[i].code))
-            *err = parts[i].error;
-    vb_batch_close(b);
-    return code;
-}
+/* The same without drafts, on one thread and with the best instruction set: all other runs must give the same bits. */
+void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
+               struct record *r);
 
-/* A session of its own: n tokens after the prompt. */
-static inline void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t count, size_t n,
-                       struct record *r)
-{
-    vb_session *s = open_session(m, o, prompt, count);
-    generate(s, n, r);
-    vb_session_close(s);
-}
+/* The first `n` tokens of b, and the logits that chose them, must equal those of a; `what` names the case in the message.
+ * check_same: all of them, and the fingerprint of the run. */
+void check_same_prefix(const char *what, const struct record *a, const struct record *b, size_t n);
+void check_same(const char *what, const struct record *a, const struct record *b);
 
-/* Plain decoding on one thread with the best instruction set: what all other runs must equal. */
-static inline void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
-                             struct record *r)
-{
-    vb_session_options o = {.threads = 1, .drafting.method = "none", .context = (int32_t)(count + n)};
-    if (sampling)
-        o.sampling = *sampling;
-    run(m, &o, prompt, count, n, r);
-}
+/* ---- drafters made by tests ------------------------------------------------------------------------------------------- */
 
-/* The first `n` tokens and rows of b are those of a; `what` names the setting. */
-static inline void check_same_prefix(const char *what, const struct record *a, const struct record *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (i >= a->n || i >= b->n)
-            fail_msg("%s: %zu tokens, plain decoding gave %zu, wanted at least %zu", what, b->n, a->n, n);
-        if (a->row[i] != b->row[i])
-            fail_msg("%s: row of token %zu (index %zu, draft depth %d) differs from plain decoding; the token is %d, was %d",
-                     what, i, b->index[i], b->depth[i], (int)b->token[i], (int)a->token[i]);
-        if (a->token[i] != b->token[i])
-            fail_msg("%s: token %zu is %d, in plain decoding it is %d (equal rows)", what, i, (int)b->token[i],
-                     (int)a->token[i]);
-    }
-}
+/* Functions for a drafter_type: `rewind` that can forget nothing, and `close` that does nothing. */
+size_t no_rewind(const struct drafter *d);
+void close_nothing(struct drafter *d);
 
-static inline void check_same(const char *what, const struct record *a, const struct record *b)
-{
-    check_same_prefix(what, a, b, a->n);
-    if (a->n != b->n)
-        fail_msg("%s: %zu tokens, plain decoding gave %zu", what, b->n, a->n);
-    if (a->result.fingerprint != b->result.fingerprint)
-        fail_msg("%s: fingerprint %016" PRIx64 ", plain decoding has %016" PRIx64, what, b->result.fingerprint,
-                 a->result.fingerprint);
-}
-
-/* ---- drafters of the tests ---------------------------------------------------------------------------------------- */
-
-static inline size_t no_rewind(const struct drafter *d)
-{
-    (void)d;
-    return 0;
-}
-
-static inline void close_nothing(struct drafter *d) { (void)d; }
-
-/* Gives a session that was opened without drafts a drafter of the test, which the test owns. */
-static inline void give_drafter(vb_session *s, const struct drafter_type *type, void *drafter, int K)
-{
-    assert_null(s->type);
-    s->type = type;
-    s->drafter = drafter;
-    s->max_draft = s->max_drafts = K;
-}
+/* Sets the drafter of a session that was opened without one. The test keeps ownership of the drafter. K: the most drafts. */
+void give_drafter(vb_session *s, const struct drafter_type *type, void *drafter, int K);
 
 /* ---- checkpoints changed for a test ------------------------------------------------------------------------------- */
 
-/* A copy of a checkpoint's files in a new directory. */
-static inline void copy_checkpoint(char dir[64], const char *from)
-{
-    make_dir(dir);
-    DIR *d = opendir(from);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[512], *data;
-        size_t size;
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, "%s/%.200s", from, e->d_name);
-        OK(vb_read_file(NULL, path, &data, &size, &err));
-        write_file(dir, e->d_name, data, size);
-        vb_free(NULL, data);
-    }
-    closedir(d);
-}
+/* Makes a new directory and copies the files of a checkpoint into it. */
+void copy_checkpoint(char dir[64], const char *from);
 
-/* Overwrites elements [first, first + n) of a tensor, wherever in DIR it is stored, with a NaN or an infinity. */
-static inline void break_tensor(const char *dir, const char *name, size_t first, size_t n, int infinite)
-{
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    int found = 0;
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[512], *data;
-        size_t size, length = strlen(e->d_name), width = 0;
-        uint64_t header_size;
-        if (length < 12 || strcmp(e->d_name + length - 12, ".safetensors"))
-            continue;
-        snprintf(path, sizeof path, "%s/%.200s", dir, e->d_name);
-        OK(vb_read_file(NULL, path, &data, &size, &err));
-        memcpy(&header_size, data, 8);
-        json_t *header = json_loadb(data + 8, header_size, 0, NULL), *t = json_object_get(header, name);
-        if (t) {
-            const char *dtype = json_string_value(json_object_get(t, "dtype"));
-            size_t at = 8 + header_size + (size_t)json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
-            uint32_t bits = !strcmp(dtype, "F32") ? (infinite ? 0x7f800000 : 0x7fc00000)
-                            : !strcmp(dtype, "BF16") ? (infinite ? 0x7f80 : 0x7fc0)
-                            : !strcmp(dtype, "F16") ? (infinite ? 0x7c00 : 0x7e00) : 0x7f;
-            width = !strcmp(dtype, "F32") ? 4 : !strcmp(dtype, "F8_E4M3") ? 1 : 2;
-            for (size_t i = first; i < first + n; i++)
-                memcpy(data + at + i * width, &bits, width);
-            write_file(dir, e->d_name, data, size);
-            found++;
-        }
-        json_decref(header);
-        vb_free(NULL, data);
-    }
-    closedir(d);
-    if (found != 1)
-        fail_msg("%s is stored in %d files of %s", name, found, dir);
-}
+/* Overwrites elements [first, first + n) of a tensor with NaN, or with infinity. Exactly one file in DIR must have the
+ * tensor. */
+void break_tensor(const char *dir, const char *name, size_t first, size_t n, int infinite);
 
 #endif

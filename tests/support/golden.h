@@ -1,94 +1,40 @@
-/* tests/support/golden.h -- golden/truth: arrays from safetensors files, facts from JSON. Include after cmocka.h.
+/* tests/support/golden.h -- reads golden/truth: arrays from safetensors files, other facts from JSON files.
  *
- * The files are read here and not by the engine, which is not its own witness. */
+ * Safetensors files are parsed here without the engine's parser, because these tests check the engine. */
 #ifndef VB_TEST_GOLDEN_H
 #define VB_TEST_GOLDEN_H
 
 #include "engine/base/support.h"
+#include "tests/support/test.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* a safetensors file in memory */
+/* A safetensors file in memory. */
 struct golden {
     char *bytes;
     size_t size;
     json_t *header;
 };
 
-static inline struct golden golden_read(const char *path)
-{
-    struct golden g;
-    vb_error err;
-    uint64_t length;
-    if (vb_read_file(NULL, path, &g.bytes, &g.size, &err))
-        fail_msg("%s", err.message);
-    memcpy(&length, g.bytes, sizeof length);
-    g.header = json_loadb(g.bytes + 8, length, 0, NULL);
-    assert_non_null(g.header);
-    return g;
-}
+/* The file at `path`, and golden/truth/FILE.safetensors. Close it with golden_close. */
+struct golden golden_read(const char *path);
+struct golden golden_open(const char *file);
+void golden_close(struct golden *g);
 
-static inline struct golden golden_open(const char *file)
-{
-    char path[256];
-    snprintf(path, sizeof path, "golden/truth/%s.safetensors", file);
-    return golden_read(path);
-}
+/* The first number of a tensor, and in *count how many there are. The address may be unaligned. The type of the numbers is the
+ * tensor's dtype; in golden/truth that is F64 unless its README says otherwise. */
+void *golden_data(const struct golden *g, const char *name, size_t *count);
 
-/* the numbers of a tensor, wherever they are aligned: F64 if not said otherwise */
-static inline void *golden_data(const struct golden *g, const char *name, size_t *count)
-{
-    json_t *t = json_object_get(g->header, name), *size;
-    uint64_t length;
-    size_t i;
-    if (!t)
-        fail_msg("the golden has no %s", name);
-    *count = 1;
-    json_array_foreach(json_object_get(t, "shape"), i, size)
-        *count *= (size_t)json_integer_value(size);
-    memcpy(&length, g->bytes, sizeof length);
-    return g->bytes + 8 + length + json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
-}
+/* golden/truth/FILE.json. The caller releases it with json_decref. */
+json_t *golden_json(const char *file);
 
-static inline void golden_close(struct golden *g)
-{
-    vb_free(NULL, g->bytes);
-    json_decref(g->header);
-}
+/* Copies an array of token ids to `out`; returns how many there are. */
+int read_tokens(json_t *array, int32_t *out);
 
-static inline json_t *golden_json(const char *file)
-{
-    char path[256];
-    json_error_t error;
-    snprintf(path, sizeof path, "golden/truth/%s.json", file);
-    json_t *j = json_load_file(path, 0, &error);
-    if (!j)
-        fail_msg("%s: %s", path, error.text);
-    return j;
-}
-
-static inline int read_tokens(json_t *array, int32_t *out)
-{
-    size_t i;
-    json_t *value;
-    json_array_foreach(array, i, value)
-        out[i] = (int32_t)json_integer_value(value);
-    return (int)json_array_size(array);
-}
-
-/* max |a - b| / max |b| */
-static inline double distance(const double *a, const void *golden, size_t count)
-{
-    double difference = 0, largest = 0, b;
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&b, (const char *)golden + i * sizeof b, sizeof b);
-        difference = fmax(difference, isnan(a[i]) ? INFINITY : fabs(a[i] - b));
-        largest = fmax(largest, fabs(b));
-    }
-    return difference / largest;
-}
+/* max |a - b| / max |b|, where b are the `count` doubles at `golden` (any address). A NaN in a gives infinity. */
+double distance(const double *a, const void *golden, size_t count);
 
 #endif

@@ -1,12 +1,13 @@
-/* tests/support/toy_session.h -- a session without a model: rows of logits come from the test, verification is the engine's own
- * (engine/session/decode.c, acceptance.c, sampler.c). Include after engine_support.h. */
+/* tests/support/toy_session.h -- a session without a model. The test sets the logits; the engine verifies drafts and chooses
+ * tokens as usual (engine/session/decode.c, engine/choose/acceptance.c, engine/choose/sampler.c). */
 #ifndef VB_TEST_TOY_SESSION_H
 #define VB_TEST_TOY_SESSION_H
 
 #include "engine/session/decode.h"
+#include "tests/support/engine_support.h"
 
-#define TOY_ROOM 64
-#define TOY_V 64
+#define TOY_ROOM 64 /* tokens in the timeline */
+#define TOY_V 64    /* the largest vocabulary */
 
 struct toy {
     struct model model;
@@ -17,50 +18,18 @@ struct toy {
     vb_result result;
     vb_callback callback;
     int32_t tokens[TOY_ROOM];
-    float logits[(VB_MAX_DRAFT + 1) * TOY_V];
+    float logits[(VB_MAX_DRAFT + 1) * TOY_V]; /* the test writes them before each round */
 };
 
-/* Room for V up to TOY_V; K: the longest draft. */
-static inline void toy_open(struct toy *t, const vb_sampling *o, int V, int K)
-{
-    *t = (struct toy){.model = {.config = {.vocab_size = V, .dims.V = (size_t)V}}};
-    t->session = (struct vb_session){.model = &t->model, .tokens = t->tokens, .context = TOY_ROOM, .max_draft = K};
-    OK(sampler_open(&t->session.sampler, o, (size_t)V, NULL, &err));
-    OK(acceptance_open(&t->session.acceptance, o, t->session.sampler, (size_t)V, K, NULL, &err));
-    t->run = (struct run){.session = &t->session, .options = &t->options, .result = &t->result};
-}
+/* V: the size of the vocabulary, at most TOY_V; K: the longest draft. */
+void toy_open(struct toy *t, const vb_sampling *o, int V, int K);
+void toy_close(struct toy *t);
 
-static inline void toy_close(struct toy *t)
-{
-    acceptance_close(t->session.acceptance, NULL);
-    sampler_close(t->session.sampler, NULL);
-}
+/* Starts a new timeline with this prompt, and a run of at most `most` tokens. */
+void toy_start(struct toy *t, const int32_t *prompt, size_t count, size_t most);
 
-/* A new timeline with these tokens; a run of `most` tokens. */
-static inline void toy_start(struct toy *t, const int32_t *prompt, size_t count, size_t most)
-{
-    sampler_restart(t->session.sampler);
-    memcpy(t->tokens, prompt, count * sizeof *prompt);
-    for (size_t i = 0; i < count; i++)
-        sampler_saw_prompt(t->session.sampler, prompt[i]);
-    t->session.count = count;
-    t->result = (vb_result){0};
-    t->options = (vb_generate_options){.max_tokens = most, .ignore_eos = 1};
-    t->run.finished = 0;
-}
-
-/* One round: t->logits are the rows after the timeline and after each draft. What was chosen stands in the timeline. */
-static inline size_t toy_round(struct toy *t, const int32_t *drafts, int count)
-{
-    int32_t chosen[VB_MAX_DRAFT + 1];
-    size_t n = 0;
-    t->run.plan = (struct plan){.committed = 1, .drafts = count, .chooses = 1, .logits = t->logits};
-    memcpy(t->run.plan.draft, drafts, (size_t)count * sizeof *drafts);
-    OK(decode_choose(&t->run, &t->work, chosen, &n, &err));
-    for (size_t i = 0; i < n; i++)
-        t->tokens[t->session.count + i] = chosen[i];
-    t->session.count += n;
-    return n;
-}
+/* Runs one round: chooses tokens and appends them to the timeline. t->logits has one row for the end of the timeline and one
+ * after each draft. Returns how many tokens were chosen. */
+size_t toy_round(struct toy *t, const int32_t *drafts, int count);
 
 #endif
