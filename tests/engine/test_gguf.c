@@ -3,8 +3,8 @@
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
-#include "engine/text/tokenizer.h"
 #include "tests/support/gguf.h"
+#include "tests/support/same_model.h"
 
 static const char *const models[] = {"glm", "moonlight", "v2", "v2-lite", "v3", "v3-mtp3"};
 
@@ -13,19 +13,6 @@ static vb_model *open_file(const char *dir, const char *name)
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     return open_model(path);
-}
-
-/* Twelve tokens after a prompt, with drafts where there are modules. */
-static void run_both(const char *what, const vb_model *a, const vb_model *b)
-{
-    static struct record x, y;
-    int32_t prompt[40];
-    random_tokens(a, 7, prompt, COUNT(prompt));
-    vb_session_options o = {.threads = 1, .drafting.method = vb_mtp_modules(a) ? "mtp-eagle" : "none", .drafting.tokens = 2,
-                            .context = COUNT(prompt) + 12};
-    run(a, &o, prompt, COUNT(prompt), 12, &x);
-    run(b, &o, prompt, COUNT(prompt), 12, &y);
-    check_same(what, &x, &y);
 }
 
 TEST(a_file_gives_the_bits_of_its_directory)
@@ -42,8 +29,7 @@ TEST(a_file_gives_the_bits_of_its_directory)
             write_model(dir, "m.gguf", m, &choices[k]);
             vb_model *g = open_file(dir, "m.gguf");
             snprintf(what, sizeof what, "%s, choice %zu", models[i], k);
-            assert_int_equal(vb_mtp_modules(g), vb_mtp_modules(m));
-            run_both(what, m, g);
+            check_same_runs(what, m, g);
             vb_model_close(g);
         }
         vb_model_close(m);
@@ -90,19 +76,13 @@ TEST(parts_beside_the_whole_are_explained)
     assert_non_null(t);
     assert_string_equal(t->ignored, "a part of attn_kv_b, which is stored too");
     assert_int_equal(checkpoint_copied(g->checkpoint), 0);
-    run_both("both", m, g);
+    check_same_runs("both", m, g);
     vb_model_close(g);
     vb_model_close(m);
     remove_dir(dir);
 }
 
 /* ---- the config ---- */
-
-static void check_real(const char *model, const char *what, double a, double b)
-{
-    if (memcmp(&a, &b, sizeof a))
-        fail_msg("%s: %s is %.17g in the file, %.17g in config.json", model, what, b, a);
-}
 
 TEST(every_constant_is_the_one_of_config_json)
 {
@@ -112,29 +92,7 @@ TEST(every_constant_is_the_one_of_config_json)
         vb_model *m = open_tiny(models[i]);
         write_model(dir, "m.gguf", m, &(struct gguf_choice){0});
         vb_model *g = open_file(dir, "m.gguf");
-        const struct config *a = &m->config, *b = &g->config;
-        const char *key;
-        char x[32], y[32];
-        int preset;
-        for (size_t k = 0; config_row(a, k, &key, x, &preset); k++) {
-            assert_true(config_row(b, k, &key, y, &preset));
-            if (strcmp(x, y))
-                fail_msg("%s: %s is %s in the file, %s in config.json", models[i], key, y, x);
-        }
-        check_real(models[i], "rms_norm_eps", a->rms_norm_eps, b->rms_norm_eps);
-        check_real(models[i], "rope_theta", a->rope_theta, b->rope_theta);
-        check_real(models[i], "routed_scaling_factor", a->routed_scaling_factor, b->routed_scaling_factor);
-        check_real(models[i], "factor", a->rope_factor, b->rope_factor);
-        check_real(models[i], "beta_fast", a->rope_beta_fast, b->rope_beta_fast);
-        check_real(models[i], "beta_slow", a->rope_beta_slow, b->rope_beta_slow);
-        check_real(models[i], "mscale", a->rope_mscale, b->rope_mscale);
-        check_real(models[i], "mscale_all_dim", a->rope_mscale_all_dim, b->rope_mscale_all_dim);
-        check_real(models[i], "the scale", config_attention_scale_f64(a), config_attention_scale_f64(b));
-        assert_int_equal(a->rope_yarn, b->rope_yarn);
-        assert_int_equal(a->rope_original_max_position_embeddings, b->rope_original_max_position_embeddings);
-        assert_int_equal(a->num_eos, b->num_eos);
-        assert_memory_equal(a->eos_token_ids, b->eos_token_ids, (size_t)a->num_eos * sizeof *a->eos_token_ids);
-        assert_true(b->gguf && !b->no_groups);
+        check_same_config(models[i], &m->config, &g->config);
         vb_model_close(g);
         vb_model_close(m);
     }
@@ -151,11 +109,11 @@ TEST(a_float_is_the_decimal_that_it_was)
         struct gguf_value v = {.type = GGUF_F32, .count = 1, .data = (const unsigned char *)&f};
         double x = -1;
         assert_true(gguf_real(&v, 0, &x));
-        check_real("as it is", "a number", decimals[i], x);
+        check_same_real("as it is", "a number", decimals[i], x);
         v.data = (const unsigned char *)&tenth;
         if (decimals[i] == 0 || (decimals[i] > 1e-10 && decimals[i] < 1e10)) { /* subnormals have lost digits */
             assert_true(gguf_real(&v, 1, &x));
-            check_real("ten times a tenth", "a number", decimals[i], x);
+            check_same_real("ten times a tenth", "a number", decimals[i], x);
         }
     }
 }
@@ -229,7 +187,7 @@ TEST(a_set_of_files_is_one_model)
         total = tensors;
     }
     g = open_file(dir, "m-00001-of-00004.gguf");
-    run_both("a set", m, g);
+    check_same_runs("a set", m, g);
     vb_model_close(g);
 
     refused(dir, "m-00002-of-00004.gguf", "m-00002-of-00004.gguf: it is file 2 of a set of 4, wanted the first");
@@ -276,41 +234,11 @@ static struct tokenizer *open_tokenizer(const char *tokenizer, const char *pre, 
     return t;
 }
 
-static void check_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special)
-{
-    int32_t *x, *y;
-    size_t n, m;
-    OK(tokenizer_encode(a, text, strlen(text), parse_special, &x, &n, &err));
-    OK(tokenizer_encode(b, text, strlen(text), parse_special, &y, &m, &err));
-    if (n != m || memcmp(x, y, n * sizeof *x))
-        fail_msg("other ids for \"%s\"", text);
-    vb_free(NULL, x);
-    vb_free(NULL, y);
-}
-
 TEST(a_tokenizer_gives_the_ids_of_its_tokenizer_json)
 {
-    static const char *const texts[] = {
-        "", "Once upon a time there was a miller", "  two  spaces\t\tand\n\nlines \r\n", "12345 1 22 333 4444",
-        "it's o'clock, isn't it?!", "<|begin_of_sentence|>Hansel<|end_of_sentence|> ", "\u00e9t\u00e9 \u4e2d\u6587\u3042 \u1e9e\u01c5",
-        "a.b(c)[d]{e}; #!$%&'*+,-./", "\U0001F600\u200d\ufe0f", "[PAD1023]",
-    };
     struct tokenizer *json = NULL, *gguf = open_tokenizer("golden/tale", "deepseek-v3", 1100);
-    size_t n, m;
     OK(tokenizer_open(&json, "golden/tale", NULL, &err));
-    for (size_t i = 0; i < COUNT(texts); i++)
-        for (int special = 0; special < 2; special++)
-            check_ids(json, gguf, texts[i], special);
-    for (int32_t id = 0; id < 1100; id++) {
-        const char *a = tokenizer_piece(json, id, &n), *b = tokenizer_piece(gguf, id, &m);
-        assert_true(!a == !b);
-        if (a && (n != m || memcmp(a, b, n)))
-            fail_msg("token %d is another", id);
-        assert_int_equal(tokenizer_is_special(json, id), tokenizer_is_special(gguf, id));
-    }
-    assert_int_equal(tokenizer_bos(gguf), tokenizer_bos(json));
-    assert_int_equal(tokenizer_eos(gguf), tokenizer_eos(json));
-    assert_int_equal(tokenizer_add_bos(gguf), tokenizer_add_bos(json));
+    check_same_tokenizer(json, gguf, 1100);
     tokenizer_close(gguf);
     tokenizer_close(json);
 }
@@ -352,7 +280,7 @@ TEST(a_model_with_a_tokenizer_is_one_file)
         write_model(dir, "m.gguf", m, &(struct gguf_choice){.tokenizer = "golden/tale"});
         OK(tokenizer_open(&t, path, NULL, &err));
         vb_model *g = open_model(path);
-        run_both("golden/tale", m, g);
+        check_same_runs("golden/tale", m, g);
         vb_model_close(g);
         vb_model_close(m);
         tokenizer_close(t);

@@ -11,6 +11,7 @@
 #include "simd/decode.h"
 #include "tests/support/gguf.h"
 #include "tests/support/retype.h"
+#include "tests/support/same_model.h"
 #include "tests/support/wide_checkpoint.h"
 
 static const char *const models[] = {"golden/tiny/glm", "golden/tiny/moonlight", "golden/tiny/v2", "golden/tiny/v2-lite",
@@ -77,18 +78,10 @@ static vb_model *open_in(const char *path, const char *precision)
 /* FROM in one precision and the file at `path` in another: equal tokens, equal rows. */
 static void check_runs(const char *from, const char *precision, const char *path, const char *of_file)
 {
-    static struct record x, y;
-    int32_t prompt[40];
     char what[128];
     vb_model *a = open_in(from, precision), *b = open_in(path, of_file);
-    random_tokens(a, 7, prompt, COUNT(prompt));
-    vb_session_options o = {.threads = 1, .drafting.method = vb_mtp_modules(a) ? "mtp-eagle" : "none", .drafting.tokens = 2,
-                            .context = COUNT(prompt) + 12};
     snprintf(what, sizeof what, "%s, precision %s", from, precision);
-    assert_int_equal(vb_mtp_modules(a), vb_mtp_modules(b));
-    run(a, &o, prompt, COUNT(prompt), 12, &x);
-    run(b, &o, prompt, COUNT(prompt), 12, &y);
-    check_same(what, &x, &y);
+    check_same_runs(what, a, b);
     vb_model_close(b);
     vb_model_close(a);
 }
@@ -152,40 +145,13 @@ TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
     remove_dir(dir);
 }
 
-static void check_real(const char *model, const char *what, double a, double b)
-{
-    if (memcmp(&a, &b, sizeof a))
-        fail_msg("%s: %s is %.17g in the file, %.17g in config.json", model, what, b, a);
-}
-
 TEST(the_config_comes_back)
 {
     char dir[64];
     make_dir(dir);
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
         vb_model *m = open_model(models[i]), *g = open_model(quantized(dir, models[i], &as_bf16));
-        const struct config *a = &m->config, *b = &g->config;
-        const char *key;
-        char x[32], y[32];
-        int preset;
-        for (size_t k = 0; config_row(a, k, &key, x, &preset); k++) {
-            assert_true(config_row(b, k, &key, y, &preset));
-            if (strcmp(x, y))
-                fail_msg("%s: %s is %s in the file, %s in config.json", models[i], key, y, x);
-        }
-        check_real(models[i], "rms_norm_eps", a->rms_norm_eps, b->rms_norm_eps);
-        check_real(models[i], "rope_theta", a->rope_theta, b->rope_theta);
-        check_real(models[i], "routed_scaling_factor", a->routed_scaling_factor, b->routed_scaling_factor);
-        check_real(models[i], "factor", a->rope_factor, b->rope_factor);
-        check_real(models[i], "beta_fast", a->rope_beta_fast, b->rope_beta_fast);
-        check_real(models[i], "beta_slow", a->rope_beta_slow, b->rope_beta_slow);
-        check_real(models[i], "mscale", a->rope_mscale, b->rope_mscale);
-        check_real(models[i], "mscale_all_dim", a->rope_mscale_all_dim, b->rope_mscale_all_dim);
-        assert_int_equal(a->rope_yarn, b->rope_yarn);
-        assert_int_equal(a->rope_original_max_position_embeddings, b->rope_original_max_position_embeddings);
-        assert_int_equal(a->num_eos, b->num_eos);
-        assert_memory_equal(a->eos_token_ids, b->eos_token_ids, (size_t)a->num_eos * sizeof *a->eos_token_ids);
-        assert_true(b->gguf && !b->no_groups);
+        check_same_config(models[i], &m->config, &g->config);
         vb_model_close(g);
         vb_model_close(m);
     }

@@ -6,15 +6,9 @@
 
 #include "engine/files/gguf.h"
 #include "engine/export/gguf_write.h"
-#include "engine/text/tokenizer.h"
+#include "tests/support/same_model.h"
 
 static const struct gguf_write_options as_bf16 = {GGUF_AS_BF16, GGUF_AS_STORED, GGUF_AS_BF16};
-
-static const char *const texts[] = {
-    "", "Once upon a time there was a miller", "  two  spaces\t\tand\n\nlines \r\n", "12345 1 22 333 4444",
-    "it's o'clock, isn't it?!", "<|begin_of_sentence|>Hansel<|end_of_sentence|> ", "<|begin|>a<|hole|>b<|end|>",
-    "\u00e9t\u00e9 \u4e2d\u6587\u3042 \u1e9e\u01c5", "a.b(c)[d]{e}; #!$%&'*+,-./", "\U0001F600\u200d\ufe0f", "[PAD1023]",
-};
 
 /* A copy of golden/tale; with the tokenizer of golden/tokenizer when `other`. */
 static void tale_with(char dir[64], int other)
@@ -78,36 +72,13 @@ static void done(struct result *r)
     vb_model_close(r->model);
 }
 
-static void check_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special)
-{
-    int32_t *x, *y;
-    size_t n, m;
-    OK(tokenizer_encode(a, text, strlen(text), parse_special, &x, &n, &err));
-    OK(tokenizer_encode(b, text, strlen(text), parse_special, &y, &m, &err));
-    if (n != m || memcmp(x, y, n * sizeof *x))
-        fail_msg("other ids for \"%s\"", text);
-    vb_free(NULL, x);
-    vb_free(NULL, y);
-}
-
 static void check_tokenizer(const char *dir, const char *path)
 {
     struct tokenizer *a, *b;
     OK(tokenizer_open(&a, dir, NULL, &err));
     OK(tokenizer_open(&b, path, NULL, &err));
     assert_int_equal(tokenizer_size(a), tokenizer_size(b));
-    for (int32_t id = 0; id < tokenizer_size(a); id++) {
-        size_t n, m;
-        const char *x = tokenizer_piece(a, id, &n), *y = tokenizer_piece(b, id, &m);
-        assert_true(!x == !y && (!x || (n == m && !memcmp(x, y, n))));
-        assert_int_equal(tokenizer_is_special(a, id), tokenizer_is_special(b, id));
-    }
-    assert_int_equal(tokenizer_bos(a), tokenizer_bos(b));
-    assert_int_equal(tokenizer_eos(a), tokenizer_eos(b));
-    assert_int_equal(tokenizer_add_bos(a), tokenizer_add_bos(b));
-    for (size_t i = 0; i < COUNT(texts); i++)
-        for (int special = 0; special < 2; special++)
-            check_ids(a, b, texts[i], special);
+    check_same_tokenizer(a, b, tokenizer_size(a));
     tokenizer_close(a);
     tokenizer_close(b);
 }
@@ -225,9 +196,7 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
     assert_int_equal(tokenizer_size(a), 840 + 258);
     assert_int_equal(tokenizer_size(b), 1024);
     assert_int_equal(tokenizer_bos(b), tokenizer_bos(a));
-    for (size_t i = 0; i < COUNT(texts); i++)
-        for (int special = 0; special < 2; special++)
-            check_ids(a, b, texts[i], special);
+    check_same_texts(a, b);
     json_t *vectors = json_load_file("golden/tiktoken/vectors.json", 0, NULL), *c;
     const json_t *cases = json_object_get(json_array_get(json_object_get(vectors, "variants"), 0), "cases");
     size_t n;
@@ -235,13 +204,13 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
     {
         const char *text = json_string_value(json_array_get(c, 0));
         if (!strstr(text, "[UNK]") && !strstr(text, "[PAD]") && !strstr(text, "reserved_token_1097"))
-            check_ids(a, b, text, 1);
+            check_same_ids(a, b, text, 1);
     }
     assert_true(n > 100);
     json_decref(vectors);
     memset(data = malloc(60001), ' ', 60000);
     data[60000] = 0;
-    check_ids(a, b, data, 1); /* in slices */
+    check_same_ids(a, b, data, 1); /* in slices */
     free(data);
     tokenizer_close(a);
     tokenizer_close(b);

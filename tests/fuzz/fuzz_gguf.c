@@ -3,25 +3,7 @@
  * must open, and compute numbers or say that they are none. */
 #include "engine/files/gguf.h"
 #include "engine/model/model.h"
-#include "engine/text/tokenizer.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static void demand(int truth)
-{
-    if (!truth)
-        abort();
-}
-
-/* A result and its sentence, of which nothing of the file is a part unescaped. */
-static int check(int rc, const vb_error *err)
-{
-    demand(rc == VB_OK || (rc < 0 && rc == err->code && err->message[0]));
-    for (const char *c = err->message; rc && *c; c++)
-        demand((unsigned char)*c >= 0x20 && *c != 0x7f);
-    return rc;
-}
+#include "tests/support/fuzz.h"
 
 static void check_tensors(const struct gguf *g, const uint8_t *data, size_t size)
 {
@@ -60,7 +42,6 @@ static void compute(struct model *m)
     vb_session_close(s);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct gguf *g;

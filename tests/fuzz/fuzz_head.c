@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_head.c -- any bytes as the config.json of an EAGLE head, beside the weights of both heads in golden/eagle. What is
  * accepted has the shapes of its weights and drafts a few tokens. Runs in the repository's root. */
-#include "tests/fuzz/fuzz.h"
+#include "tests/support/fuzz.h"
 
 static char dir[2][32] = {"/tmp/verbatim-fuzz-XXXXXX", "/tmp/verbatim-fuzz-XXXXXX"};
 static char config[2][64], weights[2][64];

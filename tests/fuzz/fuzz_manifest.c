@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_manifest.c -- any bytes as the manifest of a dump that `diff` reads; what is behind the first 0 byte is the dump itself,
  * in the format of safetensors. All rows that come out must lie inside the file. */
-#include "tests/fuzz/fuzz.h"
+#include "tests/support/fuzz.h"
 #include "tools/diff/diff.h"
 
 static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3,4],\"data_offsets\":[24,48]},"

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_messages.c -- any bytes as the file of --messages, rendered by a template that looks at what messages may have.
  * Runs in the repository's root. */
 #include "engine/template/template.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/support/fuzz.h"
 #include "tools/cli/cli.h"
 
 static const char template[] =

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_prompts.c -- any bytes as the file of generate --prompts: each line becomes a prompt whose numbers are in range, or is
  * refused. Runs in the repository's root. */
 #include "engine/template/template.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/support/fuzz.h"
 #include "tools/prompts/prompts.h"
 
 #include <math.h>

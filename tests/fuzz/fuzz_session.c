@@ -1,30 +1,9 @@
 /* tests/fuzz/fuzz_session.c -- a session file of golden/tiny/v3-mtp3, as it is and with its checksums and sizes made to fit: whatever
  * stands in it, it is refused in one sentence, or loaded into a session that goes on. Runs in the repository's root. */
-#include "engine/verbatim.h"
+#include "tests/support/fuzz.h"
 #include "tests/support/session.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 static vb_model *model;
-
-static void demand(int truth)
-{
-    if (!truth)
-        abort();
-}
-
-/* A result and its sentence, in which nothing of the file can be more than a line. */
-static int check(int rc, const vb_error *err)
-{
-    demand(rc == VB_OK || (rc < 0 && rc == err->code && err->message[0]));
-    for (const char *c = err->message; rc && *c; c++)
-        demand((unsigned char)*c >= 0x20 && *c != 0x7f);
-    return rc;
-}
 
 /* Logits of hostile rows may be anything; so an end by VB_NOT_FINITE is an end. */
 static void go_on(vb_session *s)
@@ -61,14 +40,11 @@ static void try_to_load(const char *path)
 static void from_memory(const uint8_t *bytes, size_t size)
 {
     char path[64];
-    int fd = memfd_create("session", 0);
-    demand(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = memory_file(path, bytes, size);
     try_to_load(path);
     close(fd);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!model)
