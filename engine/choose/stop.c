@@ -1,5 +1,6 @@
 /* engine/choose/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
 #include "engine/choose/stop.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -93,7 +94,7 @@ int stop_push(struct stop *s, const char *bytes, size_t size)
             advance(w, bytes[i]);
             if (w->matched == w->size && (!found || w->size > s->words[found - 1].size))
                 found = k + 1;
-            longest = w->matched > longest ? w->matched : longest;
+            longest = max_size(w->matched, longest);
         }
         s->safe = s->text - (found ? s->words[found - 1].size : longest);
         if (found)

@@ -1,5 +1,6 @@
 /* engine/draft/drafter.c -- the list of drafters, and what they need. */
 #include "engine/draft/drafter.h"
+#include "engine/base/numbers.h"
 #include "engine/choose/sampler.h"
 
 #include <stdio.h>
@@ -58,10 +59,10 @@ int drafter_setting(const char *settings, const char *key, int least, int most, 
     *out = otherwise;
     if (!value)
         return VB_OK;
-    snprintf(text, sizeof text, "%.*s", (int)(size < 15 ? size : 15), value);
+    snprintf(text, sizeof text, "%.*s", (int)min_size(size, 15), value);
     long number = strtol(text, &end, 10);
     if (end == text || *end || size > 15 || number < least || number > most)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.*s, wanted a number from %d to %d", key, (int)(size < 40 ? size : 40), value, least, most);
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.*s, wanted a number from %d to %d", key, (int)min_size(size, 40), value, least, most);
     *out = (int)number;
     return VB_OK;
 }
@@ -114,7 +115,7 @@ int drafter_default_tokens(const struct drafter_type *type, const struct model *
 {
     if (!type->needs_modules)
         return 3;
-    return m->num_mtp < VB_MAX_DRAFT ? m->num_mtp : VB_MAX_DRAFT;
+    return min_int(m->num_mtp, VB_MAX_DRAFT);
 }
 
 int drafter_longest(const struct drafter_type *type, const struct model *m)
@@ -128,7 +129,7 @@ static double sum_of_weights(const struct kernels *k, const float *z, size_t V, 
     double sum = 0.0;
     for (size_t i = 0; i < V; i += 256) {
         float e[256];
-        size_t n = V - i < 256 ? V - i : 256;
+        size_t n = min_size(V - i, 256);
         for (size_t j = 0; j < n; j++)
             e[j] = z[i + j] - z[best];
         k->exp(e, e, n);

@@ -1,5 +1,6 @@
 /* engine/draft/eagle_net.c -- one pass of rows through an EAGLE head. */
 #include "engine/draft/eagle_net.h"
+#include "engine/base/numbers.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,14 +19,12 @@ static void *take(struct eagle *e, size_t count, size_t size)
     return p;
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t scratch_bytes(const struct eagle *e)
 {
     const struct config *c = &e->head->config;
-    size_t d = c->dims.d, S = e->max_rows, widest = larger(e->head->fc.cols, e->head->o_proj.cols);
-    size_t bytes = larger(op_linear_scratch(S, larger(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
-    return larger(bytes, op_mlp_scratch(S, d, c->dims.dense)) + 4096;
+    size_t d = c->dims.d, S = e->max_rows, widest = max_size(e->head->fc.cols, e->head->o_proj.cols);
+    size_t bytes = max_size(op_linear_scratch(S, max_size(widest, 2 * d)), op_gqa_scratch(&e->gqa, e->cx.threads));
+    return max_size(bytes, op_mlp_scratch(S, d, c->dims.dense)) + 4096;
 }
 
 static const struct draft_net_type eagle1_net, eagle3_net;

@@ -10,6 +10,7 @@
  * Memory: a cache of as many layers as the small model has, and its passes (vb_draft_memory). The timeline that it reads
  * ends at its max_position_embeddings; beyond, nothing is drafted. */
 #include "engine/draft/drafter.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -46,7 +47,7 @@ static int open_parts(struct model_drafter *d, vb_error *err)
 {
     const struct drafter_options *o = &d->options;
     const struct config *c = &d->model->config;
-    size_t chunk = o->most_observed > ROWS_WORTH_A_PASS ? o->most_observed : ROWS_WORTH_A_PASS;
+    size_t chunk = max_size(o->most_observed, ROWS_WORTH_A_PASS);
     int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, err);
     if (!code)
         code = kvcache_open(&d->cache, c->dims.layers, d->context,
@@ -70,8 +71,8 @@ static int open_model(struct drafter **out, const struct model *m, const struct 
     if (!d)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the drafter");
     *d = (struct model_drafter){.model = o->asked->drafting.model, .allocator = m->allocator, .options = *o,
-                          .context = o->context < most ? o->context : most,
-                          .vocab_size = small->dims.V < large->dims.V ? small->dims.V : large->dims.V};
+                          .context = min_size(o->context, most),
+                          .vocab_size = min_size(small->dims.V, large->dims.V)};
     if (d->vocab_size < large->dims.V)
         d->options.choose = NULL; /* which takes a row of the target's vocabulary */
     int code = open_parts(d, err);

@@ -11,9 +11,8 @@
 #include <string.h>
 
 #include "engine/draft/mtp.h"
+#include "engine/base/numbers.h"
 #include "engine/pass/session_file.h"
-
-static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
 enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBERS };
 
@@ -41,7 +40,7 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t d = s->net->width, N = pos - 1, failed, needed;
     settle(mtp_of(drafter), w, pos);
-    needed = at_most(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
+    needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */
     if (!hidden) {
         int missing = s->missing;
@@ -71,7 +70,7 @@ static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending
 {
     size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N;
     if (k == 0)
-        return n <= N && first_pending == at_most(n, N - 1);
+        return n <= N && first_pending == min_size(n, N - 1);
     return n <= before && n + 1 >= before && n <= (N > (size_t)k ? N - (size_t)k : 0);
 }
 

@@ -3,6 +3,7 @@
  * A task takes some rows of a tensor from the mapped weights to f32, to their bytes, and into the file at their own place:
  * tasks know nothing of one another, and what is in memory is some rows for each thread. */
 #include "engine/export/gguf_write_internal.h"
+#include "engine/base/numbers.h"
 
 #include "ops/op.h"
 #include "ops/quantise.h"
@@ -364,7 +365,7 @@ static size_t room_of(const struct gguf_plan *p)
     for (size_t i = 0; i < p->count; i++) {
         size_t each = rows_of_task(&p->tensors[i]), cols = p->tensors[i].shape[p->tensors[i].ndim - 1];
         size_t bytes = (2 * each * cols + each) * sizeof(float);
-        most = bytes > most ? bytes : most;
+        most = max_size(bytes, most);
     }
     return (most + 63) & ~(size_t)63;
 }

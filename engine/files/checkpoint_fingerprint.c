@@ -1,5 +1,6 @@
 /* engine/files/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
 #include "engine/files/checkpoint.h"
+#include "engine/base/numbers.h"
 #include "engine/base/crc64.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ static uint64_t look_at(const struct crc64 *crc, uint64_t sum, const struct tens
         if (place < begin || place - begin >= t->bytes)
             continue;
         size_t rest = t->bytes - (place - begin);
-        sum = crc64(crc, sum, (const char *)t->data + (place - begin), rest < BYTES ? rest : BYTES);
+        sum = crc64(crc, sum, (const char *)t->data + (place - begin), min_size(rest, BYTES));
     }
     return sum;
 }

@@ -12,6 +12,7 @@
  * along n, so no copy can turn them round: it is k_b_proj_transposed [H c, n] then; one that is not quantised is copied,
  * k_b_proj [H n, c]. attn_v_b is v_b_proj [H v, c]. */
 #include "engine/files/checkpoint_internal.h"
+#include "engine/base/numbers.h"
 #include "engine/files/gguf.h"
 #include "simd/decode.h"
 
@@ -222,7 +223,7 @@ static int add_joined(struct reader *r, struct tensor *t, const struct part *k, 
     if (k->dtype != v->dtype) {
         t->dtype = DTYPE_F32;
         strcpy(t->dtype_name, "F32");
-        wide = vb_alloc(&r->c->allocator, (k->cols > v->rows ? k->cols : v->rows) * k->rows, sizeof *wide);
+        wide = vb_alloc(&r->c->allocator, max_size(k->cols, v->rows) * k->rows, sizeof *wide);
     }
     size_t size = t->dtype == DTYPE_F32 ? 4 : 2;
     unsigned char *copy = k->dtype == v->dtype || wide ? begin_copy(r, t, size) : NULL;

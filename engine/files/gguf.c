@@ -1,6 +1,7 @@
 /* engine/files/gguf.c -- the header of a GGUF file. Nothing in it is believed: every number is checked against the file's size
  * before it is used, and no name gets into a message before it has passed. */
 #include "engine/files/gguf.h"
+#include "engine/base/numbers.h"
 #include "engine/base/mapping.h"
 
 #include <stdio.h>
@@ -120,7 +121,7 @@ static int append(struct cursor *c, struct list *l, const void *item, size_t siz
 
 static int by_text(struct gguf_text a, struct gguf_text b)
 {
-    int order = memcmp(a.s, b.s, a.size < b.size ? a.size : b.size);
+    int order = memcmp(a.s, b.s, min_size(a.size, b.size));
     return order ? order : a.size < b.size ? -1 : a.size > b.size;
 }
 

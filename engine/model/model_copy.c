@@ -4,10 +4,10 @@
  * by all threads, into one block of memory. What has been read of the file is let go at once, so that at no time there is
  * much more in memory than the copies. */
 #include "engine/model/model_internal.h"
+#include "engine/base/numbers.h"
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "ops/op.h"
 #include "ops/quantise.h"
@@ -327,7 +327,7 @@ static size_t rows_at_once(const struct model_copy *c)
 {
     const struct weight_view *from = &c->from, *to = &c->result;
     size_t before = weight_bytes(from) / from->rows * to->cols / from->cols, after = weight_bytes(to) / to->rows;
-    return AT_ONCE / ((before > after ? before : after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
+    return AT_ONCE / (max_size(before, after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
 }
 
 static int make_copy(struct model_copy_work *w)
@@ -388,21 +388,14 @@ static void make_all(struct model_copy_work *w)
     }
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int model_make_copies(struct binder *b)
 {
     struct model *m = b->m;
     struct model_copy_work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
-    double start = seconds();
+    double start = monotonic_seconds();
     for (size_t i = 0; i < m->num_copies; i++) {
         size_t room = scratch_bytes(&m->copies[i].result), bytes = weight_bytes(&m->copies[i].result);
-        w.m.room = room > w.m.room ? room : w.m.room;
+        w.m.room = max_size(room, w.m.room);
         w.total += bytes;
         m->copied_bytes += round_up(bytes);
     }
@@ -416,6 +409,6 @@ int model_make_copies(struct binder *b)
         w.rc = vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes", checkpoint_dir(m->checkpoint),
                        m->copied_bytes);
     vb_free(m->allocator, w.m.scratch);
-    m->copy_seconds = seconds() - start;
+    m->copy_seconds = monotonic_seconds() - start;
     return w.rc;
 }

@@ -1,5 +1,6 @@
 /* engine/model/numa.c -- the plan becomes calls. The only file that knows libnuma. */
 #include "engine/model/model_internal.h"
+#include "engine/base/numbers.h"
 #include "engine/model/numa.h"
 #include "ops/weights.h"
 
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char *const mode_names[] = {"off", "interleave", "bind"};
@@ -131,7 +131,7 @@ static void place_pages(void *context, uintptr_t begin, uintptr_t end, int node)
     read_in(begin, end, p->page);
     for (uintptr_t at = begin; at < end && !p->stopped; at += ASK_AT_ONCE * p->page) {
         size_t left = (end - at) / p->page;
-        bring_home(p, at, left < ASK_AT_ONCE ? left : ASK_AT_ONCE, node);
+        bring_home(p, at, min_size(left, ASK_AT_ONCE), node);
     }
 }
 
@@ -189,10 +189,9 @@ static void place_weights(struct model *m)
 
 void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t)
 {
-    struct timespec start, end;
+    double start = monotonic_seconds();
     vb_placement *r = &m->numa->report;
     uint64_t bytes = bytes_read(m), room = 0;
-    clock_gettime(CLOCK_MONOTONIC, &start);
     placement_plan(&m->numa->placement, t, mode, bytes);
     r->nodes = m->numa->placement.nodes;
     for (int n = 0; n < PLACEMENT_NODES; n++)
@@ -204,8 +203,7 @@ void numa_place_on(struct model *m, enum placement_mode mode, const struct topol
                  "pages stay where the first thread to touch them runs", (unsigned long long)bytes, (unsigned long long)room);
     else
         place_weights(m);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    r->seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+    r->seconds = monotonic_seconds() - start;
 }
 
 void numa_place(struct model *m, enum placement_mode mode)

@@ -1,5 +1,6 @@
 /* engine/pass/session_file.c -- bytes to the disk and back: the header, sections, checksums; a new name for a file that is whole. */
 #include "engine/pass/session_file.h"
+#include "engine/base/numbers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -165,7 +166,7 @@ void session_write(struct session_writer *w, const void *data, size_t size)
 static void write_row(struct session_writer *w, const float *packed, size_t width)
 {
     for (float x[32]; width; packed += 32) {
-        size_t n = width < 32 ? width : 32;
+        size_t n = min_size(width, 32);
         for (size_t l = 0; l < 16; l++) {
             x[2 * l + 1] = packed[l];
             x[2 * l] = packed[16 + l];
@@ -178,7 +179,7 @@ static void write_row(struct session_writer *w, const float *packed, size_t widt
 static int read_row(struct session_reader *r, float *packed, size_t width)
 {
     for (float x[32] = {0}; width; packed += 32) {
-        size_t n = width < 32 ? width : 32;
+        size_t n = min_size(width, 32);
         if (session_read(r, x, n * sizeof *x))
             return -1;
         memset(x + n, 0, (32 - n) * sizeof *x);

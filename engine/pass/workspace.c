@@ -1,5 +1,6 @@
 /* engine/pass/workspace.c -- the memory of a pass, sized once for the largest pass. */
 #include "engine/pass/forward.h"
+#include "engine/base/numbers.h"
 
 #include <assert.h>
 #include <string.h>
@@ -10,25 +11,23 @@
 #include "ops/mlp.h"
 #include "ops/router.h"
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 /* The most scratch that one operator of a pass of S rows asks for. */
 static size_t scratch_bytes(const struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
     size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
     size_t heads = H * c->dims.v;
-    size_t widest = larger(larger(2 * d, heads), q);
+    size_t widest = max_size(max_size(2 * d, heads), q);
     struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
                                   .value = c->dims.v, .latent = c->dims.c};
-    size_t bytes = larger(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
+    size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (config_has_layers(c, 0))
-        bytes = larger(bytes, op_mlp_scratch(S, d, c->dims.dense));
+        bytes = max_size(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {
         size_t i = c->dims.expert, shared = i * c->dims.shared;
         struct router router = {.experts = c->dims.E, .groups = c->dims.groups};
-        bytes = larger(bytes, op_moe_scratch(S, d, i, shared, router.experts, c->dims.chosen));
-        bytes = larger(bytes, op_router_scratch(&router));
+        bytes = max_size(bytes, op_moe_scratch(S, d, i, shared, router.experts, c->dims.chosen));
+        bytes = max_size(bytes, op_router_scratch(&router));
     }
     return bytes;
 }

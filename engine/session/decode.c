@@ -1,5 +1,6 @@
 /* engine/session/decode.c -- which drafts stand; where a run ends. */
 #include "engine/session/decode.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -10,7 +11,7 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count)
     for (size_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
-        h = (h ^ bits) * 1099511628211u;
+        h = fnv1a_word(h, bits);
     }
     return h;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "simd/fpenv.h"
+#include "engine/base/numbers.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"
 #include "engine/session/session.h"
@@ -57,7 +58,7 @@ static int tell(struct evaluation *e, int depth, size_t index, const float *hidd
     struct workspace *w = e->session->work;
     size_t d = w->model->config.dims.d, V = w->model->config.dims.V;
     for (size_t i = 0; i < S; i += w->max_logit_rows) {
-        size_t rows = S - i < w->max_logit_rows ? S - i : w->max_logit_rows;
+        size_t rows = min_size(S - i, w->max_logit_rows);
         if (depth >= 0) {
             e->net->type->logits(e->net, w, depth, w->logits, hidden + i * d, i, rows);
         } else {

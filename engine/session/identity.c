@@ -1,5 +1,6 @@
 /* engine/session/identity.c -- a model in some sixty lines. */
 #include "engine/session/identity.h"
+#include "engine/base/numbers.h"
 #include "engine/base/decimal.h"
 
 #include <inttypes.h>
@@ -77,7 +78,7 @@ int session_identity_compare(const char *saved, const char *ours, const struct m
         if (!theirs)
             theirs = "not said", size = strlen(theirs);
         return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with another model or other options: %s is %.*s there and %.*s here",
-                       path, name, (int)(size < 100 ? size : 100), theirs, (int)(value < 100 ? value : 100), mine + key + 1);
+                       path, name, (int)min_size(size, 100), theirs, (int)min_size(value, 100), mine + key + 1);
     }
     return VB_OK;
 }

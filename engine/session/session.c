@@ -1,10 +1,10 @@
 /* engine/session/session.c -- opening, appending, cutting; one session's part of a pass. */
 #include "engine/session/session.h"
+#include "engine/base/numbers.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <string.h>
-#include <time.h>
 
 #include "ops/crew.h"
 #include "simd/fpenv.h"
@@ -43,7 +43,7 @@ static int choose_tree(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and padded passes are of chains", o->drafting.tree.topk);
     if (o->sampling.acceptance && strcmp(o->sampling.acceptance, "strict"))
         return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, and acceptance %s is of chains", o->drafting.tree.topk, o->sampling.acceptance);
-    s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : most < VB_MAX_NODES ? most : VB_MAX_NODES;
+    s->max_drafts = o->drafting.tree.nodes ? o->drafting.tree.nodes : min_int(most, VB_MAX_NODES);
     s->tree = vb_alloc(s->model->allocator, 1, sizeof *s->tree);
     s->tree_slots = vb_alloc(s->model->allocator, (size_t)s->max_drafts * tree_width(s), sizeof *s->tree_slots);
     return s->tree && s->tree_slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for trees of %d drafts", s->max_drafts);
@@ -78,7 +78,7 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         int first = drafter_default_tokens(type, s->model);
         s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
         s->max_drafts = s->max_draft;
-        draft_length_begin(&s->length, first < s->max_draft ? first : s->max_draft, s->max_draft);
+        draft_length_begin(&s->length, min_int(first, s->max_draft), s->max_draft);
     }
     return VB_OK;
 }
@@ -133,7 +133,7 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
 }
 
 /* Rows of a round, and of a pass. */
-static size_t round_rows(const struct vb_session *s) { return 1 + (size_t)(s->max_drafts > VB_MAX_DRAFT ? s->max_drafts : VB_MAX_DRAFT); }
+static size_t round_rows(const struct vb_session *s) { return 1 + (size_t)max_int(s->max_drafts, VB_MAX_DRAFT); }
 static size_t most_rows(const struct vb_session *s) { return s->chunk > round_rows(s) ? s->chunk : round_rows(s); }
 
 /* What a session has that is in no batch. */
@@ -217,7 +217,7 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
         s->options = *options;
     int code = session_limits(model, &s->options, &s->context, err);
     s->chunk = s->options.prefill_chunk ? (size_t)s->options.prefill_chunk : 512;
-    s->chunk = s->chunk < s->context ? s->chunk : s->context;
+    s->chunk = min_size(s->chunk, s->context);
     if (!code)
         code = choose_drafter(s, err);
     if (!code)
@@ -294,8 +294,8 @@ int vb_truncate(vb_session *s, size_t count, vb_error *err)
         s->observed = rows ? rows + 1 : 0;
         s->given = count; /* the drafter still holds what was cut, until it observes again */
     }
-    s->given = s->given < count ? s->given : count;
-    s->prompt = s->prompt < count ? s->prompt : count;
+    s->given = min_size(s->given, count);
+    s->prompt = min_size(s->prompt, count);
     s->count = count;
     sampler_restart(s->sampler); /* what is left counts as the prompt */
     for (size_t i = 0; i < count; i++)
@@ -315,27 +315,27 @@ static size_t rows_left(const struct vb_session *s) { return (s->cached < s->giv
 size_t session_most_rows(const struct vb_session *s, size_t chunk)
 {
     size_t left = rows_left(s), prefill = prefill_rows(s);
-    chunk = s->chunk < chunk ? s->chunk : chunk;
+    chunk = min_size(s->chunk, chunk);
     if (prefill)
         return prefill;
     if (s->cached >= s->given)
         return 1 + (size_t)s->max_drafts;
-    return left < chunk ? left : chunk;
+    return min_size(left, chunk);
 }
 
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most)
 {
     size_t left = rows_left(s), prefill = prefill_rows(s);
     assert(left > 0);
-    chunk = s->chunk < chunk ? s->chunk : chunk;
-    *p = (struct plan){.committed = prefill ? prefill : left < chunk ? left : chunk, .by_onednn = prefill > 0};
+    chunk = min_size(s->chunk, chunk);
+    *p = (struct plan){.committed = prefill ? prefill : min_size(left, chunk), .by_onednn = prefill > 0};
     p->is_prompt = s->cached < s->given;
     p->chooses = s->cached + p->committed == s->count;
     if (!s->type || p->is_prompt)
         return;
     p->padding = s->options.padded ? s->max_draft : 0; /* and no drafts yet */
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
-    most = most < room ? most : room;
+    most = min_size(most, room);
     most = most ? most - 1 : 0;
     size_t longest = s->options.drafting.automatic ? (size_t)s->length.K : (size_t)s->max_draft;
     p->asked = most >= longest;
@@ -457,20 +457,13 @@ static void measure(struct vb_session *s, const struct plan *p, const int32_t *c
     draft_length_saw(&s->length, stood, seconds);
 }
 
-double session_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
 {
-    double start = session_clock();
+    double start = monotonic_seconds();
     size_t width;
     gather(s, w, p, n);
     commit(s, p, chosen, n, session_features(s, w, p->first_row, &width));
-    double observing = session_clock() - start;
+    double observing = monotonic_seconds() - start;
     measure(s, p, chosen, n, seconds + observing);
     trace_round_ends(s->tracer);
     return observing;
@@ -514,8 +507,8 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same)
 {
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
-    rows = rows < other->cached ? rows : other->cached;
-    rows = rows < s->given ? rows : s->given;
+    rows = min_size(rows, other->cached);
+    rows = min_size(rows, s->given);
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;
     kvcache_begin_as(&s->cache, &other->cache, rows);

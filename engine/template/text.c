@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/template/template_internal.h"
+#include "engine/base/numbers.h"
 
 /* ---- memory: blocks of one arena, given back together -------------------------------------------------------------- */
 
@@ -20,7 +21,7 @@ void *arena_get(struct arena *a, size_t count, size_t size)
     if (!b || b->size - b->used < bytes) {
         size_t room = b ? 2 * b->size : 4096;
         room = room > 1 << 20 ? 1 << 20 : room;
-        room = room < bytes ? bytes : room;
+        room = max_size(room, bytes);
         a->full |= room > a->limit - a->total;
         if (a->full || !(b = vb_alloc(a->allocator, sizeof *b + room, 1)))
             return NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/template/template_internal.h"
+#include "engine/base/numbers.h"
 
 struct value value_string(struct template_text s) { return (struct value){V_STRING, {.s = s}}; }
 struct value value_bool(int yes) { return (struct value){V_BOOL, {.i = yes != 0}}; }
@@ -284,7 +285,7 @@ static int compare(struct rendering *r, int op, struct value a, struct value b, 
         known = !isnan(as_float(a)) && !isnan(as_float(b));
         order = as_float(a) < as_float(b) ? -1 : as_float(a) > as_float(b);
     } else if (a.type == V_STRING && b.type == V_STRING) { /* UTF-8 sorts as its characters do */
-        size_t both = a.s.n < b.s.n ? a.s.n : b.s.n;
+        size_t both = min_size(a.s.n, b.s.n);
         if ((rc = run_steps(r, both)))
             return rc;
         order = memcmp(a.s.s, b.s.s, both);

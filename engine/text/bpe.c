@@ -4,6 +4,7 @@
  * Pairs wait in a heap by (rank, position); a joined pair leaves its neighbours' entries behind, and those are known
  * by their ids when their turn comes. So a word of n bytes costs n log n, also when it is 64 KB of one letter. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -159,7 +160,7 @@ static int make_room(struct encoding *e, size_t size)
     if (size <= e->word_capacity)
         return VB_OK;
     const vb_allocator *a = &e->t->memory.allocator;
-    size_t capacity = size < 1024 ? 1024 : size;
+    size_t capacity = max_size(size, 1024);
     vb_free(a, e->symbols);
     vb_free(a, e->heap);
     e->word_capacity = 0;

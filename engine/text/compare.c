@@ -1,6 +1,7 @@
 /* engine/text/compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
  * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -13,7 +14,7 @@ static struct shown shown_piece(const struct tokenizer *t, int32_t id)
     const char *piece = tokenizer_piece(t, id, &size);
     if (!piece)
         return token_show("no token");
-    snprintf(text, sizeof text, "\"%.*s%s\"", (int)(size < 48 ? size : 48), piece, size > 48 ? "..." : "");
+    snprintf(text, sizeof text, "\"%.*s%s\"", (int)min_size(size, 48), piece, size > 48 ? "..." : "");
     n = utf8_stream_push(&stream, text, strlen(text), repaired);
     n += utf8_stream_finish(&stream, repaired + n);
     repaired[n] = '\0';

@@ -1,0 +1,11 @@
+/* engine/base/numbers.c -- a clock. */
+#include "engine/base/numbers.h"
+
+#include <time.h>
+
+double monotonic_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
