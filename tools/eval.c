@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/cli/cli.h"
+#include "tools/cli/softmax.h"
 #include "tools/eval_relaxed.h"
 
 struct sum {
@@ -29,11 +30,7 @@ struct eval_figures {
 /* -log softmax(logits)[token] */
 static double loss_of(const float *logits, size_t V, int32_t token)
 {
-    double max = -INFINITY, sum = 0;
-    for (size_t v = 0; v < V; v++)
-        max = logits[v] > max ? (double)logits[v] : max;
-    for (size_t v = 0; v < V; v++)
-        sum += exp((double)logits[v] - max);
+    double max, sum = sum_of_exp(logits, V, &max);
     return max + log(sum) - (double)logits[token];
 }
 

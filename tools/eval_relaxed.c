@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/cli/softmax.h"
+
 int relaxed_open(struct relaxed *r, struct cli *c, size_t window)
 {
     vb_sampling *s = &c->session.sampling;
@@ -50,9 +52,7 @@ void relaxed_row(struct relaxed *r, size_t index, const float *logits, size_t V)
 {
     struct near *list = r->list + index * r->topk;
     int32_t token = next_best(logits, V, INFINITY, -1);
-    double best = (double)logits[token], total = 0.0;
-    for (size_t t = 0; t < V; t++)
-        total += exp((double)logits[t] - best);
+    double best, total = sum_of_exp(logits, V, &best);
     for (size_t n = 0; n < r->topk; n++) {
         int near = token >= 0 && exp((double)logits[token] - best) >= 1.0 - r->delta * total;
         list[n] = (struct near){near ? token : -1, near ? best - (double)logits[token] : 0.0};

@@ -7,14 +7,7 @@
 #include <stdlib.h>
 
 #include "tools/cli/answer.h"
-
-static double log_of_sum(const float *logits, int32_t vocabulary, double most)
-{
-    double sum = 0.0;
-    for (int32_t i = 0; i < vocabulary; i++)
-        sum += exp((double)logits[i] - most);
-    return log(sum);
-}
+#include "tools/cli/softmax.h"
 
 /* The ids of the `count` largest, the larger first, of equals the lower id. */
 static void likeliest(const float *logits, int32_t vocabulary, int32_t *best, int32_t count)
@@ -37,8 +30,7 @@ json_t *answer_logprobs(const float *logits, int32_t vocabulary, int32_t token, 
     count = count < vocabulary ? count : vocabulary;
     int32_t *best = malloc(((size_t)count + 1) * sizeof *best);
     cli_must(best);
-    likeliest(logits, vocabulary, best, 1);
-    double most = (double)logits[best[0]], sum = log_of_sum(logits, vocabulary, most);
+    double most, sum = log(sum_of_exp(logits, (size_t)vocabulary, &most));
     likeliest(logits, vocabulary, best, count);
     for (int32_t i = 0; i < count; i++)
         json_array_append_new(top, json_pack("{s:i,s:f}", "token", best[i], "logprob", (double)logits[best[i]] - most - sum));
