@@ -83,12 +83,13 @@ static int open_model(struct drafter **out, const struct model *m, const struct 
     return code;
 }
 
-/* The rows that are missing before index `end` of the timeline, drafts behind it. Returns which row of the last pass is the
- * last. */
-static size_t read_up_to(struct model_drafter *d, size_t end, const int32_t *draft)
+/* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of the last
+ * pass. Returns -1 when a pass was given up: its rows are still missing then. */
+static int read_up_to(struct model_drafter *d, size_t end, const int32_t *draft, size_t *last)
 {
     size_t S = 0;
     while (d->cache.length < end) {
+        size_t before = d->cache.length;
         for (S = 0; S < d->work.max_rows && d->cache.length < end; S++) {
             size_t index = d->cache.length;
             int32_t token = index < d->count ? d->tokens[index] : draft[index - d->count];
@@ -97,30 +98,36 @@ static size_t read_up_to(struct model_drafter *d, size_t end, const int32_t *dra
                                       .token = token < d->model->config.vocab_size ? token : 0, /* one that only the target has */
                                       .slot = kvcache_append(&d->cache)};
         }
-        forward_target(&d->work, d->rows, S);
+        if (forward_target(&d->work, d->rows, S)) {
+            kvcache_truncate(&d->cache, before);
+            return -1;
+        }
     }
-    return S - 1;
+    *last = S - 1;
+    return 0;
 }
 
-static void use_threads_of(struct model_drafter *d, const struct workspace *target)
+static void use_parts_of(struct model_drafter *d, const struct workspace *target)
 {
     d->work.cx.placement = target->cx.placement;
     d->work.cx.crew = target->cx.crew;
+    d->work.stop = target->stop;
+    d->work.stop_context = target->stop_context;
 }
 
 static void observe(struct drafter *drafter, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
     struct model_drafter *d = of(drafter);
-    size_t same = pos;
+    size_t same = pos, last;
     (void)hidden;
-    use_threads_of(d, w);
+    use_parts_of(d, w);
     memcpy(d->tokens + pos, tokens, n * sizeof *tokens);
     d->count = pos + n;
     while (same < d->count && same < d->cache.length && d->in_cache[same] == d->tokens[same])
         same++;
     kvcache_truncate(&d->cache, same);
     if (d->count <= d->context && d->cache.length + ROWS_WORTH_A_PASS < d->count)
-        read_up_to(d, d->count - 1, NULL); /* and the last token's row with the next proposal */
+        w->draft_stopped |= read_up_to(d, d->count - 1, NULL, &last) != 0; /* the last token's row comes with the next proposal */
 }
 
 static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
@@ -132,10 +139,14 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
         return 0;
     if ((size_t)max > d->context - d->count)
         max = (int)(d->context - d->count);
-    use_threads_of(d, w);
+    use_parts_of(d, w);
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
-        size_t last = read_up_to(d, d->count + (size_t)drafts, draft);
+        size_t last;
+        if (read_up_to(d, d->count + (size_t)drafts, draft, &last)) {
+            w->draft_stopped = 1;
+            return 0;
+        }
         forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * m->config.dims.d, 1);
         int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)

@@ -48,6 +48,7 @@ struct workspace {
     struct tapper *tapper;         /* NULL if no tap callback was set */
     int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be NULL */
     void *stop_context;
+    int draft_stopped;             /* a draft model's own pass was given up; session_draft_stopped clears it */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;

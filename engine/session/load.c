@@ -161,6 +161,8 @@ static int read_drafter(struct session_loading *l, struct vb_session *s)
     if (!code && loaded == DRAFTER_OTHER && s->type && s->cached)
         observe_with_zeros(s);
     s->observed = s->cached ? s->cached + 1 : 0;
+    if (session_draft_stopped(s) && !code)
+        code = vb_fail(l->err, VB_STOPPED, "stopped by the caller");
     return code ? code : stopped(l);
 }
 

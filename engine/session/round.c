@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/base/numbers.h"
 #include "engine/session/prefill.h"
 
 /* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
@@ -47,23 +48,23 @@ static void count_pass(struct run *run, double elapsed, int is_prompt)
 static void propose_together(struct run **runs, size_t count, struct workspace *w)
 {
     struct proposal proposals[MOST_PROPOSALS];
-    double start = session_clock();
+    double start = monotonic_seconds();
     for (size_t i = 0; i < count; i++)
         proposals[i] = (struct proposal){.drafter = runs[i]->session->drafter, .draft = runs[i]->plan.draft, .max = runs[i]->plan.wanted,
                                          .failed = &runs[i]->result->draft_failures};
     drafter_propose(runs[0]->session->type, proposals, count, w);
     for (size_t i = 0; i < count; i++) {
         session_take_drafts(runs[i]->session, &runs[i]->plan, proposals[i].drafts);
-        runs[i]->drafting = (session_clock() - start) / (double)count;
+        runs[i]->drafting = (monotonic_seconds() - start) / (double)count;
     }
 }
 
 static void propose_tree(struct run *run, struct workspace *w)
 {
-    double start = session_clock();
+    double start = monotonic_seconds();
     struct plan *p = &run->plan;
     session_take_drafts(run->session, p, session_propose(run->session, w, p->draft, p->wanted, &run->result->draft_failures));
-    run->drafting = session_clock() - start;
+    run->drafting = monotonic_seconds() - start;
 }
 
 /* The drafts of all runs, method by method. */
@@ -91,6 +92,7 @@ static void propose(struct round *r)
 static int passes_of_round(struct round *r)
 {
     size_t S = 0;
+    int stopped = 0;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         run->error.code = VB_OK;
@@ -99,16 +101,20 @@ static int passes_of_round(struct round *r)
         run->proposed = !run->plan.wanted;
     }
     propose(r);
+    stopped = r->w->draft_stopped;
+    r->w->draft_stopped = 0;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         run->result->draft_seconds += run->drafting;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
-    double start = session_clock();
+    if (stopped)
+        return -1;
+    double start = monotonic_seconds();
     if (r->by_onednn)
         prefill_begin(r->w);
-    int stopped = forward_target(r->w, r->rows, S);
+    stopped = forward_target(r->w, r->rows, S);
     if (r->by_onednn)
         prefill_end(r->w);
     if (stopped)
@@ -117,7 +123,7 @@ static int passes_of_round(struct round *r)
         if (run_tells(r->runs[i]))
             run_tell_prompt(r->runs[i], r->w);
     logits_of(r->w, r->runs, r->count);
-    r->seconds = session_clock() - start;
+    r->seconds = monotonic_seconds() - start;
     r->S = S;
     return 0;
 }
@@ -125,7 +131,7 @@ static int passes_of_round(struct round *r)
 int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
-    double start = session_clock();
+    double start = monotonic_seconds();
     int stopped = passes_of_round(r), code = VB_OK;
     for (size_t i = 0; stopped && i < r->count; i++)
         code = session_give_up(r->runs[i]->session, err);
@@ -146,10 +152,13 @@ int round_run(struct round *r, vb_error *err)
         run->result->draft_seconds += is_prompt ? 0.0 : observing;
         if (!code) /* the drafter's own passes over a prompt */
             code = prefill_failed(run->session->work, err);
-        count_pass(run, session_clock() - start, is_prompt);
+        stopped |= session_draft_stopped(run->session) && !run->finished;
+        count_pass(run, monotonic_seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)
             run->session->options.progress(run->session->options.progress_context,
                                            run->session->cached, run->session->count - n);
     }
+    if (stopped && !code)
+        code = vb_fail(err, VB_STOPPED, "stopped by the caller");
     return code;
 }

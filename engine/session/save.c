@@ -61,6 +61,8 @@ int vb_prefill(vb_session *s, vb_error *err)
         session_finish(s, s->work, &f.p, NULL, 0, 0.0);
         if (!code)
             code = prefill_failed(s->work, err);
+        if (session_draft_stopped(s) && !code)
+            code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         if (s->options.progress)
             s->options.progress(s->options.progress_context, s->cached, s->count - 1);
     }

@@ -404,6 +404,13 @@ int session_give_up(struct vb_session *s, vb_error *err)
     return vb_fail(err, VB_STOPPED, "stopped by the caller");
 }
 
+int session_draft_stopped(struct vb_session *s)
+{
+    int stopped = s->work->draft_stopped;
+    s->work->draft_stopped = 0;
+    return stopped;
+}
+
 float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width)
 {
     return workspace_rows(w, s->type ? s->type->takes : ROWS_FEATURES, first, width);

@@ -103,6 +103,8 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
 /* Call this after a pass that option `stop` ended early. It removes the rows of the pass from the cache, and returns
  * VB_STOPPED. */
 int session_give_up(struct vb_session *s, vb_error *err);
+/* Whether vb_session_options.stop has ended a pass of the draft model since the last call. The model computes those rows later. */
+int session_draft_stopped(struct vb_session *s);
 
 /* Ends a round after its pass in w. It commits the n tokens in `chosen` (none for a part of a prompt), removes all
  * other rows from the caches, and lets the drafter observe the tokens and their hidden rows. `seconds` is the time of

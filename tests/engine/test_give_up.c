@@ -116,13 +116,14 @@ static int see_row(void *context, int depth, size_t index, const float *logits, 
 TEST(reading_evaluating_and_drafting_can_be_given_up)
 {
     vb_model *m = open_model("golden/tiny/v3-mtp3");
-    struct stopper at = {.chance = 3, .random = 1};
-    vb_session_options o = options_of("mtp-eagle", m, &at);
+    struct stopper at = {.chance = 6, .random = 1};
     int32_t wanted[N], next, drafts[VB_MAX_DRAFT], count;
     int code, stops = 0;
     vb_error said;
     plain(m, wanted);
-    for (int what = 0; what < 3; what++) {
+    for (int i = 0; i < 6; i++) {
+        int what = i % 3;
+        vb_session_options o = options_of(i < 3 ? "mtp-eagle" : "draft-model", m, &at);
         vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
         do {
             code = what == 0 ? vb_prefill(s, &said) : what == 1 ? vb_draft(s, &next, drafts, &count, &said) : vb_evaluate(s, 0, see_row, NULL, &said);
@@ -140,6 +141,49 @@ TEST(reading_evaluating_and_drafting_can_be_given_up)
     vb_model_close(m);
 }
 
+/* The model drafts for itself: greedy, so that every draft is accepted if the draft model's cache is right. */
+static vb_session *open_with_draft_model(const vb_model *m, struct stopper *at)
+{
+    vb_session_options o = options_of("draft-model", m, at);
+    o.prefill_chunk = (int32_t)COUNT(prompt); /* one pass, which asks once per layer */
+    o.sampling.temperature = 0;
+    return open_session(m, &o, prompt, COUNT(prompt));
+}
+
+/* The draft model reads the prompt in a pass of its own, after the target's. A stop in that pass ends the call; the session then
+ * goes on, and the draft model reads the prompt again. */
+TEST(the_prompt_pass_of_a_draft_model_can_be_given_up)
+{
+    vb_model *m = open_model("golden/tiny/v3");
+    long layers = m->config.num_hidden_layers;
+    vb_result r;
+    struct stopper never = {.at = -1};
+    vb_session *s = open_with_draft_model(m, &never);
+    OK(vb_prefill(s, &err));
+    assert_int_equal(never.asked, 2 * layers);
+    vb_session_close(s);
+    for (long i = 0; i < 2 * layers; i++) {
+        struct stopper at = {.at = layers + i / 2};
+        vb_generate_options g = {.max_tokens = N, .ignore_eos = 1};
+        s = open_with_draft_model(m, &at);
+        if (i % 2) {
+            REFUSED(vb_prefill(s, &err), VB_STOPPED, "stopped by the caller");
+        } else {
+            OK(vb_generate(s, &g, &r, &err));
+            assert_int_equal(r.finish, VB_FINISH_STOPPED);
+            assert_int_equal(r.tokens, 1); /* which the target's pass chose */
+        }
+        assert_int_equal(at.asked, at.at + 1); /* no layer was computed after it */
+        OK(vb_generate(s, &g, &r, &err));
+        assert_int_equal(r.tokens, N);
+        assert_true(r.drafted > N / 2);
+        if (r.accepted != r.drafted)
+            fail_msg("stopped at layer %ld: %zu of %zu drafts were accepted, wanted all", i / 2, r.accepted, r.drafted);
+        vb_session_close(s);
+    }
+    vb_model_close(m);
+}
+
 struct ends {
     int count;
     int32_t tokens[3][N];
@@ -153,9 +197,8 @@ static void see_end(void *context, const vb_request_end *e)
     memcpy(all->tokens[all->count++], e->tokens + e->prompt, N * sizeof *e->tokens);
 }
 
-TEST(a_step_of_a_batch_can_be_given_up)
+static void give_up_steps_of_a_batch(const vb_model *m, const char *method)
 {
-    vb_model *m = open_model("golden/tiny/v3-mtp3");
     struct stopper at = {.chance = 5, .random = 7};
     struct ends all = {0};
     vb_batch *b;
@@ -164,7 +207,7 @@ TEST(a_step_of_a_batch_can_be_given_up)
     int stops = 0;
     vb_error said;
     plain(m, wanted);
-    vb_batch_options o = {.session = options_of("mtp-eagle", m, &at)};
+    vb_batch_options o = {.session = options_of(method, m, &at)};
     OK(vb_batch_open(&b, m, &o, &err));
     vb_request q = {.tokens = prompt, .count = COUNT(prompt), .options = {.max_tokens = N, .ignore_eos = 1}, .done = see_end, .context = &all};
     for (int i = 0; i < 3; i++)
@@ -180,6 +223,13 @@ TEST(a_step_of_a_batch_can_be_given_up)
     for (int i = 0; i < 3; i++)
         assert_memory_equal(all.tokens[i], wanted, sizeof wanted);
     vb_batch_close(b);
+}
+
+TEST(a_step_of_a_batch_can_be_given_up)
+{
+    vb_model *m = open_model("golden/tiny/v3-mtp3");
+    give_up_steps_of_a_batch(m, "mtp-eagle");
+    give_up_steps_of_a_batch(m, "draft-model");
     vb_model_close(m);
 }
 
@@ -189,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_run_that_is_given_up_anywhere_goes_on_to_the_same_tokens),
         cmocka_unit_test(trees_that_are_given_up_go_on_to_the_same_tokens),
         cmocka_unit_test(reading_evaluating_and_drafting_can_be_given_up),
+        cmocka_unit_test(the_prompt_pass_of_a_draft_model_can_be_given_up),
         cmocka_unit_test(a_step_of_a_batch_can_be_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
