@@ -151,6 +151,29 @@ TEST(every_option_is_in_a_group_and_in_the_manual)
     free(page);
 }
 
+/* One line begins with the method's name, and says what drafts. */
+TEST(help_draft_lists_every_method)
+{
+    struct said s = RUN("help", "draft");
+    vb_draft_method m;
+    size_t listed = 0;
+    const char *list = strstr(s.out, "\nDraft methods:\n");
+    assert_non_null(list);
+    for (size_t i = 0; vb_draft_methods(i, &m); i++) {
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "\n  %-23s %.24s", m.name, m.about);
+        if ((strstr(list, wanted) != NULL) == m.needs_callback)
+            fail_msg("%s is %slisted; wanted:%s", m.name, m.needs_callback ? "" : "not ", wanted);
+        listed += !m.needs_callback;
+    }
+    assert_true(listed > 5);
+    assert_non_null(strstr(list, "ngram-min=2,ngram-max=4"));
+    forget(&s);
+    s = RUN("help", "sampling");
+    assert_null(strstr(s.out, "Draft methods"));
+    forget(&s);
+}
+
 TEST(topics_are_groups_commands_and_options)
 {
     struct said s = RUN("help", "draft");
@@ -233,6 +256,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_option_is_in_the_help_of_each_command_that_takes_it_and_of_no_other),
         cmocka_unit_test(every_option_is_in_a_group_and_in_the_manual),
+        cmocka_unit_test(help_draft_lists_every_method),
         cmocka_unit_test(topics_are_groups_commands_and_options),
         cmocka_unit_test(lines_are_short_and_a_command_has_texts_of_its_own),
         cmocka_unit_test(names_like_those_of_llama_cpp_work),

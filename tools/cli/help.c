@@ -197,6 +197,20 @@ static size_t put_options_called(const char *topic)
     return count;
 }
 
+/* The methods that --draft takes, from the library's own table. */
+static void put_draft_methods(FILE *to)
+{
+    vb_draft_method m;
+    fputs("\nDraft methods:\n", to);
+    for (size_t i = 0; vb_draft_methods(i, &m); i++)
+        if (!m.needs_callback) { /* the command has none */
+            char about[256];
+            snprintf(about, sizeof about, "%s%s%s", m.about, *m.settings ? ". Settings: " : "", m.settings);
+            fprintf(to, "  %-*s", INDENT - 2, m.name);
+            put_words(to, about, INDENT, INDENT);
+        }
+}
+
 int cli_help_topic(const struct cli *c, const char *topic, int is_short)
 {
     const struct command *k = command_called(c, topic);
@@ -205,6 +219,8 @@ int cli_help_topic(const struct cli *c, const char *topic, int is_short)
         heading++;
     if (heading < HEADINGS && !(k && is_short)) {
         put_heading(stdout, heading, NULL);
+        if (heading == DRAFT_OPTIONS)
+            put_draft_methods(stdout);
         if (k)
             printf("\nThere is also a command of this name: `verbatim %s --help` explains it.\n", topic);
         return EXIT_DONE;
