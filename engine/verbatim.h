@@ -303,7 +303,7 @@ typedef struct vb_session_options {
     vb_drafting drafting;
     void (*progress)(void *context, size_t done, size_t total); /* called with the prompt tokens computed so far; may be NULL */
     void *progress_context;
-    /* Called before each layer of a pass through the model; may be NULL. A result other than 0 cancels the pass: no token
+    /* Called before each layer of a pass through the model or a draft model; may be NULL. A result other than 0 cancels the pass: no token
      * is chosen, and the session is as it was before the pass. vb_generate then returns VB_OK with VB_FINISH_STOPPED; every
      * other function returns VB_STOPPED. */
     int (*stop)(void *context);

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-#define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
+#include "engine/base/numbers.h"
 
-static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+#define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
@@ -80,13 +80,13 @@ static void forget(struct mtp_state *s, size_t pos)
         mtp_cut(s, k, hidden);
     if (s->first_pending + s->pending_count > hidden) {
         s->pending_count = s->first_pending < hidden ? hidden - s->first_pending : 0;
-        s->first_pending = at_most(s->first_pending, hidden);
+        s->first_pending = min_size(s->first_pending, hidden);
     }
 }
 
 static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const float *hidden, size_t n)
 {
-    size_t d = s->net->width, used = at_most(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
+    size_t d = s->net->width, used = min_size(mtp_row_count(s, 0) - s->first_pending, s->pending_count);
     memmove(s->pending, s->pending + used * d, (s->pending_count - used) * d * sizeof *s->pending);
     s->first_pending += used;
     s->pending_count -= used;
@@ -123,12 +123,12 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
     memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
     s->count = n + 1;
     for (int k = 0; k < s->num_depths; k++) {
-        size_t rows = at_most(mtp_row_count(other, k), n);
+        size_t rows = min_size(mtp_row_count(other, k), n);
         if (rows)
             kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + s->net->rows_before);
         memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
     }
-    s->first_pending = at_most(other->first_pending, n);
+    s->first_pending = min_size(other->first_pending, n);
     s->pending_count = n - s->first_pending;
     assert(s->pending_count <= s->room);
     memcpy(s->pending, other->pending, s->pending_count * d * sizeof *s->pending);

@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/base/numbers.h"
+
 /* One drafter's part of a round. */
 struct mtp_turn {
     struct mtp_state *s;
@@ -16,8 +18,6 @@ struct mtp_turn {
     size_t chooser; /* the row of s->g that proposes, and of s->next that the next draft takes */
     size_t first_before, rows_before; /* the rows of the depth before: the index of the first, and how many */
 };
-
-static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 
 static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *draft)
 {
@@ -49,7 +49,7 @@ static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, 
 static void pass_alone(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad)
 {
     for (size_t done = 0; done < n + pad;) {
-        size_t S = at_most(n + pad - done, s->net->type->most_rows(s->net, w));
+        size_t S = min_size(n + pad - done, s->net->type->most_rows(s->net, w));
         mtp_pass(s, w, k, done, S);
         s->head_row = S - pad - 1; /* padding goes with few rows: it never meets a second pass */
         done += S;
@@ -77,7 +77,7 @@ static size_t pass_together(struct mtp_turn **turns, size_t count, struct worksp
 {
     struct mtp_state *leader = turns[0]->s;
     size_t d = leader->net->width, first = turns[0]->n + turns[0]->pad, S = first, n = 1;
-    size_t most = at_most(leader->room, leader->net->type->most_rows(leader->net, w));
+    size_t most = min_size(leader->room, leader->net->type->most_rows(leader->net, w));
     for (; n < count && S + turns[n]->n + turns[n]->pad <= most && same_network(turns[0], turns[n]); n++) {
         const struct mtp_state *s = turns[n]->s;
         size_t rows = turns[n]->n + turns[n]->pad;
@@ -144,7 +144,7 @@ static void choose_all(struct mtp_turn **turns, size_t count, struct workspace *
 {
     for (size_t i = 0, m; i < count; i += m) {
         struct mtp_turn *t = turns[i];
-        size_t most = at_most(t->s->room, w->max_logit_rows * w->model->config.dims.V / t->s->net->vocab_size);
+        size_t most = min_size(t->s->room, w->max_logit_rows * w->model->config.dims.V / t->s->net->vocab_size);
         for (m = 1; i + m < count && m < most && same_network(t, turns[i + m]);)
             m++;
         if (m > 1)

@@ -46,7 +46,7 @@ static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
-    size_t round = b->round_rows, chunk = less(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context * b->most_running);
+    size_t round = b->round_rows, chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context * b->most_running);
     size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4); /* what is more waits for the next pass */
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
@@ -132,9 +132,9 @@ static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
     if (q->count > b->context)
         return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens does not fit into a context of %zu", q->count, b->context);
-    if (less(most, b->context) > room)
+    if (min_size(most, b->context) > room)
         return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens and %zu new ones do not fit into a cache of %zu", q->count,
-                       less(q->options.max_tokens, b->context - q->count), room);
+                       min_size(q->options.max_tokens, b->context - q->count), room);
     for (size_t i = 0; i < q->count; i++)
         if (q->tokens[i] < 0 || q->tokens[i] >= b->model->config.vocab_size)
             return vb_fail(err, VB_BAD_ARGUMENT, "token %zu is %d, outside the vocabulary of %d", i, q->tokens[i],
@@ -364,10 +364,10 @@ static void compose_prompts(vb_batch *b, struct batch_group *g)
         if (r->paused || decodes(r) || g->rows == b->work.max_rows || g->logit_rows == b->work.max_logit_rows)
             continue;
         if (make_room(b, g, r, 1)) {
-            r->run.chunk = less(chunk, b->work.max_rows - g->rows);
+            r->run.chunk = min_size(chunk, b->work.max_rows - g->rows);
             if (!r->asked.session) {
                 batch_free_idle(b, g->slots + session_most_rows(r->run.session, r->run.chunk), NULL);
-                r->run.chunk = less(r->run.chunk, b->pool.num_free - g->slots);
+                r->run.chunk = min_size(r->run.chunk, b->pool.num_free - g->slots);
             }
             size_t rows = session_most_rows(r->run.session, r->run.chunk);
             chunk -= rows;

@@ -18,7 +18,7 @@ static size_t alike_for(const struct vb_session *s, const struct batch_request *
     const int32_t *tokens = timeline(r, &count);
     if (type && type != s->type && !type->tokens_alone)
         return 0;
-    count = less(count, s->count);
+    count = min_size(count, s->count);
     while (n < count && s->tokens[n] == tokens[n])
         n++;
     return n;
@@ -45,7 +45,7 @@ static struct alike most_alike(const vb_batch *b, const struct batch_request *r)
         const struct batch_request *other = i < b->num_running ? b->running[i] : NULL;
         const struct vb_session *s = other ? other->run.session : b->kept.sessions[i - b->num_running];
         size_t same = other && other->asked.session ? 0 : alike_for(s, r, type);
-        size_t rows = less(same, s->cached);
+        size_t rows = min_size(same, s->cached);
         int computing = other && !other->paused && s->cached < s->given;
         if (same && (computing ? same : rows) > (best.computing ? best.same : best.rows))
             best = (struct alike){s, same, rows, computing};

@@ -2,6 +2,7 @@
 #ifndef VB_BATCH_INTERNAL_H
 #define VB_BATCH_INTERNAL_H
 
+#include "engine/base/numbers.h"
 #include "engine/session/decode.h"
 #include "engine/session/kept.h"
 
@@ -33,8 +34,6 @@ struct vb_batch {
     int64_t next_id;
     vb_batch_state state;
 };
-
-static inline size_t less(size_t a, size_t b) { return a < b ? a : b; }
 
 /* A request joins those that wait, or leaves those that run; nothing else happens to it. */
 void batch_wait(vb_batch *b, struct batch_request *r);

@@ -111,9 +111,6 @@ int session_draft_stopped(struct vb_session *s);
  * the round so far, counting only this session's share. Returns the seconds that the drafter took to observe. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
-/* Returns the monotonic clock in seconds. */
-double session_clock(void);
-
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. Each
  * draft that ended early because a row was not finite adds 1 to *failed. w is a workspace of the session's model, which
  * the drafter uses as scratch. */
