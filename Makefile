@@ -47,9 +47,9 @@ $(BUILD)/simd/scalar.o: private FLAGS :=
 SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
 ifeq ($(ARCH),x86_64)
 SIMD    += $(wildcard simd/avx2*.c simd/avx512*.c)
-# The first four call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read
+# Files that call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read
 # a model and say what the CPU lacks.
-$(addprefix $(BUILD)/,simd/scalar.o ops/attention.o ops/gqa.o ops/router.o): private FLAGS += -mfma
+$(patsubst %.c,$(BUILD)/%.o,simd/scalar.c $(shell grep -lw fmaf ops/*.c)): private FLAGS += -mfma
 $(BUILD)/simd/avx2.o $(BUILD)/simd/avx2_%.o: private FLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/simd/avx512.o $(BUILD)/simd/avx512_%.o: private FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 $(BUILD)/simd/avx512_bf16.o: private FLAGS += -mavx512bf16

@@ -4,8 +4,8 @@
     docs.py [BUILD [ROOT]]     BUILD: where the program is (default build); ROOT: the tree (default: this one)
 
 Every link and anchor resolves. Every file, function, option, command and make target that a document names in backticks exists.
-Every rule and every section of docs/SEMANTICS.md that the code cites exists. No public function, command, draft method and convention
-is left out. The README keeps to its size. Commands that a page
+Every rule and every section of docs/SEMANTICS.md that the code cites exists. No public function, command, draft method, convention
+and tap is left out. The README keeps to its size. Commands that a page
 shows with their output ("    $ COMMAND", as in docs/TOUR.md) print exactly that, and the program in docs/API.md compiles and computes what
 the command does. Needs no package.
 """
@@ -240,10 +240,29 @@ def check_lists():
     for name in methods:
         if not re.search(rf"^\|[^|]*`{name}`", drafting, re.M):
             wrong("docs/DRAFTING.md", 1, f"the method {name} is not in the table")
+    mistakes = len(re.findall(r"^mistake ", (ROOT / "tests/mistakes/mistakes.txt").read_text(), re.M))
+    for path in NAMED:
+        for count in re.findall(r"(\d+) named mistakes", (ROOT / path).read_text()):
+            if int(count) != mistakes:
+                wrong(path, 1, f"{count} named mistakes; tests/mistakes/mistakes.txt has {mistakes}")
     if len(methods) < 5:
         wrong("docs/DRAFTING.md", 1, f"`--draft ?` says {draft!r}")
     if len(commands) < 10:
         wrong("docs/RUNNING.md", 1, f"`verbatim --help` lists {len(commands)} commands")
+
+
+def check_taps():
+    """Each value that the engine shows has its name in the table of --names and in ORACLE.md."""
+    forward = re.sub(r"^#include.*$", "", (ROOT / "engine/pass/forward.c").read_text(), flags=re.M)
+    table, oracle = (ROOT / "tools/cli/naming.c").read_text(), (ROOT / "docs/ORACLE.md").read_text()
+    taps = [name for name in re.findall(r'"([^"\n]+)"', forward) if not name.endswith(".")]  # "mlp.gate.": an operator's prefix
+    for name in taps:
+        if f'"{name}"' not in table:
+            wrong("tools/cli/naming.c", 1, f"the tap {name} of engine/pass/forward.c is not in the table")
+        if not re.search(rf"\b{name.removesuffix('.input').removesuffix('.output').rpartition('.')[2]}\b", oracle):
+            wrong("docs/ORACLE.md", 1, f"the tap {name} of engine/pass/forward.c is not listed")
+    if len(taps) < 20:
+        wrong("engine/pass/forward.c", 1, f"{len(taps)} taps, which is too few: are they still found?")
 
 
 def check_readme():
@@ -333,6 +352,7 @@ def main():
             "what_the_documents_name_exists": lambda: check_names(tree, named),
             "what_the_code_cites_exists": lambda: check_citations(tree),
             "lists_leave_nothing_out": check_lists,
+            "every_tap_has_its_names": check_taps,
             "the_readme_keeps_to_its_size": check_readme,
             "examples_show_what_their_commands_print": lambda: [check_examples(f, work, 20 if f == "docs/TOUR.md" else 0) for f in named],
             "the_program_in_the_api_page_runs": lambda: check_program("docs/API.md", work),
