@@ -25,13 +25,25 @@ static int failures[KERNELS + 1][8]; /* by table, in the order of kernel_tables 
 
 const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
-const char *const kernel_names[] = {"matmul_f32",   "matmul_f16",   "matmul_bf16",   "matmul_f8_e4m3",
-                                    "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
-                                    "narrow_matmul", "matmul_q8_0", "matmul_q4_0",   "matmul_q5_0",
-                                    "matmul_q5_1",   "matmul_q4_k", "matmul_q5_k",   "matmul_q6_k",
-                                    "dot",           "pack",        "narrow",        "quantise",
-                                    "axpy",          "scale",       "divide",
-                                    "softmax_block", "exp",         "silu_mul"};
+const char *const kernel_names[KERNELS] = {
+    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3",
+    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3",
+    [MATMUL_NARROW] = "narrow_matmul",
+    [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
+    [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
+    [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide",
+    [SOFTMAX] = "softmax_block", [EXP] = "exp", [SILU_MUL] = "silu_mul",
+};
+
+static int check_names(void)
+{
+    for (int kernel = 0; kernel < KERNELS; kernel++)
+        if (!kernel_names[kernel]) {
+            printf("checkasm: FAILED, number %d of enum kernel has no name in kernel_names\n", kernel);
+            return 1;
+        }
+    return 0;
+}
 
 int wanted(enum kernel kernel) { return strstr(kernel_names[kernel], filter) != NULL; }
 
@@ -478,6 +490,8 @@ int main(int argc, char **argv)
             return 2;
         }
     }
+    if (check_names())
+        return 1;
     if (timing)
         return bench();
     if (!kernels_runs_here(&kernels_scalar)) {

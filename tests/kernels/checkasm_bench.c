@@ -134,8 +134,11 @@ static void call(const struct line *l, const unsigned char *data)
         l->k->softmax_block(y, x, l->K, &sum);
     } else if (kernel == EXP) {
         l->k->exp(y, x, l->K);
-    } else {
+    } else if (kernel == SILU_MUL) {
         l->k->silu_mul(y, x, x + l->K, l->K);
+    } else {
+        fprintf(stderr, "checkasm: `call` of checkasm_bench.c does not know %s\n", kernel_names[kernel]);
+        exit(1);
     }
 }
 
