@@ -44,9 +44,11 @@ $(BUILD)/simd/%.o: private FLAGS += $(VECTORS)
 $(BUILD)/simd/scalar.o: private FLAGS :=
 
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
-SIMD    := $(filter-out simd/avx% simd/neon%,$(wildcard simd/*.c))
+SETS_OF_x86_64  := avx2 avx512
+SETS_OF_aarch64 := neon
+files_of = $(wildcard $(1:%=simd/%*.c))
+SIMD    := $(filter-out $(call files_of,$(SETS_OF_x86_64) $(SETS_OF_aarch64)),$(wildcard simd/*.c)) $(call files_of,$(SETS_OF_$(ARCH)))
 ifeq ($(ARCH),x86_64)
-SIMD    += $(wildcard simd/avx2*.c simd/avx512*.c)
 # Files that call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read
 # a model and say what the CPU lacks.
 $(patsubst %.c,$(BUILD)/%.o,simd/scalar.c $(shell grep -lw fmaf ops/*.c)): private FLAGS += -mfma
@@ -63,7 +65,6 @@ frame_limit = -Wframe-larger-than=$(if $(filter $(OPENS_FILES),$1),32768,16384)
 stack_flags = -fstack-clash-protection $(if $(SANITIZE)$(filter -O0,$(OPT)),,$(frame_limit))
 library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(and $(GUIDED),$(filter simd/%,$1)),-fno-sanitize=all)
 ifeq ($(ARCH),aarch64)
-SIMD    += $(wildcard simd/neon*.c)
 $(BUILD)/simd/neon_dotprod.o: private FLAGS += -march=armv8.2-a+dotprod
 endif
 

@@ -172,10 +172,14 @@ struct kernels {
 
 /* The tables in this program, in order of preference. NULL ends the list. */
 extern const struct kernels *const kernel_tables[];
+#define MOST_KERNEL_TABLES 8
+
+/* The names of the tables of all architectures. */
+#define INSTRUCTION_SETS "scalar, avx2, avx512, neon"
 
 /* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL, it
- * considers tables of every name. Returns NULL if there is none. *known is set to whether `name` is scalar, avx2, avx512,
- * neon, best or NULL. `known` itself may be NULL. */
+ * considers tables of every name. Returns NULL if there is none. *known is set to whether `name` is "best", NULL or in
+ * INSTRUCTION_SETS. `known` itself may be NULL. */
 const struct kernels *kernels_select(const char *name, int *known);
 /* Whether this CPU can run the table. */
 int kernels_runs_here(const struct kernels *k);

@@ -16,6 +16,8 @@ const struct kernels *const kernel_tables[] = {&kernels_neon_dotprod, &kernels_n
 const struct kernels *const kernel_tables[] = {&kernels_scalar, NULL};
 #endif
 
+_Static_assert(sizeof kernel_tables / sizeof *kernel_tables <= MOST_KERNEL_TABLES + 1, "kernels.h promises too little");
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -65,23 +67,28 @@ int kernels_runs_here(const struct kernels *k)
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                (!k->variant || cpu_has_avx512_vnni()) && (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
 #elif defined(__aarch64__)
-    if (k->variant)
-        return cpu_has_dotprod();
+    if (!strcmp(k->name, "neon"))
+        return !k->variant || cpu_has_dotprod();
 #endif
-    (void)k;
-    return 1;
+    return k == &kernels_scalar;
+}
+
+static int is_instruction_set(const char *name)
+{
+    size_t n = strlen(name), length;
+    for (const char *at = INSTRUCTION_SETS; *at; at += length + strspn(at + length, ", ")) {
+        length = strcspn(at, ",");
+        if (length == n && !strncmp(at, name, n))
+            return 1;
+    }
+    return 0;
 }
 
 const struct kernels *kernels_select(const char *name, int *known)
 {
-    static const char *const names[] = {"scalar", "avx2", "avx512", "neon", "best"};
-    int dummy;
-    if (!known)
-        known = &dummy;
-    *known = !name;
-    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        *known |= !strcmp(name, names[i]);
     int best = !name || !strcmp(name, "best");
+    if (known)
+        *known = best || is_instruction_set(name);
     for (const struct kernels *const *k = kernel_tables; *k; k++)
         if ((best || !strcmp((*k)->name, name)) && kernels_runs_here(*k))
             return *k;

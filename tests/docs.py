@@ -234,6 +234,16 @@ def check_lists():
     for row in table["systems"]:
         if row["name"] not in oracle:
             wrong("docs/ORACLE.md", 1, f"the system {row['name']} is not listed")
+    isa = subprocess.run([BUILD / "verbatim", "generate", ROOT / "golden/tale", "--tokens", "5", "--isa", "?"], capture_output=True, text=True).stderr
+    sets = re.findall(r"\w+", isa.partition("known are")[2])
+    usage = subprocess.run([BUILD / "verbatim", "generate", "--help"], capture_output=True, text=True).stdout
+    for path, text in {"docs/RUNNING.md": running, "tools/cli/options_run.c": usage, "engine/verbatim.h": (ROOT / "engine/verbatim.h").read_text()}.items():
+        line = re.search(r"`--isa NAME`[^.]*|--isa NAME[^.]*|\*isa;.*", text)
+        for name in sets:
+            if not line or not re.search(rf"\b{name}\b", line.group()):
+                wrong(path, 1, f"the instruction set {name} is not listed with isa")
+    if len(sets) < 5:
+        wrong("docs/RUNNING.md", 1, f"`--isa ?` says {isa!r}")
     draft = subprocess.run([BUILD / "verbatim", "generate", ROOT / "golden/tale", "--tokens", "5", "--draft", "?"], capture_output=True, text=True).stderr
     drafting = (ROOT / "docs/DRAFTING.md").read_text()
     methods = re.findall(r"[a-z0-9-]+", draft.partition("known are")[2])

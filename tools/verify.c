@@ -143,7 +143,7 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
 struct verify_choices {
     struct verify_setting drafts[64]; /* method and K; the first is plain decoding */
     int threads[4], chunks[4];
-    const char *isa[8];
+    const char *isa[MOST_KERNEL_TABLES];
     int num_drafts, num_threads, num_chunks, num_isa;
 };
 

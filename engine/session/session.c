@@ -88,7 +88,7 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err)
     int known;
     *k = kernels_select(isa, &known);
     if (!known)
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, scalar, avx2, avx512, neon", isa);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, " INSTRUCTION_SETS, isa);
     if (!*k && !kernels_select("best", NULL))
         return vb_fail(err, VB_UNSUPPORTED, "this CPU lacks fused multiply-add (FMA), which every computation needs");
     return *k ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa);

@@ -21,7 +21,7 @@ int quick;
 uint64_t rng_state;
 static uint64_t seed = 1;
 static const char *filter = "";
-static int failures[KERNELS + 1][8]; /* by table, in the order of kernel_tables */
+static int failures[KERNELS + 1][MOST_KERNEL_TABLES]; /* by table, in the order of kernel_tables */
 
 const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
@@ -389,6 +389,20 @@ static int check_no_holes(void)
     return bad;
 }
 
+/* --isa finds a table by its name. */
+static int check_table_names(void)
+{
+    int bad = 0, known;
+    for (const struct kernels *const *k = kernel_tables; *k; k++) {
+        kernels_select((*k)->name, &known);
+        if (!known) {
+            printf("%s: FAILED, INSTRUCTION_SETS of simd/kernels.h does not have this name\n", (*k)->name);
+            bad = 1;
+        }
+    }
+    return bad;
+}
+
 /* --- the environment --- */
 
 static uint32_t fp_control(void)
@@ -503,7 +517,7 @@ int main(int argc, char **argv)
     signal(SIGSEGV, crashed);
     signal(SIGBUS, crashed);
     signal(SIGILL, crashed);
-    int bad = check_no_holes();
+    int bad = check_no_holes() | check_table_names();
     if (bad)
         return bad;
     bad = check_environment();

@@ -197,7 +197,7 @@ static double median(double *v, size_t n)
 int bench(void)
 {
     static const size_t few[] = {1, 2, 3, 4, 5, 8};
-    static double bandwidth[LINES * ROUNDS], peak[8][ROUNDS];
+    static double bandwidth[LINES * ROUNDS], peak[MOST_KERNEL_TABLES][ROUNDS];
     size_t n_bandwidth = 0;
     for (size_t i = 0; i < sizeof few / sizeof *few; i++)
         add((enum kernel)(MATMUL + WEIGHT_BF16), 7168, 2048, few[i], 1);
