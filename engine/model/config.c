@@ -12,6 +12,9 @@
 static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
 static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noaux_tc", NULL};
 
+enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, FAMILIES };
+#define PRESET(v2, v3, glm4) {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4}
+
 /* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config and Glm4MoeLiteConfig (transformers 5.23). A key that
  * those classes lack has the default of the official code: scoring_func and topk_method are what each class computes. */
 static const struct key {
@@ -19,38 +22,38 @@ static const struct key {
     enum config_kind kind;
     size_t offset;
     double least, most, null;
-    double preset[3];
+    double preset[FAMILIES];
 } keys[] = {
 #define KEY(name, kind, ...) {#name, kind, offsetof(struct config, name), __VA_ARGS__}
-    KEY(vocab_size, INTEGER, 1, DIM, NONE, {102400, 129280, 154880}),
-    KEY(hidden_size, INTEGER, 1, DIM, NONE, {4096, 7168, 2048}),
-    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, {32, 61, 47}),
-    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, {0, 1, 0}),
-    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, {2048, 4096, 202752}),
-    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, {1e-6, 1e-6, 1e-5}),
-    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, {0, 0, 0}),
-    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, {32, 128, 20}),
-    KEY(q_lora_rank, INTEGER, 0, DIM, 0, {1536, 1536, 768}),
-    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, {512, 512, 512}),
-    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, {128, 128, 192}),
-    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, {64, 64, 64}),
-    KEY(v_head_dim, INTEGER, 1, DIM, NONE, {128, 128, 256}),
-    KEY(rope_theta, REAL, 1.001, 1e15, NONE, {10000, 10000, 10000}),
-    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, {1, 1, 1}),
-    KEY(intermediate_size, INTEGER, 1, DIM, NONE, {11008, 18432, 10240}),
-    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, {1407, 2048, 1536}),
-    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, {64, 256, 64}),
-    KEY(n_shared_experts, INTEGER, 0, 65536, 0, {2, 1, 1}),
-    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, {NONE, 8, 4}),
-    KEY(n_group, INTEGER, 1, 65536, 0, {0, 8, 1}),
-    KEY(topk_group, INTEGER, 1, 65536, 0, {0, 4, 1}),
-    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, {0, 3, 1}),
-    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, {1, 1, 1}),
-    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, {0, 1, 1}),
-    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, {1, 2.5, 1.8}),
-    KEY(scoring_func, SCORING, 0, 1, NONE, {SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID}),
-    KEY(topk_method, TOPK, 0, 2, NONE, {TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC}),
-    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, {1, 0, 0}),
+    KEY(vocab_size, INTEGER, 1, DIM, NONE, PRESET(102400, 129280, 154880)),
+    KEY(hidden_size, INTEGER, 1, DIM, NONE, PRESET(4096, 7168, 2048)),
+    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, PRESET(32, 61, 47)),
+    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, PRESET(0, 1, 0)),
+    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, PRESET(2048, 4096, 202752)),
+    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, PRESET(1e-6, 1e-6, 1e-5)),
+    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0)),
+    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, PRESET(32, 128, 20)),
+    KEY(q_lora_rank, INTEGER, 0, DIM, 0, PRESET(1536, 1536, 768)),
+    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, PRESET(512, 512, 512)),
+    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 192)),
+    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, PRESET(64, 64, 64)),
+    KEY(v_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 256)),
+    KEY(rope_theta, REAL, 1.001, 1e15, NONE, PRESET(10000, 10000, 10000)),
+    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(1, 1, 1)),
+    KEY(intermediate_size, INTEGER, 1, DIM, NONE, PRESET(11008, 18432, 10240)),
+    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, PRESET(1407, 2048, 1536)),
+    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, PRESET(64, 256, 64)),
+    KEY(n_shared_experts, INTEGER, 0, 65536, 0, PRESET(2, 1, 1)),
+    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, PRESET(NONE, 8, 4)),
+    KEY(n_group, INTEGER, 1, 65536, 0, PRESET(0, 8, 1)),
+    KEY(topk_group, INTEGER, 1, 65536, 0, PRESET(0, 4, 1)),
+    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, PRESET(0, 3, 1)),
+    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1)),
+    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1)),
+    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8)),
+    KEY(scoring_func, SCORING, 0, 1, NONE, PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID)),
+    KEY(topk_method, TOPK, 0, 2, NONE, PRESET(TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC)),
+    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0)),
 #undef KEY
 };
 
@@ -60,10 +63,10 @@ _Static_assert(KEYS <= 64, "config.from_default has one bit for each key");
 static const struct family {
     const char *architecture, *model_type[2];
     int eos_token_id;
-} families[] = {
-    {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2},
-    {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1},
-    {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1},
+} families[FAMILIES] = {
+    [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2},
+    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1},
+    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1},
 };
 
 /* Architectures that a user may well try: why not. */
@@ -209,6 +212,14 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
     return 1;
 }
 
+/* "A, B and C" */
+static void list_architectures(char *out, size_t room)
+{
+    size_t n = 0;
+    for (int f = 0; f < FAMILIES && n < room; f++)
+        n += (size_t)snprintf(out + n, room - n, "%s%s", !f ? "" : f == FAMILIES - 1 ? " and " : ", ", families[f].architecture);
+}
+
 /* The family of the first of `architectures`, else of model_type, as Hugging Face's AutoConfig does. When both are
  * there they must agree: a V3.2 that calls itself V3 in one place is still a V3.2. */
 static int read_family(const struct config_reader *r, int *family)
@@ -216,12 +227,12 @@ static int read_family(const struct config_reader *r, int *family)
     json_t *list = json_object_get(r->root, "architectures"), *type = json_object_get(r->root, "model_type");
     json_t *first = json_is_array(list) ? json_array_get(list, 0) : NULL;
     const char *architecture = json_string_value(first), *model_type = json_string_value(type);
-    char shown[JSON_SHOWN], shown_too[JSON_SHOWN];
+    char shown[JSON_SHOWN], shown_too[JSON_SHOWN], known[256];
     int by_name = -1, by_type = -1;
 
     if (!architecture && !model_type)
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: it has neither architectures nor model_type", r->name);
-    for (int f = 0; f < 3; f++) {
+    for (int f = 0; f < FAMILIES; f++) {
         if (architecture && !strcmp(architecture, families[f].architecture))
             by_name = f;
         for (int t = 0; t < 2; t++)
@@ -232,10 +243,10 @@ static int read_family(const struct config_reader *r, int *family)
         if (!strcmp(architecture, refused_architectures[i].architecture))
             return vb_fail(r->err, VB_UNSUPPORTED, "%s: architecture %s is not supported: %s", r->name, architecture,
                            refused_architectures[i].why);
+    list_architectures(known, sizeof known);
     if (architecture ? by_name < 0 : by_type < 0)
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %s is not supported, only %s, %s and %s", r->name,
-                       architecture ? "architecture" : "model_type", json_show(architecture ? first : type, shown),
-                       families[0].architecture, families[1].architecture, families[2].architecture);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %s is not supported, only %s", r->name,
+                       architecture ? "architecture" : "model_type", json_show(architecture ? first : type, shown), known);
     *family = architecture ? by_name : by_type;
     if (model_type && by_type != *family)
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: model_type %s with architecture %s is not supported", r->name,
