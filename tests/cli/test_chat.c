@@ -13,6 +13,7 @@
 
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
+#include "tests/support/tiny.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -382,7 +383,7 @@ static double logprob(const json_t *j)
 /* Truth: the logits of the standalone NumPy forward. */
 TEST(logprobs_are_those_of_the_truth)
 {
-    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v2", "v2-lite", "moonlight"};
+    static const char *const names[] = {TINY_CHECKPOINTS(TINY_NAME)};
     for (size_t m = 0; m < COUNT(names); m++) {
         struct golden g = golden_open(names[m]);
         size_t n, all;

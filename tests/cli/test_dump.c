@@ -14,6 +14,7 @@
 #include "engine/verbatim.h"
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
+#include "tests/support/tiny.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -21,10 +22,9 @@
 #define PROMPT "5,6,7,70,9,33,17,2,88,41,5,6,7,70,14,99,3,61,27,86,8,8,8,19,97,64,45,73,12,101,52,4,77,29,90,5,6,7,70,9"
 #define DECODING(dir, method) dir, "--tokens", "5,6,7,70", "-n", "24", "--ignore-eos", "--draft", method, "--draft-tokens", "3"
 
-static const char *const checkpoints[] = {TINY "v3", TINY "v3-mtp3", TINY "glm", TINY "v2", TINY "v2-lite", TINY "moonlight"};
+static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_PATH)};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "none"};
-#define WITH_MODULES 3 /* the first checkpoints */
-#define LAYERS 3       /* of each: the modules follow */
+#define LAYERS 3 /* of each checkpoint: the modules follow */
 
 /* ---- a dump, read back --------------------------------------------------------------------------------------------- */
 
@@ -290,7 +290,7 @@ TEST(rows_of_logits_that_stand_have_the_fingerprint_of_generate)
 {
     struct dump d;
     char dir[64], edit[64];
-    for (size_t i = 0; i < COUNT(methods) * WITH_MODULES; i++) {
+    for (size_t i = 0; i < COUNT(methods) * TINY_WITH_MODULES; i++) {
         const char *from = checkpoints[i / COUNT(methods)], *method = methods[i % COUNT(methods)];
         json_t *run = JSON("generate", DECODING(from, method));
         DUMP(d, DECODING(from, method), "--taps", "lm_head.*", "--prefill-chunk", "3");
@@ -401,7 +401,7 @@ TEST(a_prompt_in_chunks_has_the_rows_of_one_pass)
 
 TEST(modules_take_the_targets_hidden_rows)
 {
-    for (size_t i = 0; i < 2 * WITH_MODULES; i++) {
+    for (size_t i = 0; i < 2 * TINY_WITH_MODULES; i++) {
         const char *dir = checkpoints[i / 2];
         size_t found = 0;
         struct dump d;
@@ -433,16 +433,16 @@ TEST(within_a_layer_and_between_layers_values_join_bit_for_bit)
 #define OF(layer, name) rows_in_layer(&d, layer, name, layer < LAYERS ? -1 : 0)
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         struct dump d;
-        DUMP(d, DECODING(checkpoints[i], i < WITH_MODULES ? "mtp-vanilla" : "none"));
+        DUMP(d, DECODING(checkpoints[i], i < TINY_WITH_MODULES ? "mtp-vanilla" : "none"));
         expect_same_rows("embeddings", rows_of(&d, "model.embed_tokens.output", -1, 0), OF(0, "input_layernorm.input"));
-        for (long long l = 0; l < LAYERS + (i < WITH_MODULES); l++) {
+        for (long long l = 0; l < LAYERS + (i < TINY_WITH_MODULES); l++) {
             expect_sum("attention", OF(l, "input_layernorm.input"), OF(l, "self_attn.o_proj.output"),
                        OF(l, "post_attention_layernorm.input"));
             expect_sum("the MLP", OF(l, "post_attention_layernorm.input"), OF(l, "mlp.output"), OF(l, "output"));
             expect_same_rows("a layer's output", OF(l, "output"), l + 1 < LAYERS ? OF(l + 1, "input_layernorm.input")
                              : l < LAYERS ? rows_of(&d, "model.norm.input", -1, 0) : OF(l, "shared_head.norm.input"));
         }
-        if (i < WITH_MODULES)
+        if (i < TINY_WITH_MODULES)
             expect_same_rows("eh_proj", OF(LAYERS, "eh_proj.output"), OF(LAYERS, "input_layernorm.input"));
         struct rows logits = rows_of(&d, "lm_head.output", -1, 1), embedded = rows_of(&d, "model.embed_tokens.output", -1, 1);
         assert_int_equal(embedded.n, logits.n + 3); /* of the prompt only the last row chooses */

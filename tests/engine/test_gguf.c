@@ -5,8 +5,9 @@
 #include "engine/files/gguf.h"
 #include "tests/support/gguf.h"
 #include "tests/support/same_model.h"
+#include "tests/support/tiny.h"
 
-static const char *const models[] = {"glm", "moonlight", "v2", "v2-lite", "v3", "v3-mtp3"};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
 static vb_model *open_file(const char *dir, const char *name)
 {

@@ -17,11 +17,12 @@
 
 #include "tests/support/files.h"
 #include "tests/support/lists.h"
+#include "tests/support/tiny.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/tiny/"
 
-static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
+static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
 /* ---- what binds ----------------------------------------------------------------------------------------------------- */
 
@@ -47,7 +48,7 @@ static void check_view(const struct model *m, const struct weight_view *w, size_
 
 TEST(the_tiny_checkpoints_bind_completely)
 {
-    static const int modules[] = {1, 3, 0, 0, 0, 1};
+    static const int modules[] = {TINY_CHECKPOINTS(TINY_MODULES)};
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
         struct model *m;

@@ -8,8 +8,9 @@
 #include "reference/reference.h"
 #include "tests/support/golden.h"
 #include "tests/support/retype.h"
+#include "tests/support/tiny.h"
 
-static const char *const tiny[] = {"v3-mtp3", "v3", "v2", "v2-lite", "moonlight", "glm"};
+static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
 static vb_model *open_in(const char *dir, const char *precision)
 {

@@ -9,11 +9,11 @@
 #include "engine/model/model_internal.h"
 #include "ops/weights.h"
 #include "tests/support/golden.h"
+#include "tests/support/tiny.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
 
-static const char *const models[] = {"golden/tiny/glm", "golden/tiny/moonlight", "golden/tiny/v2", "golden/tiny/v2-lite",
-                                     "golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tale"};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) "golden/tale"};
 
 static vb_model *open_so(const char *path, const char *precision, const char *repack)
 {

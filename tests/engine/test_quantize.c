@@ -12,10 +12,10 @@
 #include "tests/support/gguf.h"
 #include "tests/support/retype.h"
 #include "tests/support/same_model.h"
+#include "tests/support/tiny.h"
 #include "tests/support/wide_checkpoint.h"
 
-static const char *const models[] = {"golden/tiny/glm", "golden/tiny/moonlight", "golden/tiny/v2", "golden/tiny/v2-lite",
-                                     "golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tale"};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) "golden/tale"};
 
 static const struct gguf_write_options as_f32 = {GGUF_AS_F32, GGUF_AS_STORED, GGUF_AS_F32},
                                        as_bf16 = {GGUF_AS_BF16, GGUF_AS_STORED, GGUF_AS_BF16},

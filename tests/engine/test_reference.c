@@ -12,11 +12,12 @@
 
 #include "tests/support/files.h"
 #include "tests/support/golden.h"
+#include "tests/support/tiny.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define K_MAX 6 /* drafts in golden/truth */
 
-static const char *const checkpoints[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm", NULL};
+static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME) NULL};
 
 /* data against the tensor `of` of a golden */
 static void check_distance(const char *what, const char *of, const struct golden *g, const double *data, double bound)

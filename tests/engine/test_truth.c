@@ -9,12 +9,13 @@
 
 #include "reference/reference.h"
 #include "tests/support/golden.h"
+#include "tests/support/tiny.h"
 
 #define MOST_TOKENS 128
 #define PERTURBED_RUNS 20
 #define TIMES 8.0
 
-static const char *const names[] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
+static const char *const names[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
 /* rows [n, V] and [n, d], of the engine or of the reference */
 struct rows {

@@ -1,8 +1,8 @@
 /* tests/support/cli.c -- for tests of the command's JSON output. */
 #include "tests/support/cli.h"
 
-const char *const checkpoints[6] = {"v3", "v3-mtp3", "v2", "v2-lite", "moonlight", "glm"};
-const int modules[6] = {1, 3, 0, 0, 0, 1};
+const char *const checkpoints[TINY_COUNT] = {TINY_CHECKPOINTS(TINY_NAME)};
+const int modules[TINY_COUNT] = {TINY_CHECKPOINTS(TINY_MODULES)};
 
 int32_t token_at(const json_t *array, size_t i) { return (int32_t)json_integer_value(json_array_get(array, i)); }
 

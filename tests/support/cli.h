@@ -4,13 +4,14 @@
 
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
+#include "tests/support/tiny.h"
 
 #define TINY "golden/tiny/"
 #define V3 TINY "v3"
 
 /* The checkpoints in golden/tiny, and how many MTP modules each has. */
-extern const char *const checkpoints[6];
-extern const int modules[6];
+extern const char *const checkpoints[TINY_COUNT];
+extern const int modules[TINY_COUNT];
 
 /* Keys for expect_keys. GENERATE_KEYS is a format: %c is the type of "text". RUN_KEYS: only `generate` prints them. */
 #define GENERATE_KEYS "prompt_tokens:i tokens:a text:%c finish_reason:s stop_string:n fingerprint:s draft:s draft_tokens:i draft_topk:i acceptance:s lossy:b stats:o"

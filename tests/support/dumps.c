@@ -1,7 +1,7 @@
 /* tests/support/dumps.c -- for tests of `verbatim diff`: dumps that are changed, and checks of the verdict. */
 #include "tests/support/dumps.h"
 
-const char *const names[6] = {"v3", "v3-mtp3", "glm", "v2", "v2-lite", "moonlight"};
+const char *const names[TINY_COUNT] = {TINY_CHECKPOINTS(TINY_NAME)};
 char a[96], b[96];
 
 int make_dumps_dir(void **unused)

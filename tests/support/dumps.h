@@ -6,11 +6,12 @@
 #include "tests/support/golden.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny.h"
 
 #define TINY "golden/tiny/"
 #define TOKENS "5,6,7,70,9,33,17,2,88,41"
 
-extern const char *const names[6]; /* the checkpoints in golden/tiny */
+extern const char *const names[TINY_COUNT]; /* the checkpoints in golden/tiny */
 extern char a[96], b[96];          /* the paths of two dumps in the test's directory; IN_DIR sets them */
 
 int make_dumps_dir(void **unused);
