@@ -250,6 +250,13 @@ def check_lists():
     for name in methods:
         if not re.search(rf"^\|[^|]*`{name}`", drafting, re.M):
             wrong("docs/DRAFTING.md", 1, f"the method {name} is not in the table")
+    files = (ROOT / "docs/FILES.md").read_text()
+    architectures = re.findall(r'^ +\[\w+\] = \{"(\w+)"', (ROOT / "engine/model/config.c").read_text(), re.M)
+    for name in architectures:
+        if name not in files:
+            wrong("docs/FILES.md", 1, f"the architecture {name} is not listed")
+    if len(architectures) < 3:
+        wrong("engine/model/config.c", 1, f"{len(architectures)} architectures, which is too few: are they still found?")
     mistakes = len(re.findall(r"^mistake ", (ROOT / "tests/mistakes/mistakes.txt").read_text(), re.M))
     for path in NAMED:
         for count in re.findall(r"(\d+) named mistakes", (ROOT / path).read_text()):
