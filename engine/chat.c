@@ -27,9 +27,12 @@ static int as_argument(vb_error *err)
 
 static int read_array(json_t **out, const char *text, size_t size, vb_error *err)
 {
-    *out = json_read(text, size, "messages", err);
-    if (!*out)
+    struct json_trouble why;
+    *out = json_load_any_number(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why); /* a token may be U+0000 */
+    if (!*out) {
+        json_fail(&why, size, "messages", err);
         return as_argument(err);
+    }
     if (!json_is_array(*out))
         return vb_fail(err, VB_BAD_ARGUMENT, "messages: not an array");
     for (size_t i = 0; i < json_array_size(*out); i++)

@@ -41,10 +41,10 @@ static int read_conversation(struct chat *t, size_t *count)
     int code = cli_render(t->c, t->messages, &text, &size);
     if (code == EXIT_DONE)
         code = cli_encode(t->c, "the chat template's text", text, size, 1, &ids, count);
-    vb_free(NULL, text);
+    vb_text_free(text);
     if (code == EXIT_DONE)
         code = replace_timeline(t, ids, *count);
-    vb_free(NULL, ids);
+    free(ids);
     return code;
 }
 

@@ -12,7 +12,7 @@ static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
 
 struct demo_run { /* whose text is shown */
     const struct cli *c;
-    struct utf8_stream stream;
+    vb_utf8 stream;
     int colour;
 };
 
@@ -22,11 +22,11 @@ static int show(void *context, const vb_event *e)
     struct demo_run *d = context;
     size_t size;
     char out[1024];
-    const char *piece = tokenizer_piece(d->c->tokenizer, e->token, &size);
+    const char *piece = vb_piece(d->c->tokenizer, e->token, &size);
     if (!piece || size > 256 || vb_is_end_token(d->c->model, e->token))
         return 0;
     fputs(!e->draft_depth ? "" : d->colour ? "\033[32m" : "[", stdout);
-    fwrite(out, 1, utf8_stream_push(&d->stream, piece, size, out), stdout);
+    fwrite(out, 1, vb_utf8_push(&d->stream, piece, size, out), stdout);
     fputs(!e->draft_depth ? "" : d->colour ? "\033[0m" : "]", stdout);
     fflush(stdout);
     return 0;
@@ -120,7 +120,7 @@ static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
 
 static void print_heading(const struct cli *c, const char *method, const struct demo_prompt *p)
 {
-    size_t size, bos = p->count && p->ids[0] == tokenizer_bos(c->tokenizer); /* not a part of the text */
+    size_t size, bos = p->count && p->ids[0] == vb_bos_token(c->tokenizer); /* not a part of the text */
     char *text = cli_text(c, p->ids + bos, p->count - bos, SIZE_MAX, &size);
     printf("--- %s%s\n", method, !strcmp(method, "none") ? ": one token per pass"
                                  : isatty(STDOUT_FILENO)  ? ": accepted drafts are green"

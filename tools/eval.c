@@ -167,7 +167,7 @@ static int run(struct cli *c)
     if (code == EXIT_DONE && count < 2)
         code = cli_fail(c, EXIT_USAGE, "there is 1 token; it takes 2 or more to predict one");
     if (code == EXIT_DONE) {
-        size_t most = c->model->config.dims.positions;
+        size_t most = (size_t)vb_max_positions(c->model);
         double start = cli_seconds();
         window = c->context > 0 ? (size_t)c->context : most < 512 ? most : 512;
         e.depths = vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;

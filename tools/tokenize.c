@@ -12,9 +12,9 @@ static int decode(struct cli *c)
     if (code != EXIT_DONE)
         return code;
     for (size_t i = 0; i < count && code == EXIT_DONE; i++)
-        if (ids[i] >= tokenizer_size(c->tokenizer))
+        if (ids[i] >= vb_tokenizer_size(c->tokenizer))
             code = cli_fail(c, EXIT_USAGE, "token %zu is %d, outside the vocabulary of %d", i, ids[i],
-                            tokenizer_size(c->tokenizer));
+                            vb_tokenizer_size(c->tokenizer));
     if (code == EXIT_DONE) {
         size_t size;
         char *text = cli_text(c, ids, count, SIZE_MAX, &size);
@@ -34,7 +34,7 @@ static int encode(struct cli *c, const char *name, const char *text, size_t size
 {
     int32_t *ids;
     size_t count;
-    if (c->bos && tokenizer_bos(c->tokenizer) < 0)
+    if (c->bos && vb_bos_token(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, !c->no_special, &ids, &count);
     if (code != EXIT_DONE)
@@ -42,18 +42,18 @@ static int encode(struct cli *c, const char *name, const char *text, size_t size
     if (c->json) {
         json_t *list = json_array();
         if (c->bos)
-            json_array_append_new(list, json_integer(tokenizer_bos(c->tokenizer)));
+            json_array_append_new(list, json_integer(vb_bos_token(c->tokenizer)));
         for (size_t i = 0; i < count; i++)
             json_array_append_new(list, json_integer(ids[i]));
         code = cli_print_json(list);
     } else {
         if (c->bos)
-            printf(count ? "%d," : "%d", tokenizer_bos(c->tokenizer));
+            printf(count ? "%d," : "%d", vb_bos_token(c->tokenizer));
         for (size_t i = 0; i < count; i++)
             printf(i ? ",%d" : "%d", ids[i]);
         putchar('\n');
     }
-    vb_free(NULL, ids);
+    free(ids);
     return code;
 }
 
@@ -63,7 +63,7 @@ static int run(struct cli *c)
     if (!!c->text + !!c->file + !!c->decode != 1)
         return cli_fail(c, EXIT_USAGE, "wanted one of TEXT, --file and --decode, found %d",
                         !!c->text + !!c->file + !!c->decode);
-    if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &err))
+    if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     if (c->decode)
         return decode(c);

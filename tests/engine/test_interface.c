@@ -151,6 +151,11 @@ TEST(a_chat_template_makes_a_prompt)
     assert_string_equal(text, "<user>Hello<glad>");
     assert_int_equal(size, strlen(text));
     vb_text_free(text);
+    static const char with_zero[] = "[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]"; /* a token may be that character */
+    ok(vb_template_render(chat, t, with_zero, strlen(with_zero), 0, NULL, &text, &size, &err));
+    assert_int_equal(size, 9);
+    assert_memory_equal(text, "<user>a\0b", 10);
+    vb_text_free(text);
     ok(vb_template_render(chat, t, "[]", 2, 0, NULL, &text, &size, &err));
     assert_string_equal(text, "");
     vb_text_free(text);

@@ -17,14 +17,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     vb_error err;
     if (!c.tokenizer) {
         be_silent();
-        demand(!tokenizer_open(&c.tokenizer, "golden/tale", NULL, &err));
+        demand(!vb_tokenizer_open(&c.tokenizer, "golden/tale", NULL, &err));
         demand(!template_parse(&c.template, template, sizeof template - 1, "t", NULL, &err));
     }
     int fd = memory_file(path, data, size);
     c.messages = path;
     if (cli_chat_text(&c, &text, &n) == EXIT_DONE)
-        demand(utf8_valid(text, n) == n && !text[n]);
-    vb_free(NULL, text);
+        demand(vb_utf8_valid(text, n) == n && !text[n]);
+    vb_text_free(text);
     close(fd);
     return 0;
 }

@@ -13,7 +13,7 @@ static void open_once(struct cli *c)
     vb_error err;
     be_silent();
     demand(!vb_model_open(&c->model, "golden/tiny/v3", NULL, &err));
-    demand(!tokenizer_open(&c->tokenizer, "golden/tale", NULL, &err));
+    demand(!vb_tokenizer_open(&c->tokenizer, "golden/tale", NULL, &err));
     demand(!template_parse(&c->template, template, sizeof template - 1, "t", NULL, &err));
 }
 

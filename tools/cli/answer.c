@@ -62,7 +62,7 @@ static void write_up_to(struct answer *a, size_t text_bytes)
         for (end = i + 1; end < n && end < i + 1024 && a->drafted[end] == a->drafted[i];)
             end++;
         fputs(green ? "\033[32m" : "", stdout);
-        fwrite(out, 1, utf8_stream_push(&a->stream, a->held + i, end - i, out), stdout);
+        fwrite(out, 1, vb_utf8_push(&a->stream, a->held + i, end - i, out), stdout);
         fputs(green ? "\033[0m" : "", stdout);
     }
     fflush(stdout);
@@ -88,7 +88,7 @@ int answer_token(void *context, const vb_event *e)
         fflush(stdout);
         return ferror(stdout) || interrupted;
     }
-    const char *piece = tokenizer_piece(c->tokenizer, e->token, &size);
+    const char *piece = vb_piece(c->tokenizer, e->token, &size);
     if (piece && (!vb_is_end_token(c->model, e->token) || c->ignore_eos))
         hold(a, piece, size, e->draft_depth > 0);
     write_up_to(a, e->text_bytes);
@@ -130,8 +130,8 @@ static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_resu
 {
     json_t *stats = cli_stats(r, cli_used_tokens(c, r));
     json_object_set_new(stats, "load_seconds", json_real(c->open_seconds));
-    json_object_set_new(stats, "copy_seconds", json_real(c->model->copy_seconds));
-    json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)c->model->copied_bytes));
+    json_object_set_new(stats, "copy_seconds", json_real(cli_facts(c).copy_seconds));
+    json_object_set_new(stats, "copied_bytes", json_integer((json_int_t)cli_facts(c).copied_bytes));
     json_object_set_new(stats, "time_to_first_token_seconds", first_token > 0.0 ? json_real(first_token - c->started) : json_null());
     json_object_set_new(stats, "draft_seconds", json_real(r->draft_seconds));
     json_object_set_new(stats, "draft_memory_bytes", json_integer((json_int_t)vb_draft_memory(s)));
@@ -219,9 +219,10 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     if (!c->stats)
         return;
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
-    if (c->model->copied_bytes)
-        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were copied; ", 1e3 * c->model->copy_seconds,
-                1e-6 * (double)c->model->copied_bytes);
+    vb_model_facts facts = cli_facts(c);
+    if (facts.copied_bytes)
+        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were copied; ", 1e3 * facts.copy_seconds,
+                1e-6 * (double)facts.copied_bytes);
     if (a->first_token > 0.0)
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (a->first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,
@@ -252,7 +253,7 @@ static void end_text(struct answer *a, const vb_result *r)
     char rest[16];
     if (a->c->tokenizer)
         write_up_to(a, r->text_bytes);
-    fwrite(rest, 1, utf8_stream_finish(&a->stream, rest), stdout);
+    fwrite(rest, 1, vb_utf8_finish(&a->stream, rest), stdout);
     if (r->tokens)
         putchar('\n');
     fflush(stdout);

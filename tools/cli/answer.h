@@ -6,7 +6,7 @@
 
 struct answer {
     const struct cli *c;
-    struct utf8_stream stream;
+    vb_utf8 stream;
     int colour, printed; /* stdout is a terminal; how many token ids were printed (without a tokenizer) */
     char *held;         /* [count]: bytes of the text that are not printed yet */
     char *drafted;      /* [count]: for each of these bytes, whether it comes from an accepted draft */

@@ -12,8 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/template/template.h"
-
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 {
     vb_error err = {.code = exit_code == EXIT_USAGE ? VB_BAD_ARGUMENT : VB_IO};
@@ -27,11 +25,11 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 int cli_error(const struct cli *c, const vb_error *err)
 {
     /* Names from outside may hold anything: invalid bytes become U+FFFD, control characters '?', so one line stays one. */
-    struct utf8_stream stream = {0};
+    vb_utf8 stream = {0};
     char whole[320 + sizeof err->message], message[3 * (sizeof whole + 4) + 12];
     snprintf(whole, sizeof whole, "%.300s%s%s", c->where ? c->where : "", c->where ? ": " : "", err->message);
-    size_t size = utf8_stream_push(&stream, whole, strlen(whole), message);
-    size += utf8_stream_finish(&stream, message + size);
+    size_t size = vb_utf8_push(&stream, whole, strlen(whole), message);
+    size += vb_utf8_finish(&stream, message + size);
     for (size_t i = 0; i < size; i++)
         if ((unsigned char)message[i] < 0x20 || message[i] == 0x7f)
             message[i] = '?';
@@ -93,10 +91,17 @@ static void tell_placement(const struct cli *c)
     fprintf(stderr, "%s\n", p.why_not);
 }
 
+vb_model_facts cli_facts(const struct cli *c)
+{
+    vb_model_facts facts;
+    vb_model_look(c->model, &facts);
+    return facts;
+}
+
 /* `inspect` says it in its report. */
 static void tell_groups(const struct cli *c)
 {
-    if (c->model->config.no_groups && !(c->command->traits & REPORTS_GROUPS))
+    if (cli_facts(c).no_groups && !(c->command->traits & REPORTS_GROUPS))
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
 }
 
@@ -116,7 +121,7 @@ int cli_open(struct cli *c)
     tell_groups(c);
     if (c->mlock && vb_model_lock(c->model, &err)) /* the output is the same without: a warning, as llama.cpp's */
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
-    if (tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
+    if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
     int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
@@ -127,8 +132,8 @@ int cli_open(struct cli *c)
 
 void cli_close(struct cli *c)
 {
-    tokenizer_close(c->tokenizer);
-    template_close(c->template);
+    vb_tokenizer_close(c->tokenizer);
+    vb_template_close(c->template);
     if (c->model)
         vb_model_close(c->model);
     cli_drafting_close(c);
@@ -182,16 +187,27 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count)
 {
     vb_error err;
-    if (!tokenizer_encode(c->tokenizer, text, size, special, ids, count, &err))
+    size_t room;
+    int code;
+    *ids = NULL;
+    *count = size + 1; /* there are seldom more tokens than bytes */
+    do {
+        room = *count;
+        *ids = cli_must(realloc(*ids, room * sizeof **ids));
+        code = (special ? vb_encode : vb_encode_plain)(c->tokenizer, text, size, *ids, room, count, &err);
+    } while (!code && *count > room);
+    if (!code)
         return EXIT_DONE;
+    free(*ids);
+    *ids = NULL;
     return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the text is wrong, not the command line */
 }
 
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count)
 {
     int32_t *encoded;
-    int bos = c->bos || (!c->no_bos && !is_chat && tokenizer_add_bos(c->tokenizer)); /* a chat template writes its own */
-    if (bos && tokenizer_bos(c->tokenizer) < 0)
+    int bos = c->bos || (!c->no_bos && !is_chat && vb_add_bos(c->tokenizer)); /* a chat template writes its own */
+    if (bos && vb_bos_token(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, 1, &encoded, count);
     if (code != EXIT_DONE)
@@ -200,10 +216,10 @@ int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t 
     cli_must(*ids);
     memcpy(*ids + bos, encoded, *count * sizeof **ids);
     if (bos)
-        (*ids)[0] = tokenizer_bos(c->tokenizer);
+        (*ids)[0] = vb_bos_token(c->tokenizer);
     int empty = *count == 0 && !c->bos; /* BOS alone is a prompt when asked for by name */
     *count += (size_t)bos;
-    vb_free(NULL, encoded);
+    free(encoded);
     if (empty) {
         free(*ids);
         *ids = NULL;
@@ -228,7 +244,7 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
         code = cli_chat_text(c, &text, &size);
         if (code == EXIT_DONE)
             code = cli_encode_prompt(c, "the chat template's text", text, size, 1, ids, count);
-        vb_free(NULL, text);
+        vb_text_free(text);
     } else if (c->prompt) {
         code = cli_encode_prompt(c, "--prompt", c->prompt, strlen(c->prompt), 0, ids, count);
     } else {
@@ -307,24 +323,24 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
 
 char *cli_text(const struct cli *c, const int32_t *ids, size_t count, size_t most, size_t *bytes)
 {
-    struct utf8_stream stream = {0};
+    vb_utf8 stream = {0};
     size_t room = 16, used = 0, taken = 0, size;
     if (!c->tokenizer)
         return NULL;
     for (size_t i = 0; i < count; i++)
-        if (tokenizer_piece(c->tokenizer, ids[i], &size))
+        if (vb_piece(c->tokenizer, ids[i], &size))
             room += 3 * (size + 4);
     char *text = malloc(room);
     cli_must(text);
     for (size_t i = 0; i < count; i++) {
-        const char *piece = tokenizer_piece(c->tokenizer, ids[i], &size);
+        const char *piece = vb_piece(c->tokenizer, ids[i], &size);
         if (!piece || (i + 1 == count && c->model && !c->ignore_eos && vb_is_end_token(c->model, ids[i])))
             continue;
         size = size < most - taken ? size : most - taken;
         taken += size;
-        used += utf8_stream_push(&stream, piece, size, text + used);
+        used += vb_utf8_push(&stream, piece, size, text + used);
     }
-    used += utf8_stream_finish(&stream, text + used);
+    used += vb_utf8_finish(&stream, text + used);
     text[used] = '\0';
     *bytes = used;
     return text;

@@ -7,9 +7,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "engine/model/model.h"
-#include "engine/text/tokenizer.h"
-#include "engine/base/utf8.h"
+#include "engine/base/json.h"
 
 /* Exit codes: 0 success; 2 a wrong command line; 3 a difference was found; 130 interrupted by Ctrl-C; 1 any other error. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
@@ -125,9 +123,9 @@ struct cli {
 
     char conventions[512];      /* the values of --as and --convention, in the form that vb_model_options.conventions wants */
     vb_model *model;            /* opened by cli_open */
-    struct tokenizer *tokenizer; /* NULL if the model has none */
+    vb_tokenizer *tokenizer; /* NULL if the model has none */
     vb_error tokenizer_error;   /* why tokenizer is NULL */
-    struct chat_template *template; /* opened by cli_open_template */
+    vb_template *template; /* opened by cli_open_template */
     double started;             /* cli_seconds() when the command began */
     double open_seconds;        /* how long it took to open model and tokenizer, including --numa and --mlock */
 };
@@ -206,6 +204,7 @@ void cli_drafting_close(struct cli *c);
 
 /* Opens the model, and the tokenizer if the model has one. Reports errors. */
 int cli_open(struct cli *c);
+vb_model_facts cli_facts(const struct cli *c); /* of c->model */
 void cli_close(struct cli *c);
 
 /* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. BOS is added as add_bos_token,

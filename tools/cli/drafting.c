@@ -52,10 +52,10 @@ int cli_drafting(struct cli *c)
 /* The tokens of both, where both have a tokenizer; else the sizes of the vocabularies must do. */
 static int check_tokens(const struct cli *c)
 {
-    struct tokenizer *other;
+    vb_tokenizer *other;
     vb_error err;
     const char *dir = c->drafting.model_dir;
-    if (!c->tokenizer || tokenizer_open(&other, dir, NULL, &err)) {
+    if (!c->tokenizer || vb_tokenizer_open(&other, dir, NULL, &err)) {
         if (vb_vocab_size(c->drafting.model) != vb_vocab_size(c->model))
             return cli_fail(c, EXIT_USAGE, "--draft-model %s: its vocabulary has %d tokens, that of %s %d", dir,
                             vb_vocab_size(c->drafting.model), c->model_dir, vb_vocab_size(c->model));
@@ -64,7 +64,7 @@ static int check_tokens(const struct cli *c)
         return EXIT_DONE;
     }
     int differ = vb_tokenizers_match(c->tokenizer, other, &err);
-    tokenizer_close(other);
+    vb_tokenizer_close(other);
     return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir, err.message) : EXIT_DONE;
 }
 

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/json.h"
-#include "engine/template/template.h"
 #include "tools/cli/cli.h"
 
 /* Who wrote what; reports text that is not UTF-8, naming where it is from. */
@@ -12,7 +10,7 @@ static int add_message(const struct cli *c, json_t *messages, int first, const c
 {
     json_t *message = json_pack("{s:s,s:s%}", "role", role, "content", text, size);
     if (!message)
-        return cli_fail(c, EXIT_OTHER, "%.256s is not valid UTF-8 at byte %zu", from, utf8_valid(text, size));
+        return cli_fail(c, EXIT_OTHER, "%.256s is not valid UTF-8 at byte %zu", from, vb_utf8_valid(text, size));
     if (first)
         json_array_insert_new(messages, 0, message);
     else
@@ -109,7 +107,7 @@ int cli_open_template(struct cli *c)
     vb_error err;
     if (!c->tokenizer)
         return cli_error(c, &c->tokenizer_error);
-    return !c->template && chat_template_open(&c->template, c->model_dir, NULL, &err) ? cli_error(c, &err) : EXIT_DONE;
+    return !c->template && vb_template_open(&c->template, c->model_dir, NULL, &err) ? cli_error(c, &err) : EXIT_DONE;
 }
 
 int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size)
@@ -120,8 +118,12 @@ int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size)
     int code = cli_open_template(c);
     if (code == EXIT_DONE)
         code = read_kwargs(c, &kwargs);
-    if (code == EXIT_DONE && chat_template_render(c->template, c->tokenizer, messages, 1, kwargs, text, size, &err))
+    char *said = code == EXIT_DONE ? cli_must(json_dumps(messages, JSON_COMPACT)) : NULL;
+    char *more = code == EXIT_DONE && kwargs ? cli_must(json_dumps(kwargs, JSON_COMPACT)) : NULL;
+    if (code == EXIT_DONE && vb_template_render(c->template, c->tokenizer, said, strlen(said), 1, more, text, size, &err))
         code = cli_fail(c, EXIT_OTHER, "%s", err.message); /* the messages are wrong, not the command line */
+    free(more);
+    free(said);
     json_decref(kwargs);
     return code;
 }

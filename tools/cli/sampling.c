@@ -63,7 +63,7 @@ static int check_stops(const struct cli *c)
 {
     for (int i = 0; i < c->sampling.num_stops; i++) {
         const char *text = c->sampling.stop[i];
-        if (!*text || utf8_valid(text, strlen(text)) < strlen(text))
+        if (!*text || vb_utf8_valid(text, strlen(text)) < strlen(text))
             return cli_fail(c, EXIT_USAGE, "--stop is %s", *text ? "not UTF-8" : "empty");
     }
     return EXIT_DONE;
@@ -130,7 +130,7 @@ static int read_token(struct cli *c, const char *text, size_t size, int32_t *tok
                         vb_vocab_size(c->model), c->tokenizer_error.message);
     int code = cli_encode(c, "--thinking-tokens", text, size, 1, &ids, &count);
     *token = code == EXIT_DONE && count == 1 ? ids[0] : -1;
-    vb_free(NULL, ids);
+    free(ids);
     if (code == EXIT_DONE && *token >= vb_vocab_size(c->model))
         return cli_fail(c, EXIT_USAGE, "--thinking-tokens: \"%.*s\" is %d, outside the vocabulary of %d", (int)size, text, *token,
                         vb_vocab_size(c->model));

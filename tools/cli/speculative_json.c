@@ -5,7 +5,6 @@
  * other is the same. */
 #include <string.h>
 
-#include "engine/base/json.h"
 #include "tools/cli/speculative.h"
 
 /* A method that drafts with a second model is named by our own name for it. */

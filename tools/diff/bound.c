@@ -43,7 +43,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/checkpoint.h"
+#include "engine/model/model.h"
 #include "tools/dump/dump.h"
 
 #define MEASURED_TIMES 8.0

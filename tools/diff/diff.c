@@ -98,7 +98,7 @@ static int compute_side(struct sides *s, int i, int scores)
         code = diff_dump(&model, s->ids, s->count, 0, scores, &s->side[i]);
     s->side[i].path = s->path[i];
     if (code == EXIT_DONE)
-        s->side[i].layers = model.model->config.num_hidden_layers;
+        s->side[i].layers = cli_facts(&model).layers;
     cli_close(&model);
     return code;
 }
@@ -141,7 +141,7 @@ static int layers_of(struct sides *s, int i, int *layers)
         model.model_dir = s->c->model_of_bound;
     int code = cli_open(&model);
     if (code == EXIT_DONE)
-        *layers = model.model->config.num_hidden_layers;
+        *layers = cli_facts(&model).layers;
     cli_close(&model);
     return code;
 }

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "engine/files/checkpoint.h"
-#include "engine/base/json.h"
 
 struct entry { /* a tensor of the file */
     char *name;

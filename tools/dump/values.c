@@ -216,9 +216,10 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 {
     struct reference *r;
     vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
-                                  .conventions = c->model->config.conventions, .precision = c->model->config.precision};
-    if (reference_open(&r, c->model_dir, NULL, &err))
+    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is};
+    vb_model_facts facts = cli_facts(c);
+    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
+        reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     t->config = reference_config(r);
     t->conventions = o.conventions;
@@ -235,12 +236,13 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 
 int dump_values(struct cli *c, struct dump *dump, const int32_t *ids, size_t count, uint64_t perturb)
 {
-    struct target t = {.dump = dump, .layers = c->model->config.num_hidden_layers};
+    vb_model_facts facts = cli_facts(c);
+    struct target t = {.dump = dump, .layers = facts.layers};
     t.depths = c->n > 0 ? 0 : vb_mtp_modules(c->model) < VB_MAX_DRAFT ? vb_mtp_modules(c->model) : VB_MAX_DRAFT;
-    dump->layout = c->model->config.rope_interleave ? "interleaved" : "halves";
+    dump->layout = facts.rope_halves ? "halves" : "interleaved";
     dump->layers = t.layers;
     dump->prompt = count;
     dump->decodes = c->n > 0;
-    t.scores = dump_wants_scores(dump, t.layers + t.depths, c->model->config.num_attention_heads);
+    t.scores = dump_wants_scores(dump, t.layers + t.depths, facts.attention_heads);
     return c->reference ? dump_reference(c, &t, ids, count, perturb) : dump_engine(c, &t, ids, count);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/draft/drafter.h"
-#include "engine/base/json.h"
 
 /* Numbers go to a place in struct prompt; null is as good as nothing. */
 enum prompt_kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
@@ -154,7 +153,7 @@ static int encode(struct cli *c, struct prompt *p, const json_t *text, const jso
         code = cli_render_given(c, messages, bytes, &rendered, &size);
     if (code == EXIT_DONE)
         code = cli_encode_prompt(c, is_chat ? "the chat template's text" : "prompt", is_chat ? rendered : bytes, size, is_chat, &p->tokens, &p->count);
-    vb_free(NULL, rendered);
+    vb_text_free(rendered);
     for (size_t i = 0; i < p->count && code == EXIT_DONE; i++)
         if (p->tokens[i] >= vb_vocab_size(c->model))
             code = cli_fail(c, EXIT_USAGE, "token %zu of the prompt is %d, outside the vocabulary of %d", i, p->tokens[i], vb_vocab_size(c->model));

@@ -30,15 +30,15 @@ static json_t *numbers(const vb_trace *t, size_t offset)
 /* A token's text, invalid bytes as U+FFFD; null without a tokenizer. */
 json_t *trace_piece(const struct cli *c, int32_t token)
 {
-    struct utf8_stream stream = {0};
+    vb_utf8 stream = {0};
     size_t size, used;
-    const char *piece = c->tokenizer ? tokenizer_piece(c->tokenizer, token, &size) : NULL;
+    const char *piece = c->tokenizer ? vb_piece(c->tokenizer, token, &size) : NULL;
     if (!piece)
         return json_null();
     char *text = malloc(3 * (size + 4) + 16);
     cli_must(text);
-    used = utf8_stream_push(&stream, piece, size, text);
-    used += utf8_stream_finish(&stream, text + used);
+    used = vb_utf8_push(&stream, piece, size, text);
+    used += vb_utf8_finish(&stream, text + used);
     json_t *out = json_stringn(text, used);
     free(text);
     return out ? out : json_null();
@@ -54,10 +54,20 @@ static json_t *hidden_origin(const vb_tap_row *row, int depth)
     return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
 }
 
+/* Whether a module's cache begins with the row of index -1. */
+static int begins_with_phantom(const vb_model *model)
+{
+    vb_convention row;
+    for (size_t i = 0; vb_convention_at(i, &row); i++)
+        if (!strcmp(row.name, "first-row"))
+            return vb_model_convention(model, i);
+    return 0;
+}
+
 /* What the last row of a pass sees; a row in a dummy slot stands for another one. The rows of a tree share the cache. */
 static json_int_t context_length(const struct cli *c, int depth, const vb_tap_row *last)
 {
-    int phantom = depth >= 0 && c->model->config.conventions.value[FIRST_ROW] && !c->session.drafting.head; /* the row of index -1 */
+    int phantom = depth >= 0 && !c->session.drafting.head && begins_with_phantom(c->model);
     return c->session.drafting.tree.topk > 1 ? (json_int_t)last->slot + 1 : (json_int_t)last->index + 1 + phantom;
 }
 
