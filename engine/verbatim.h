@@ -277,10 +277,29 @@ typedef struct vb_draft_method {
     const char *settings; /* settings that the method reads, with their defaults, as "ngram-min=2,ngram-max=4"; "" if none */
     int needs_modules, needs_model, needs_head, needs_callback; /* what must be given; modules are the model's MTP modules */
     int trees;            /* 1: the method can draft trees */
+    int by_history;       /* 1: drafts also depend on earlier rounds, not only on the tokens */
+    int keeps_state;      /* 1: session files store the method's state. Without it, the first drafts after a load are worse */
 } vb_draft_method;
 
 /* Fills *out with draft method `number`, counted from 0, and returns 1. Returns 0 if there are fewer methods. */
 int vb_draft_methods(size_t number, vb_draft_method *out);
+
+/* Fills *out with the draft method that has this name. For NULL and "none" it fills *out with zeros. Another unknown name is
+ * VB_BAD_ARGUMENT; the message lists the known names. */
+int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err);
+/* Checks whether a session of `model` can draft with this method: whether everything that the method needs is given, and
+ * whether all settings are known. Otherwise it returns VB_BAD_ARGUMENT. It opens nothing; vb_session_open checks more. */
+int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error *err);
+/* The longest draft of a session with these options: `tokens`, or the number that 0 stands for. Returns 0 if the session
+ * would not draft. */
+int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting);
+/* Sets *version to 1 or 3 if `dir` holds a published EAGLE-1 or EAGLE-3 head, or to 0 if it holds no head that can be read.
+ * The only error is VB_NO_MEMORY. */
+int vb_draft_head(int *version, const char *dir, vb_error *err);
+
+/* The name of instruction set `number`, counted from 0, of those that this library has and this CPU can run, the best first.
+ * Returns NULL if there are fewer. If there is none, no session can be opened. Use the name as vb_session_options.isa. */
+const char *vb_isa(size_t number);
 
 /* Options of a session. What the pointers refer to must stay valid until the session is closed, except the logit bias of
  * `sampling`, which is copied. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/draft/drafter.h"
 #include "tools/cli/cli.h"
 
 static int show_progress(void *label, size_t done, size_t total)
@@ -69,8 +68,8 @@ static int save(struct cli *c)
 /* A method whose state cannot be made anew of the tokens alone. */
 static void tell_drafts(const struct cli *c, const vb_session_info *info)
 {
-    const struct drafter_type *type;
-    if (drafter_find(&type, cli_draft_name(c), NULL) || !type || !type->save || !strcmp(type->name, info->draft) || !info->computed)
+    vb_draft_method method;
+    if (vb_draft_method_find(&method, cli_draft_name(c), NULL) || !method.keeps_state || !strcmp(method.name, info->draft) || !info->computed)
         return;
     fprintf(stderr, "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be poor\n",
             c->load, cli_draft_name(c), info->draft);

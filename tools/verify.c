@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/draft/drafter.h"
-#include "engine/session/session.h"
 #include "tools/cli/cli.h"
 
 struct verify_setting {
@@ -181,18 +179,21 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
     static const int lengths[] = {1, 2, 3, 7, 15, CLI_AUTO}, threads[] = {1, 2, 3}, chunks[] = {1, 7, 64, 512};
     *k = (struct verify_choices){.num_drafts = 1};
     k->drafts[0] = *plain;
-    for (const struct drafter_type *const *t = drafter_types; *t; t++) {
-        if ((c->draft_given && strcmp(c->session.drafting.method, (*t)->name)) || drafter_check(*t, c->model, &c->session, NULL))
+    vb_draft_method method;
+    for (size_t m = 0; vb_draft_methods(m, &method); m++) {
+        vb_drafting drafting = c->session.drafting;
+        drafting.method = method.name;
+        if ((c->draft_given && strcmp(c->session.drafting.method, method.name)) || vb_draft_check(c->model, &drafting, NULL))
             continue;
         for (int i = 0; i < 6 && c->session.drafting.tree.topk <= 1; i++) {
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
             if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
                 continue; /* what is said would depend on the time that it takes */
             if (i == 0 || c->draft_tokens == -1)
-                add_drafts(k, (*t)->name, K, 0, c->session.drafting.tree.nodes);
+                add_drafts(k, method.name, K, 0, c->session.drafting.tree.nodes);
         }
-        if ((*t)->propose_tree && !drafts_lead(c) && !c->session.padded)
-            add_trees(k, c, (*t)->name);
+        if (method.trees && !drafts_lead(c) && !c->session.padded)
+            add_trees(k, c, method.name);
     }
     k->threads[k->num_threads++] = plain->threads;
     for (int i = 0; i < 3 && !c->threads_given; i++)
@@ -203,9 +204,9 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
         if (chunks[i] != plain->chunk && k->num_chunks < 4)
             k->chunks[k->num_chunks++] = chunks[i];
     k->isa[k->num_isa++] = plain->isa;
-    for (const struct kernels *const *t = kernel_tables; *t && !c->isa_given; t++)
-        if (kernels_runs_here(*t) && strcmp((*t)->name, plain->isa))
-            k->isa[k->num_isa++] = (*t)->name;
+    for (size_t i = 0; vb_isa(i) && !c->isa_given; i++)
+        if (strcmp(vb_isa(i), plain->isa))
+            k->isa[k->num_isa++] = vb_isa(i);
 }
 
 static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa)
@@ -282,6 +283,13 @@ static int processors(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
+/* "best" where a session will say why there is none. */
+static const char *isa_name(const struct cli *c)
+{
+    const char *given = c->session.isa && strcmp(c->session.isa, "best") ? c->session.isa : vb_isa(0);
+    return given ? given : "best";
+}
+
 static void conclude(const struct verify *v)
 {
     const struct cli *c = v->c;
@@ -297,17 +305,13 @@ static int run(struct cli *c)
 {
     struct verify v = {.c = c, .n = (size_t)(c->n < 0 ? 64 : c->n)};
     int32_t *prompt = NULL;
-    const struct kernels *best;
-    vb_error err;
     int code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &prompt, &v.prompt_count);
     if (code == EXIT_DONE && v.n > (size_t)vb_max_positions(c->model))
         v.n = (size_t)vb_max_positions(c->model); /* no run has more; the rows are allocated for n */
-    if (code == EXIT_DONE && session_kernels(&best, c->session.isa, &err))
-        code = cli_error(c, &err);
     if (code == EXIT_DONE) {
-        struct verify_setting plain = {"none", best->name, 0, c->session.threads ? c->session.threads : processors(),
+        struct verify_setting plain = {"none", isa_name(c), 0, c->session.threads ? c->session.threads : processors(),
                                 c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
         struct verify_choices choices;
         fill_choices(&choices, c, &plain);

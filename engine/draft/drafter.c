@@ -25,16 +25,30 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
     return *out ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "unknown draft method %s; known are %s", name, known);
 }
 
+static vb_draft_method described(const struct drafter_type *t)
+{
+    return (vb_draft_method){.name = t->name, .about = t->about, .settings = t->settings ? t->settings : "",
+                             .needs_modules = t->needs_modules, .needs_model = t->needs_model, .needs_head = t->needs_head,
+                             .needs_callback = t->needs_callback, .trees = t->propose_tree != NULL, .by_history = t->by_history,
+                             .keeps_state = t->save != NULL};
+}
+
 int vb_draft_methods(size_t number, vb_draft_method *out)
 {
     for (const struct drafter_type *const *t = drafter_types; *t; t++)
         if (number-- == 0) {
-            *out = (vb_draft_method){.name = (*t)->name, .about = (*t)->about, .settings = (*t)->settings ? (*t)->settings : "",
-                                     .needs_modules = (*t)->needs_modules, .needs_model = (*t)->needs_model, .needs_head = (*t)->needs_head,
-                                     .needs_callback = (*t)->needs_callback, .trees = (*t)->propose_tree != NULL};
+            *out = described(*t);
             return 1;
         }
     return 0;
+}
+
+int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err)
+{
+    const struct drafter_type *type;
+    int code = drafter_find(&type, name, err);
+    *out = type ? described(type) : (vb_draft_method){0};
+    return code;
 }
 
 /* ---- settings: KEY=VALUE,KEY=VALUE ---- */
@@ -121,6 +135,24 @@ int drafter_default_tokens(const struct drafter_type *type, const struct model *
 int drafter_longest(const struct drafter_type *type, const struct model *m)
 {
     return type->cache_per_draft ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+}
+
+int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error *err)
+{
+    const struct drafter_type *type;
+    vb_session_options o = {.drafting = *drafting};
+    int code = drafter_find(&type, drafting->method, err);
+    return code || !type ? code : drafter_check(type, model, &o, err);
+}
+
+int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting)
+{
+    const struct drafter_type *type;
+    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0)
+        return 0;
+    if (drafting->tokens)
+        return drafting->tokens;
+    return drafting->automatic ? drafter_longest(type, model) : drafter_default_tokens(type, model);
 }
 
 /* The sum of exp(z - z[best]), ascending: one of V terms is 1. */

@@ -33,6 +33,8 @@ static int check_eagle(const struct model *m, const vb_session_options *o, vb_er
 
 static int check_eagle3(const struct model *m, const vb_session_options *o, vb_error *err) { return check_version(m, o, 3, "eagle3", err); }
 
+int vb_draft_head(int *version, const char *dir, vb_error *err) { return eagle_head_version(version, dir, NULL, err); }
+
 const struct drafter_type draft_eagle = {
     .name = "eagle", .about = "a published EAGLE-1 head", .needs_head = 1, .takes = ROWS_HIDDEN, .check = check_eagle, .open = open_eagle,
     .observe = mtp_drafter_observe,

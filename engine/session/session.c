@@ -94,6 +94,19 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err)
     return *k ? VB_OK : vb_fail(err, VB_BAD_ARGUMENT, "this CPU lacks %s", isa);
 }
 
+const char *vb_isa(size_t number)
+{
+    const char *before = NULL; /* variants of a set have its name, and follow each other */
+    for (const struct kernels *const *k = kernel_tables; *k; k++) {
+        if (!kernels_runs_here(*k) || (before && !strcmp((*k)->name, before)))
+            continue;
+        before = (*k)->name;
+        if (number-- == 0)
+            return before;
+    }
+    return NULL;
+}
+
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err)
 {
     int32_t most = m->config.max_position_embeddings;

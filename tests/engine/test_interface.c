@@ -253,6 +253,72 @@ TEST(a_model_becomes_a_file_of_the_size_and_types_that_were_planned)
     remove_dir(dir);
 }
 
+TEST(draft_methods_say_what_they_need_and_how_long_they_draft)
+{
+    vb_model *with = model_of("golden/tiny/v3-mtp3", NULL), *without = model_of("golden/tiny/v2-lite", NULL);
+    vb_draft_method method;
+    int version;
+    ok(vb_draft_method_find(&method, "eagle3", &err));
+    assert_string_equal(method.name, "eagle3");
+    assert_true(method.needs_head && method.trees && method.keeps_state && !method.by_history);
+    ok(vb_draft_method_find(&method, "eagle-reroll", &err));
+    assert_true(method.by_history);
+    ok(vb_draft_method_find(&method, "ngram", &err));
+    assert_false(method.keeps_state);
+    ok(vb_draft_method_find(&method, "none", &err));
+    assert_null(method.name);
+    refused(vb_draft_method_find(&method, "guess", &err), VB_BAD_ARGUMENT, "unknown draft method guess; known are none, mtp-vanilla");
+    assert_null(method.name);
+
+    ok(vb_draft_check(with, &(vb_drafting){.method = "mtp-eagle"}, &err));
+    ok(vb_draft_check(without, &(vb_drafting){0}, &err));
+    refused(vb_draft_check(without, &(vb_drafting){.method = "mtp-eagle"}, &err), VB_BAD_ARGUMENT, "has no MTP modules");
+    refused(vb_draft_check(with, &(vb_drafting){.method = "draft-model"}, &err), VB_BAD_ARGUMENT, "wants a draft model");
+    refused(vb_draft_check(with, &(vb_drafting){.method = "ngram", .settings = "n=1"}, &err), VB_BAD_ARGUMENT, "unknown setting n=1");
+
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-vanilla"}), 3);
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-vanilla", .automatic = 1}), 3);
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-eagle", .automatic = 1}), VB_MAX_DRAFT);
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-eagle", .tokens = 7}), 7);
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.method = "mtp-eagle", .tokens = -1}), 0);
+    assert_int_equal(vb_draft_tokens(without, &(vb_drafting){.method = "ngram"}), 3);
+    assert_int_equal(vb_draft_tokens(with, &(vb_drafting){.tokens = 7}), 0);
+
+    ok(vb_draft_head(&version, "golden/eagle/eagle1-v3", &err));
+    assert_int_equal(version, 1);
+    ok(vb_draft_head(&version, "golden/eagle/eagle3-v3", &err));
+    assert_int_equal(version, 3);
+    ok(vb_draft_head(&version, "golden/tiny/v3", &err));
+    assert_int_equal(version, 0);
+    vb_model_close(with);
+    vb_model_close(without);
+}
+
+TEST(a_session_opens_on_each_instruction_set_that_is_listed_and_on_no_other)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
+    vb_model *m = model_of("golden/tiny/v3", NULL);
+    vb_session *s;
+    size_t count = 0, found = 0;
+    while (vb_isa(count))
+        count++;
+    assert_string_equal(vb_isa(count - 1), "scalar");
+    for (size_t n = 0; n < 4; n++) {
+        vb_session_options o = {.context = 8, .threads = 1, .isa = names[n]};
+        size_t times = 0;
+        for (size_t i = 0; i < count; i++)
+            times += !strcmp(vb_isa(i), names[n]);
+        assert_true(times <= 1);
+        found += times;
+        if (times)
+            ok(vb_session_open(&s, m, &o, &err)), vb_session_close(s);
+        else
+            refused(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "this CPU lacks");
+    }
+    assert_int_equal(found, count);
+    vb_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +329,8 @@ int main(void)
         cmocka_unit_test(special_tokens_can_be_plain_text),
         cmocka_unit_test(pieces_of_characters_become_characters),
         cmocka_unit_test(a_model_becomes_a_file_of_the_size_and_types_that_were_planned),
+        cmocka_unit_test(draft_methods_say_what_they_need_and_how_long_they_draft),
+        cmocka_unit_test(a_session_opens_on_each_instruction_set_that_is_listed_and_on_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

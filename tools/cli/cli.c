@@ -1,8 +1,6 @@
 /* tools/cli/cli.c -- errors, prompts, sessions and output that the subcommands share. */
 #include "tools/cli/cli.h"
 
-#include "engine/draft/drafter.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <signal.h>
@@ -272,12 +270,9 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 
 int cli_draft_tokens(const struct cli *c)
 {
-    const struct drafter_type *type;
-    if (drafter_find(&type, c->session.drafting.method, NULL) || !type)
-        return 0;
-    if (c->draft_tokens == CLI_AUTO)
-        return drafter_longest(type, c->model);
-    return c->draft_tokens >= 0 ? (int)c->draft_tokens : drafter_default_tokens(type, c->model);
+    vb_drafting drafting = {.method = c->session.drafting.method, .automatic = c->draft_tokens == CLI_AUTO};
+    drafting.tokens = c->draft_tokens > 0 ? (int32_t)c->draft_tokens : 0;
+    return c->draft_tokens == 0 ? 0 : vb_draft_tokens(c->model, &drafting); /* 0 here is no drafts, there the method's own number */
 }
 
 int cli_used_tokens(const struct cli *c, const vb_result *r)

@@ -254,8 +254,8 @@ void *cli_must(void *block);
  * json_pack returns for a name that is not UTF-8. */
 int cli_print_json(json_t *value);
 
-/* Calls tokenizer_encode. `name` says in error messages where the text is from. The caller frees *ids with vb_free. Reports
- * errors. */
+/* Calls vb_encode, or vb_encode_plain if `special` is 0. `name` says in error messages where the text is from. The caller frees
+ * *ids. Reports errors. */
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
 /* Returns the text of these tokens for printing, or NULL if there is no tokenizer. Invalid UTF-8 is replaced by U+FFFD. An end

@@ -1,7 +1,6 @@
 /* tools/cli/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
 #include <string.h>
 
-#include "engine/draft/eagle_net.h"
 #include "tools/cli/cli.h"
 
 static int add_setting(struct cli *c, const char *format, const char *text, int number)
@@ -25,26 +24,26 @@ static int gather_settings(struct cli *c)
 
 int cli_drafting(struct cli *c)
 {
-    const struct drafter_type *type;
+    vb_draft_method method;
     const char *dir = c->drafting.model_dir, *draft = c->draft_given ? c->session.drafting.method : NULL;
     int may_be_unnamed = c->command->traits & (COMPARES_METHODS | DRAFTS_UNASKED);
     vb_error err;
-    if (drafter_find(&type, draft, &err))
+    if (vb_draft_method_find(&method, draft, &err))
         return cli_error(c, &err);
     if (c->session.drafting.p_min > 1.0f)
         return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.drafting.p_min);
     if (!dir && c->drafting.precision)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
-    if ((c->session.drafting.tree.topk || c->session.drafting.tree.nodes) && !type && (draft || !may_be_unnamed))
+    if ((c->session.drafting.tree.topk || c->session.drafting.tree.nodes) && !method.name && (draft || !may_be_unnamed))
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.drafting.tree.topk ? "draft-topk" : "draft-nodes");
     if (c->session.drafting.tree.nodes && c->session.drafting.tree.topk <= 1)
         return cli_fail(c, EXIT_USAGE, "--draft-nodes is of trees, which want a --draft-topk of 2 or more: drafts are a chain");
-    int takes_dir = type && (type->needs_model || type->needs_head);
+    int takes_dir = method.needs_model || method.needs_head;
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
-    if (c->drafting.precision && type && type->needs_head)
+    if (c->drafting.precision && method.needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     return gather_settings(c);
 }
@@ -70,7 +69,7 @@ static int check_tokens(const struct cli *c)
 
 int cli_drafting_open(struct cli *c, const vb_model_options *options)
 {
-    const struct drafter_type *type;
+    vb_draft_method method;
     vb_model_options of_draft = *options;
     vb_error err = {0};
     int code = EXIT_DONE;
@@ -80,11 +79,11 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     }
     of_draft.numa = NULL; /* its threads are the target's */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
-    drafter_find(&type, c->draft_given ? c->session.drafting.method : NULL, NULL);
+    vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
     int version = 0;
-    if (!type && c->drafting.model_dir && eagle_head_version(&version, c->drafting.model_dir, NULL, &err))
+    if (!method.name && c->drafting.model_dir && vb_draft_head(&version, c->drafting.model_dir, &err))
         return cli_error(c, &err);
-    int is_head = type ? type->needs_head : version != 0;
+    int is_head = method.name ? method.needs_head : version != 0;
     c->session.drafting.head = is_head ? c->drafting.model_dir : NULL;
     if (c->drafting.model_dir && !is_head) {
         if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
@@ -92,7 +91,7 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
         c->session.drafting.model = c->drafting.model;
         code = check_tokens(c);
     }
-    if (code == EXIT_DONE && type && drafter_check(type, c->model, &c->session, &err))
+    if (code == EXIT_DONE && method.name && vb_draft_check(c->model, &c->session.drafting, &err))
         return cli_error(c, &err);
     return code;
 }

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/draft/drafter.h"
 
 /* Numbers go to a place in struct prompt; null is as good as nothing. */
 enum prompt_kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
@@ -108,12 +107,12 @@ static int read_stops(const struct cli *c, struct prompt *p, const json_t *value
 
 static int read_draft(const struct cli *c, struct prompt *p, const json_t *value)
 {
-    const struct drafter_type *type;
+    vb_draft_method method;
     vb_error err;
     if (!json_is_string(value))
         return wrong(c, "draft", value, "the name of a draft method");
     p->draft = json_string_value(value);
-    if (drafter_find(&type, p->draft, &err))
+    if (vb_draft_method_find(&method, p->draft, &err))
         return cli_fail(c, EXIT_USAGE, "%s", err.message);
     return EXIT_DONE;
 }

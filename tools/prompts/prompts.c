@@ -10,7 +10,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "engine/draft/drafter.h"
 #include "tools/cli/answer.h"
 
 #define MOST_METHODS 16
@@ -82,15 +81,15 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
     vb_session_options o = session_options(c);
     vb_session *s;
     vb_error err;
-    const struct drafter_type *type;
+    vb_draft_method method;
     o.context = context;
     if (q) {
         o.sampling = q->sampling;
         o.drafting = drafting_of(c, q);
     }
-    if (!drafter_find(&type, o.drafting.method, NULL) && type && type->by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
+    if (!vb_draft_method_find(&method, o.drafting.method, NULL) && method.by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
         return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the rounds before",
-                        cli_acceptance(c), type->name);
+                        cli_acceptance(c), method.name);
     if (vb_session_open(&s, c->model, &o, &err))
         return cli_error(c, &err);
     if (draft_bytes)
@@ -101,12 +100,12 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
 
 static int check_draft(struct prompts *p, const struct prompt *q)
 {
-    const struct drafter_type *type;
+    vb_draft_method known;
     size_t method = 0;
     if (!q->draft && !q->draft_tokens)
         return EXIT_DONE;
-    if (q->draft && !drafter_find(&type, q->draft, NULL) && type)
-        for (method = 1; drafter_types[method - 1] != type;)
+    if (q->draft && strcmp(q->draft, "none"))
+        for (method = 1; vb_draft_methods(method - 1, &known) && strcmp(known.name, q->draft);)
             method++;
     else if (!q->draft)
         method = MOST_METHODS; /* the command line's */

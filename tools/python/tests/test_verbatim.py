@@ -149,6 +149,14 @@ def test_draft_methods_are_listed():
     assert set(METHODS) - {"none"} < set(methods)
     assert methods["ngram"].settings == {"ngram-min": "2", "ngram-max": "4"} and not methods["ngram"].trees
     assert methods["mtp-eagle"].trees and methods["mtp-eagle"].needs_modules and methods["eagle3"].needs_head
+    assert methods["eagle-reroll"].by_history and methods["mtp-eagle"].keeps_state and not methods["ngram"].keeps_state
+
+
+def test_heads_and_instruction_sets_are_told(models):
+    assert [verbatim.draft_head(path(p)) for p in ("eagle/eagle1-v3", "eagle/eagle3-v3", "tiny/v3")] == [1, 3, 0]
+    names = verbatim.instruction_sets()
+    assert names[-1] == "scalar" and len(set(names)) == len(names)
+    assert len({models("tiny/v3").generate(PROMPT, 3, ignore_eos=True, isa=name).fingerprint for name in names}) == 1
 
 
 def test_trees_of_drafts(models):

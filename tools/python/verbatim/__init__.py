@@ -15,8 +15,8 @@ from ._c import VERSION as __version__
 from ._c import Code
 from ._call import VerbatimError
 from .model import Model, Taps, conventions, systems
-from .session import DraftMethod, Event, Result, Session, Tap, draft_methods, session_info
+from .session import DraftMethod, Event, Result, Session, Tap, draft_head, draft_methods, instruction_sets, session_info
 from .tokenizer import ChatTemplate, Tokenizer
 
 __all__ = ["ChatTemplate", "Code", "DraftMethod", "Event", "Model", "Result", "Session", "Tap", "Taps", "Tokenizer", "VerbatimError", "__version__",
-           "conventions", "draft_methods", "session_info", "systems"]
+           "conventions", "draft_head", "draft_methods", "instruction_sets", "session_info", "systems"]

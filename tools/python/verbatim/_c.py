@@ -241,6 +241,8 @@ class vb_draft_method(C.Structure):
         ("needs_head", C.c_int),
         ("needs_callback", C.c_int),
         ("trees", C.c_int),
+        ("by_history", C.c_int),
+        ("keeps_state", C.c_int),
     ]
 
 
@@ -497,6 +499,11 @@ FUNCTIONS = {
     "vb_session_load": (C.c_int, [_out, _object, C.POINTER(vb_session_options), C.c_char_p, C.POINTER(vb_file_options), _err]),
     "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
     "vb_draft_methods": (C.c_int, [C.c_size_t, C.POINTER(vb_draft_method)]),
+    "vb_draft_method_find": (C.c_int, [C.POINTER(vb_draft_method), C.c_char_p, _err]),
+    "vb_draft_check": (C.c_int, [_object, C.POINTER(vb_drafting), _err]),
+    "vb_draft_tokens": (C.c_int32, [_object, C.POINTER(vb_drafting)]),
+    "vb_draft_head": (C.c_int, [C.POINTER(C.c_int), C.c_char_p, _err]),
+    "vb_isa": (C.c_char_p, [C.c_size_t]),
     "vb_draft": (C.c_int, [_object, _ids, _ids, _ids, _err]),
     "vb_draft_tree": (C.c_int, [_object, _ids, _ids, _ids, C.POINTER(C.c_double), _ids, _err]),
     "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),

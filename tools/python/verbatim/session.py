@@ -234,6 +234,8 @@ class DraftMethod(typing.NamedTuple):
     needs_head: bool
     needs_callback: bool
     trees: bool  # it can draft trees
+    by_history: bool  # its drafts depend on the rounds before, not on the timeline alone
+    keeps_state: bool  # session files hold its state
 
 
 def draft_methods() -> list[DraftMethod]:
@@ -242,8 +244,24 @@ def draft_methods() -> list[DraftMethod]:
     while _c.library().vb_draft_methods(len(methods), C.byref(said)):
         settings = dict(pair.split("=") for pair in filter(None, said.settings.decode().split(",")))
         methods.append(DraftMethod(said.name.decode(), said.about.decode(), settings, *map(bool, [
-            said.needs_modules, said.needs_model, said.needs_head, said.needs_callback, said.trees])))
+            said.needs_modules, said.needs_model, said.needs_head, said.needs_callback, said.trees, said.by_history,
+            said.keeps_state])))
     return methods
+
+
+def draft_head(path) -> int:
+    """The kind of published EAGLE head in a directory: 1 or 3; 0: there is none that can be read."""
+    version, err = C.c_int(), _c.vb_error()
+    check(_c.library().vb_draft_head(C.byref(version), path_bytes(path), C.byref(err)), err)
+    return version.value
+
+
+def instruction_sets() -> list[str]:
+    """Those that Session's option isa may name on this machine, best first."""
+    names = []
+    while name := _c.library().vb_isa(len(names)):
+        names.append(name.decode())
+    return names
 
 
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, draft=None, draft_tokens=None,
