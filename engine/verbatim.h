@@ -1,8 +1,8 @@
 /* engine/verbatim.h -- the public C interface of Verbatim.
  *
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
- * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once) and
- * verbatim_files.h (saved sessions).
+ * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once),
+ * verbatim_files.h (saved sessions) and verbatim_tensors.h (files of tensors).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one sequence
  * of tokens with its KV caches. A program can append tokens to it, truncate it, let it generate more tokens, save it and
@@ -471,6 +471,7 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 #include "verbatim_batch.h"
 #include "verbatim_files.h"
 #include "verbatim_model.h"
+#include "verbatim_tensors.h"
 #include "verbatim_text.h"
 
 #if defined(__GNUC__)

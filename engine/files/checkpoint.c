@@ -4,8 +4,11 @@
 #include "engine/base/json.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define TEXT_CHUNK 65536 /* names live in chunks, so that they never move */
 #define MAX_SHARDS 100000
@@ -321,6 +324,59 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     else
         *out = c;
     return rc;
+}
+
+static int is_safetensors(const char *path)
+{
+    char begin[4] = "";
+    struct stat st;
+    if (stat(path, &st) || S_ISDIR(st.st_mode))
+        return 0;
+    int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    ssize_t n = fd >= 0 ? read(fd, begin, sizeof begin) : 0;
+    if (fd >= 0)
+        close(fd);
+    return n < (ssize_t)sizeof begin || memcmp(begin, "GGUF", sizeof begin) != 0;
+}
+
+int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
+{
+    struct checkpoint *c;
+    if (!is_safetensors(path))
+        return checkpoint_open(out, path, a, err);
+    int rc = checkpoint_create(&c, path, a, err);
+    if (rc)
+        return rc;
+    struct shard s = {c, c->dir, NULL, NULL};
+    rc = mapping_open(&c->mappings, path, path, "safetensors", a, err);
+    if (!rc) {
+        s.data = c->mappings->data;
+        rc = safetensors_parse(s.data, c->mappings->size, c->mappings->size, s.file, add_entry, &s, a, err);
+    }
+    if (!rc)
+        rc = checkpoint_build_index(c, err);
+    if (rc)
+        checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err)
+{
+    const struct mapping *m = c->mappings;
+    const unsigned char *data = m ? m->data : NULL;
+    struct json_trouble why = {0};
+    uint64_t n = 0;
+    *out = NULL;
+    for (int i = 7; m && !m->next && i >= 0; i--)
+        n = n << 8 | data[i];
+    if (n == 0 || n > m->size - 8) /* a list, several files, or GGUF */
+        return VB_OK;
+    json_t *header = json_load_any_number((const char *)data + 8, n, 0, &why);
+    *out = json_incref(json_object_get(header, "__metadata__"));
+    json_decref(header);
+    return why.no_memory ? json_fail(&why, n, c->dir, err) : VB_OK;
 }
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)

@@ -47,6 +47,14 @@ struct checkpoint;
  * If another program shortens a mapped file, the next read of the missing part raises SIGBUS and ends the process. */
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
 
+/* Opens a checkpoint as checkpoint_open does. But if `dir` is a file that does not begin with "GGUF", it is read as a safetensors
+ * file. */
+int checkpoint_open_tensors(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
+/* Sets *out to the entry __metadata__ of a checkpoint that is a single safetensors file, or to NULL if there is none. The
+ * caller releases it. */
+struct json_t;
+int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err);
+
 /* Creates a checkpoint from a list of names, dtypes and shapes, without any weights. A test uses it to bind the published
  * tensor list of DeepSeek-R1. Tensor and file names are copied. */
 int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, size_t count, const vb_allocator *a,
@@ -100,6 +108,8 @@ struct safetensors_entry {
     struct tensor tensor; /* name (valid only during the call), dtype, shape, bytes and file are set; data is NULL */
     size_t begin, end;    /* where the tensor's bytes begin and end, counted from the start of the file */
 };
+/* The number of bytes of one number of this dtype, or 0 if safetensors files have no such dtype. */
+size_t safetensors_item(const char *dtype);
 int safetensors_parse(const char *data, size_t size, size_t file_size, const char *file,
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,
                       const vb_allocator *a, vb_error *err);

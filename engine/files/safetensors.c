@@ -19,6 +19,14 @@ static const struct {
     {"U8", DTYPE_OTHER, 1},     {"BOOL", DTYPE_OTHER, 1}, {"F8_E5M2", DTYPE_OTHER, 1}, {"F8_E8M0", DTYPE_OTHER, 1},
 };
 
+size_t safetensors_item(const char *dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(dtype, dtypes[i].name))
+            return dtypes[i].size;
+    return 0;
+}
+
 struct header {
     const char *file;
     size_t data_begin, data_size; /* of the data section: offset in the file, bytes */

@@ -1,14 +1,15 @@
-/* tools/cli/tensors.c -- a safetensors file: 8 bytes of length, a JSON header padded with spaces to 8, the data. */
+/* tools/cli/tensors.c -- gathering the tensors of a safetensors file. */
 #include "tools/cli/tensors.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 int tensors_begin(struct tensors *t, const char *path)
 {
-    *t = (struct tensors){.data.fd = -1, .header = cli_must(json_object())};
+    *t = (struct tensors){.data.fd = -1, .names = cli_must(json_object())};
     int fd = new_file_without_name(path, NULL);
     if (fd < 0)
         return errno;
@@ -20,27 +21,37 @@ void tensors_add(struct tensors *t, const char *name, const char *dtype, const s
                  size_t size)
 {
     fwrite(data, 1, size, t->data.f);
-    json_t *dimensions = json_array();
+    if ((t->count & (t->count - 1)) == 0) /* 0 or a power of two */
+        t->list = cli_must(realloc(t->list, (2 * t->count + 1) * sizeof *t->list));
+    vb_tensor *to = &t->list[t->count++];
+    *to = (vb_tensor){.name = cli_must(strdup(name)), .dtype = dtype, .ndim = (int32_t)rank, .bytes = size};
     for (size_t i = 0; i < rank; i++)
-        json_array_append_new(dimensions, json_integer((json_int_t)shape[i]));
-    json_t *entry = json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", dimensions, "data_offsets", (json_int_t)t->size,
-                              (json_int_t)(t->size + size));
-    json_object_set_new(t->header, name, cli_must(entry));
+        to->shape[i] = (int64_t)shape[i];
+    json_object_set_new(t->names, name, json_true());
     t->size += size;
 }
 
-int tensors_write(struct tensors *t, FILE *to, void (*progress)(const char *, size_t, size_t))
+static int show_progress(void *unused, size_t done, size_t total)
 {
-    char *header = cli_must(json_dumps(t->header, JSON_COMPACT)), spaces[8] = "       ";
-    size_t length = strlen(header), padded = (length + 7) / 8 * 8;
-    unsigned char bytes[8];
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (unsigned char)(padded >> 8 * i);
-    fwrite(bytes, 1, 8, to);
-    fwrite(header, 1, length, to);
-    fwrite(spaces, 1, padded - length, to);
-    free(header);
-    return cli_stream_copy(&t->data, to, t->size, progress);
+    (void)unused;
+    cli_progress("writing", done, total);
+    return cli_stopped();
+}
+
+int tensors_write(struct tensors *t, int fd, const char *path, vb_error *err)
+{
+    fflush(t->data.f);
+    char *data = t->size && !t->data.error ? mmap(NULL, t->size, PROT_READ, MAP_PRIVATE, t->data.fd, 0) : NULL, *at = data;
+    if (t->data.error || data == MAP_FAILED)
+        return vb_fail(err, VB_IO, "%s: %s", path, strerror(t->data.error ? t->data.error : errno));
+    for (size_t i = 0; i < t->count; i++) {
+        t->list[i].data = at;
+        at = at ? at + t->list[i].bytes : NULL; /* NULL: all are empty */
+    }
+    int code = vb_tensors_write(fd, path, t->list, t->count, show_progress, NULL, err);
+    if (data)
+        munmap(data, t->size);
+    return code;
 }
 
 void tensors_close(struct tensors *t)
@@ -48,6 +59,9 @@ void tensors_close(struct tensors *t)
     cli_stream_close(&t->data);
     if (t->data.fd >= 0)
         close(t->data.fd);
-    json_decref(t->header);
+    for (size_t i = 0; i < t->count; i++)
+        free((char *)(uintptr_t)t->list[i].name);
+    free(t->list);
+    json_decref(t->names);
     *t = (struct tensors){.data.fd = -1};
 }

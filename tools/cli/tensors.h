@@ -13,18 +13,20 @@
 struct tensors {
     struct cli_stream data; /* the temporary file with the data so far */
     size_t size;            /* the number of bytes in it */
-    json_t *header;         /* the entries of the tensors so far */
+    vb_tensor *list;        /* [count]: the tensors so far */
+    size_t count;
+    json_t *names;          /* an object whose keys are their names */
 };
 
 /* Creates the temporary file, in the directory of `path`. End with tensors_close. Returns 0, or an errno. */
 int tensors_begin(struct tensors *t, const char *path);
-/* Adds a tensor with `size` bytes of data, row-major and little-endian. `dtype`: "F32", "F64" or "I32". Each name may be used
- * once. If writing fails, t->data.error is set. */
+/* Adds a tensor with `size` bytes of data, row-major and little-endian. `dtype`: a string constant such as "F32". Each name may
+ * be used once. If writing fails, t->data.error is set. */
 void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank, const void *data,
                  size_t size);
-/* Writes the complete safetensors file to `to`. Calls progress, unless it is NULL, with the number of bytes so far. Returns 0,
- * or an errno. */
-int tensors_write(struct tensors *t, FILE *to, void (*progress)(const char *label, size_t done, size_t total));
+/* Writes the complete safetensors file to `fd`, an empty file; `path` is its name for error messages. Shows progress. Stops with
+ * VB_STOPPED when cli_stopped(). Returns VB_OK or an error code. */
+int tensors_write(struct tensors *t, int fd, const char *path, vb_error *err);
 void tensors_close(struct tensors *t);
 
 #endif

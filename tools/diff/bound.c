@@ -43,7 +43,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/model/model.h"
 #include "tools/dump/dump.h"
 
 #define MEASURED_TIMES 8.0
@@ -156,18 +155,25 @@ static int measure(struct measure *m, json_t *spread)
 }
 
 /* Whether x of some matrix is rounded to groups of 32. */
-static int has_groups(const vb_model *m)
+static int find_groups(const struct cli *c, int *groups)
 {
-    int groups = m->config.precision == PRECISION_Q8 || m->config.precision == PRECISION_Q4;
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++)
-        groups |= dtype_is_quantised(checkpoint_at(m->checkpoint, i)->dtype);
-    return groups;
+    const char *precision = cli_facts(c).precision;
+    vb_tensors *tensors;
+    vb_tensor t;
+    vb_error err;
+    *groups = !strcmp(precision, "q8") || !strcmp(precision, "q4");
+    if (vb_tensors_open(&tensors, c->model_dir, NULL, &err))
+        return cli_error(c, &err);
+    for (size_t i = 0; vb_tensors_at(tensors, i, &t); i++)
+        *groups |= t.quantised;
+    vb_tensors_close(tensors);
+    return EXIT_DONE;
 }
 
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores)
 {
     struct measure m = {.reference = *c, .ids = ids, .count = count, .runs = runs, .scores = scores};
-    int code = EXIT_DONE, both = has_groups(c->model) && b->arithmetic == DIFF_F32;
+    int groups, code = find_groups(c, &groups), both = code == EXIT_DONE && groups && b->arithmetic == DIFF_F32;
     m.reference.reference = 1;
     m.all = (size_t)runs * (both ? 2 : 1);
     b->spread = json_object();

@@ -51,8 +51,7 @@ struct diff_series { /* all rows of one name */
 
 struct diff_side {
     const char *path, *kind;   /* kind: "dump", "engine" or "reference" */
-    void *bytes;               /* the mapped file */
-    size_t size;
+    vb_tensors *file;
     struct diff_series *series; /* in the order of computation */
     size_t count, room;
     json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */

@@ -1,5 +1,5 @@
 /* tools/diff/read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
- * header is checked by engine/files/safetensors.c, the manifest here. */
+ * header is checked by vb_tensors_open, the manifest here. */
 #include "tools/diff/diff.h"
 
 #include <errno.h>
@@ -7,18 +7,16 @@
 #include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/files/checkpoint.h"
 
 struct entry { /* a tensor of the file */
-    char *name;
-    char dtype_name[16];
+    const char *name, *dtype_name;
     int ndim, told; /* told: by the manifest */
-    int64_t shape[TENSOR_MAX_DIMS];
-    size_t begin, end;
+    int64_t shape[VB_TENSOR_DIMS];
+    const char *data;
+    size_t bytes;
 };
 
 struct diff_reader {
@@ -43,21 +41,32 @@ static void note(struct diff_side *side, const char *format, ...)
 
 /* --- the file --- */
 
-static int take_entry(void *context, const struct safetensors_entry *e, vb_error *err)
+static int by_place_in_file(const void *a, const void *b)
 {
-    struct diff_reader *r = context;
-    (void)err;
-    r->entries = cli_must(realloc(r->entries, (r->count + 1) * sizeof *r->entries));
-    struct entry *to = &r->entries[r->count++];
-    *to = (struct entry){.name = cli_must(strdup(e->tensor.name)), .ndim = e->tensor.ndim, .begin = e->begin, .end = e->end};
-    memcpy(to->dtype_name, e->tensor.dtype_name, sizeof to->dtype_name);
-    memcpy(to->shape, e->tensor.shape, sizeof to->shape);
-    return 0;
+    const struct entry *x = a, *y = b;
+    if (x->data != y->data)
+        return x->data < y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* In the order of the file. */
+static void take_entries(struct diff_reader *r)
+{
+    vb_tensor t;
+    while (vb_tensors_at(r->side->file, r->count, &t))
+        r->count++;
+    r->entries = cli_must(malloc((r->count + 1) * sizeof *r->entries));
+    for (size_t i = 0; i < r->count; i++) {
+        vb_tensors_at(r->side->file, i, &t);
+        r->entries[i] = (struct entry){.name = t.name, .dtype_name = t.dtype, .ndim = t.ndim, .data = t.data, .bytes = t.bytes};
+        memcpy(r->entries[i].shape, t.shape, sizeof t.shape);
+    }
+    qsort(r->entries, r->count, sizeof *r->entries, by_place_in_file);
 }
 
 static int map_file(struct diff_reader *r)
 {
-    struct diff_side *side = r->side;
+    char magic[4];
     struct stat st;
     int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe, which is refused, would wait for a writer */
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
@@ -66,16 +75,16 @@ static int map_file(struct diff_reader *r)
             close(fd);
         return code;
     }
-    side->size = (size_t)st.st_size;
-    side->bytes = side->size ? mmap(NULL, side->size, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    ssize_t n = read(fd, magic, sizeof magic);
     close(fd);
-    if (side->bytes == MAP_FAILED || !side->bytes) {
-        side->bytes = NULL;
-        return cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, side->size ? strerror(errno) : "it is empty");
-    }
+    if (!st.st_size)
+        return cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: it is empty", r->path);
+    if (n == sizeof magic && !memcmp(magic, "GGUF", sizeof magic))
+        return cli_fail(r->c, EXIT_OTHER, "%s: a GGUF file is no dump", r->path);
     vb_error err = {0};
-    if (safetensors_parse(side->bytes, side->size, side->size, r->path, take_entry, r, NULL, &err))
+    if (vb_tensors_open(&r->side->file, r->path, NULL, &err))
         return cli_error(r->c, &err);
+    take_entries(r);
     return EXIT_DONE;
 }
 
@@ -98,7 +107,7 @@ static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_d
 {
     if (!dtype_of(e->dtype_name, dtype))
         note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
-    else if (e->begin == e->end)
+    else if (!e->bytes)
         note(r->side, "%s is empty: left out", e->name);
     else
         return 1;
@@ -205,7 +214,7 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
 {
     enum diff_dtype dtype = DIFF_F32;
     size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
-    const char *data = (const char *)r->side->bytes + e->begin;
+    const char *data = e->data;
     shape_of(e, line != NULL, &rows, &width);
     int scores = strstr(s->name, ".self_attn.scores.") != NULL;
     if (s->item && ((width != s->width && !scores) || item != s->item)) {
@@ -276,7 +285,7 @@ static int by_name(const void *a, const void *b)
 
 static struct entry *entry_named(const struct diff_reader *r, const char *name)
 {
-    struct entry wanted = {.name = (char *)(uintptr_t)name}, *key = &wanted; /* not written to */
+    struct entry wanted = {.name = name}, *key = &wanted;
     struct entry **found = bsearch(&key, r->by_name, r->count, sizeof *r->by_name, by_name);
     return found ? *found : NULL;
 }
@@ -299,7 +308,7 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
     const json_t *sha = json_object_get(line, "sha256"), *depth = json_object_get(line, "mtp_depth");
     const json_t *layer = json_object_get(line, "layer");
     e->told = 1;
-    SHA256Data((const uint8_t *)r->side->bytes + e->begin, e->end - e->begin, digest);
+    SHA256Data((const uint8_t *)e->data, e->bytes, digest);
     if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
         if (!(*changed)++)
             note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
@@ -390,16 +399,11 @@ static int text_tokens(struct diff_side *side, const char *text)
 static void file_tokens(struct diff_reader *r, const struct entry *e)
 {
     struct diff_side *side = r->side;
-    uint64_t length;
-    memcpy(&length, side->bytes, sizeof length);
-    struct json_trouble why;
-    json_t *header = e ? NULL : json_load_any_number((const char *)side->bytes + 8, length, 0, &why);
-    if (header && text_tokens(side, json_string_value(json_object_get(json_object_get(header, "__metadata__"), "tokens"))))
+    if (!e && text_tokens(side, vb_tensors_metadata(side->file, "tokens")))
         side->token_count = 0;
-    json_decref(header);
     for (int64_t i = 0; e && i < e->shape[0]; i++) {
         struct diff_series s = {.dtype = DIFF_INTEGERS, .item = e->dtype_name[1] == '6' ? 8 : 4, .width = 1};
-        struct diff_row row = {.width = 1, .data = (const char *)side->bytes + e->begin + (size_t)i * s.item};
+        struct diff_row row = {.width = 1, .data = e->data + (size_t)i * s.item};
         double x;
         diff_numbers(&s, &row, &x);
         if (!(x >= 0 && x <= INT32_MAX)) {
@@ -529,8 +533,6 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
         diff_sort(side);
         expert_rows(side);
     }
-    for (size_t i = 0; i < r.count; i++)
-        free(r.entries[i].name);
     free(r.entries);
     free(r.by_name);
     vb_free(NULL, inside);
@@ -550,7 +552,6 @@ void diff_close(struct diff_side *side)
     free(side->tokens);
     json_decref(side->notes);
     json_decref(side->places);
-    if (side->bytes)
-        munmap(side->bytes, side->size);
+    vb_tensors_close(side->file);
     *side = (struct diff_side){0};
 }

@@ -204,7 +204,7 @@ static void flush(struct dump *d)
         next = t->next;
         name_of(d, t, name);
         strcpy(key, name);
-        if (json_object_get(d->tensors.header, key))
+        if (json_object_get(d->tensors.names, key))
             sprintf(key, "%s@%llu", name, (unsigned long long)d->pass);
         if (t->size != t->rows * t->outer * t->inner * dtype_size[t->dtype])
             pad(t);
@@ -310,12 +310,11 @@ static int write_both(struct dump *d)
         cli_file_drop(&file);
         return EXIT_OTHER;
     }
-    int error = tensors_write(&d->tensors, file.stream.f, cli_progress);
-    if (!error)
-        error = cli_stream_copy(&d->manifest, manifest.stream.f, d->manifest_size, NULL);
+    int failed = tensors_write(&d->tensors, file.stream.fd, d->path, &err);
+    int error = failed ? 0 : cli_stream_copy(&d->manifest, manifest.stream.f, d->manifest_size, NULL);
     if (error)
-        err = (vb_error){.code = VB_IO}, snprintf(err.message, sizeof err.message, "%s: %s", d->path, strerror(error));
-    int code = error ? cli_file_end(c, &file, &err) : cli_file_name(c, &file);
+        failed = vb_fail(&err, VB_IO, "%s: %s", d->path, strerror(error));
+    int code = failed ? cli_file_end(c, &file, &err) : cli_file_name(c, &file);
     if (code != EXIT_DONE) {
         cli_file_drop(&manifest);
         return code;

@@ -121,6 +121,19 @@ class vb_quantise_options(C.Structure):
     _fields_ = [("type", C.c_char_p), ("embedding_type", C.c_char_p), ("head_type", C.c_char_p)]
 
 
+class vb_tensor(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("dtype", C.c_char_p),
+        ("ndim", C.c_int32),
+        ("shape", C.c_int64 * 4),
+        ("data", C.c_void_p),
+        ("bytes", C.c_size_t),
+        ("file", C.c_char_p),
+        ("quantised", C.c_int),
+    ]
+
+
 class vb_quantised_tensor(C.Structure):
     _fields_ = [
         ("name", C.c_char_p),
@@ -431,7 +444,7 @@ class vb_session_info(C.Structure):
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_utf8]
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -497,6 +510,13 @@ FUNCTIONS = {
     "vb_prefill": (C.c_int, [_object, _err]),
     "vb_session_save": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_file_options), _err]),
     "vb_session_load": (C.c_int, [_out, _object, C.POINTER(vb_session_options), C.c_char_p, C.POINTER(vb_file_options), _err]),
+    "vb_tensors_open": (C.c_int, [_out, C.c_char_p, C.POINTER(vb_allocator), _err]),
+    "vb_tensors_close": (None, [_object]),
+    "vb_tensors_at": (C.c_int, [_object, C.c_size_t, C.POINTER(vb_tensor)]),
+    "vb_tensors_find": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_tensor)]),
+    "vb_tensors_metadata": (C.c_char_p, [_object, C.c_char_p]),
+    "vb_tensor_f32": (C.c_int, [C.POINTER(vb_tensor), C.c_size_t, C.c_size_t, C.POINTER(C.c_float), _err]),
+    "vb_tensors_write": (C.c_int, [C.c_int, C.c_char_p, C.POINTER(vb_tensor), C.c_size_t, C.c_void_p, C.c_void_p, _err]),
     "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
     "vb_draft_methods": (C.c_int, [C.c_size_t, C.POINTER(vb_draft_method)]),
     "vb_draft_method_find": (C.c_int, [C.POINTER(vb_draft_method), C.c_char_p, _err]),
