@@ -204,10 +204,12 @@ static int write_data(struct tensors_output *o, const vb_tensor *t)
 /* 8 bytes of length, the header padded with spaces to a multiple of 8. */
 static int write_header(const struct tensors_output *o, const json_t *header)
 {
-    char *text = json_dumps(header, JSON_COMPACT), length[8];
-    if (!text)
+    size_t size = json_dumpb(header, NULL, 0, JSON_COMPACT), padded = (size + 7) / 8 * 8;
+    char length[8], *text = size ? malloc(size) : NULL;
+    if (!text || json_dumpb(header, text, size, JSON_COMPACT) != size) {
+        free(text);
         return vb_fail(o->err, VB_NO_MEMORY, "%s: no memory for its header", o->name);
-    size_t size = strlen(text), padded = (size + 7) / 8 * 8;
+    }
     for (int i = 0; i < 8; i++)
         length[i] = (char)(padded >> 8 * i);
     int code = write_bytes(o, length, 8);

@@ -208,6 +208,23 @@ TEST(every_allocation_of_a_tokenizer_fails_in_turn)
         fail_each(&(struct opening){.what = "golden/tale, tokenizer", .open = open_tokenizer, .dir = "golden/tale"});
 }
 
+static int open_tensors(const struct opening *o, const vb_allocator *a, vb_error *err)
+{
+    vb_tensors *t;
+    int code = vb_tensors_open(&t, o->dir, a, err);
+    if (code)
+        assert_null(t);
+    vb_tensors_close(t);
+    return code;
+}
+
+TEST(every_allocation_of_tensors_fails_in_turn)
+{
+    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3/model.safetensors", "golden/gguf/tiny-quantised.gguf"};
+    for (size_t i = 0; i < 3; i++)
+        fail_each(&(struct opening){.what = paths[i], .open = open_tensors, .dir = paths[i]});
+}
+
 static int open_template(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
     struct chat_template *t;
@@ -357,6 +374,7 @@ int main(void)
         cmocka_unit_test(every_allocation_of_a_head_and_of_trees_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_batch_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_tokenizer_fails_in_turn),
+        cmocka_unit_test(every_allocation_of_tensors_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_chat_template_fails_in_turn),
         cmocka_unit_test(no_allocation_of_jansson_that_fails_leaves_a_block_or_a_model_behind),
         cmocka_unit_test(a_step_of_decoding_allocates_nothing),

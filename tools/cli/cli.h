@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "engine/base/json.h"
+#include "engine/verbatim.h"
 
 /* Exit codes: 0 success; 2 a wrong command line; 3 a difference was found; 130 interrupted by Ctrl-C; 1 any other error. */
 enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE = 3, EXIT_INTERRUPTED = 130 };
