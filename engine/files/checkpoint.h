@@ -108,10 +108,11 @@ struct safetensors_entry {
     struct tensor tensor; /* name (valid only during the call), dtype, shape, bytes and file are set; data is NULL */
     size_t begin, end;    /* where the tensor's bytes begin and end, counted from the start of the file */
 };
-/* The number of bytes of one number of this dtype, or 0 if safetensors files have no such dtype. */
-size_t safetensors_item(const char *dtype);
 int safetensors_parse(const char *data, size_t size, size_t file_size, const char *file,
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,
                       const vb_allocator *a, vb_error *err);
+
+/* The number of bytes of one number of this dtype, or 0 if safetensors files have no such dtype. */
+size_t safetensors_item(const char *dtype);
 
 #endif
