@@ -10,6 +10,8 @@
 
 #include "tools/cli/cli.h"
 
+#define MOST_ISAS 8 /* instruction sets that are compared; no CPU has as many */
+
 struct verify_setting {
     const char *draft, *isa;
     int draft_tokens, threads, chunk;
@@ -141,7 +143,7 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
 struct verify_choices {
     struct verify_setting drafts[64]; /* method and K; the first is plain decoding */
     int threads[4], chunks[4];
-    const char *isa[MOST_KERNEL_TABLES];
+    const char *isa[MOST_ISAS];
     int num_drafts, num_threads, num_chunks, num_isa;
 };
 
@@ -204,7 +206,7 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
         if (chunks[i] != plain->chunk && k->num_chunks < 4)
             k->chunks[k->num_chunks++] = chunks[i];
     k->isa[k->num_isa++] = plain->isa;
-    for (size_t i = 0; vb_isa(i) && !c->isa_given; i++)
+    for (size_t i = 0; vb_isa(i) && k->num_isa < MOST_ISAS && !c->isa_given; i++)
         if (strcmp(vb_isa(i), plain->isa))
             k->isa[k->num_isa++] = vb_isa(i);
 }
