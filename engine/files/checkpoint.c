@@ -341,7 +341,7 @@ static int is_safetensors(const char *path)
 
 int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
 {
-    struct checkpoint *c;
+    struct checkpoint *c = NULL;
     if (!is_safetensors(path))
         return checkpoint_open(out, path, a, err);
     int rc = checkpoint_create(&c, path, a, err);
