@@ -1,4 +1,4 @@
-/* simd/avx2_tiles.c -- the tile of four rows by up to four tokens, the strip of 64 columns, and the decoders.
+/* simd/avx2_tiles.c -- the tile of four rows by up to four tokens, strips, and the decoders.
  *
  * Sixteen registers hold eight sums with what feeds them: four rows by one token with both halves of their sums; four rows by
  * two tokens, or two rows by three or four, with one half, and then the block again (from L1) for the other half. Lanes never
@@ -197,62 +197,71 @@ static void tile(size_t T, const struct tile *p)
 }
 
 
-/* STRIP columns, eight or twelve registers of sums at a time */
-ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, const char *w, size_t pitch,
-                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+/* 8 * V columns for T tokens */
+ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, float *y, size_t ldy, const char *w, size_t pitch,
+                              size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
 {
-    enum { VECTORS = STRIP / 8 };
-    const int vectors = T == 1 ? VECTORS : T == 4 ? VECTORS / 4 : VECTORS / 2, size = source == FROM_BF16 ? 2 : 4;
-    for (int c = 0; c < STRIP; c += 8 * vectors) {
-        __m256 a[TOKENS][VECTORS];
+    const int size = source == FROM_BF16 ? 2 : 4;
+    __m256 a[TOKENS][STRIP / 8];
+    UNROLL
+    for (int t = 0; t < T; t++)
+        UNROLL
+        for (int i = 0; i < V; i++)
+            a[t][i] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)t * ldy + i * 8);
+    for (size_t n = 0; n < rows; n++, w += pitch) {
+        __m256 u[TOKENS];
         UNROLL
         for (int t = 0; t < T; t++)
-            UNROLL
-            for (int i = 0; i < vectors; i++)
-                a[t][i] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)t * ldy + c + i * 8);
-        const char *row = w + c * size;
-        for (size_t n = 0; n < rows; n++, row += pitch) {
-            __m256 u[TOKENS];
+            u[t] = _mm256_set1_ps(x[(size_t)t * ldx + n]);
+        UNROLL
+        for (int i = 0; i < V; i++) {
+            const void *at = w + i * 8 * size;
+            __m256 h = source == FROM_BF16 ? widen_bf16(_mm_loadu_si128(at)) : _mm256_loadu_ps(at);
+            if (i * 8 * size % 64 == 0) /* one that is 0 costs less than to ask */
+                _mm_prefetch(w + prefetch + i * 8 * size, _MM_HINT_T0);
             UNROLL
             for (int t = 0; t < T; t++)
-                u[t] = _mm256_set1_ps(x[(size_t)t * ldx + n]);
-            UNROLL
-            for (int i = 0; i < vectors; i++) {
-                const void *at = row + i * 8 * size;
-                __m256 h = source == FROM_BF16 ? widen_bf16(_mm_loadu_si128(at)) : _mm256_loadu_ps(at);
-                if (prefetch && i * 8 * size % 64 == 0)
-                    _mm_prefetch(row + prefetch + i * 8 * size, _MM_HINT_T0);
-                UNROLL
-                for (int t = 0; t < T; t++)
-                    a[t][i] = _mm256_fmadd_ps(u[t], h, a[t][i]);
-            }
+                a[t][i] = _mm256_fmadd_ps(u[t], h, a[t][i]);
         }
-        UNROLL
-        for (int t = 0; t < T; t++)
-            UNROLL
-            for (int i = 0; i < vectors; i++)
-                _mm256_storeu_ps(y + (size_t)t * ldy + c + i * 8, a[t][i]);
     }
+    UNROLL
+    for (int t = 0; t < T; t++)
+        UNROLL
+        for (int i = 0; i < V; i++)
+            _mm256_storeu_ps(y + (size_t)t * ldy + i * 8, a[t][i]);
 }
 
-ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, const void *w, size_t pitch,
+/* A strip, eight to twelve registers of sums at a time. */
+ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, size_t columns, const char *w, size_t pitch,
+                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+{
+    const int V = T == 4 ? 2 : 4, size = source == FROM_BF16 ? 2 : 4;
+    if (T == 1 && columns == STRIP) {
+        columns_of(source, T, STRIP / 8, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+        return;
+    }
+    for (size_t c = 0; c < columns; c += 8 * V, y += 8 * V, w += 8 * V * size)
+        columns_of(source, T, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+}
+
+ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, size_t columns, const void *w, size_t pitch,
                               size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
 {
     switch (T) {
-    case 1: strip_of(source, 1, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 2: strip_of(source, 2, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 3: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    default: strip_of(source, 4, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    case 1: strip_of(source, 1, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 2: strip_of(source, 2, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 3: strip_of(source, 3, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    default: strip_of(source, 4, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch);
     }
 }
 
-static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
+static void strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch, size_t rows,
                   const float *x, size_t ldx, int first, size_t prefetch)
 {
     if (source == FROM_BF16)
-        strip_from(FROM_BF16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+        strip_from(FROM_BF16, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
     else
-        strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+        strip_from(FROM_F32, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
 }
 
 /* half a chunk: 16 weights to out[0..15], or packed to 8 of the odd and 8 of the even ones */

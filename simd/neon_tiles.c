@@ -1,4 +1,4 @@
-/* simd/neon_tiles.c -- the tile of four rows by up to six tokens, the strip of 64 columns, and the decoders.
+/* simd/neon_tiles.c -- the tile of four rows by up to six tokens, strips, and the decoders.
  *
  * 32 registers hold 16 to 24 accumulators: all four quads of one token's sums, two quads of two or three tokens, one
  * quad of four to six; then the block again (from L1) for the other quads. Lanes never meet before the fold, so the
@@ -129,20 +129,20 @@ static void tile(size_t T, const struct tile *p)
     }
 }
 
-/* STRIP columns, sixteen at a time */
-ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, const char *w, size_t pitch,
+/* sixteen columns at a time */
+ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, size_t columns, const char *w, size_t pitch,
                             size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
 {
     enum { VECTORS = 4 };
     const int size = source == FROM_BF16 ? 2 : 4;
-    for (int c = 0; c < STRIP; c += 4 * VECTORS) {
+    for (size_t c = 0; c < columns; c += 4 * VECTORS) {
         float32x4_t a[TILE_TOKENS][VECTORS];
         UNROLL
         for (int t = 0; t < T; t++)
             UNROLL
             for (int i = 0; i < VECTORS; i++)
                 a[t][i] = first ? vdupq_n_f32(0.0f) : vld1q_f32(y + (size_t)t * ldy + c + i * 4);
-        const char *row = w + c * size;
+        const char *row = w + c * (size_t)size;
         for (size_t n = 0; n < rows; n++, row += pitch) {
             float32x4_t h[VECTORS];
             UNROLL
@@ -167,26 +167,26 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy
     }
 }
 
-ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, const void *w, size_t pitch,
+ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, size_t columns, const void *w, size_t pitch,
                               size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
 {
     switch (T) {
-    case 1: strip_of(source, 1, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 2: strip_of(source, 2, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 3: strip_of(source, 3, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 4: strip_of(source, 4, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 5: strip_of(source, 5, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    default: strip_of(source, 6, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    case 1: strip_of(source, 1, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 2: strip_of(source, 2, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 3: strip_of(source, 3, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 4: strip_of(source, 4, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    case 5: strip_of(source, 5, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
+    default: strip_of(source, 6, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch);
     }
 }
 
-static void strip(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
+static void strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch, size_t rows,
                   const float *x, size_t ldx, int first, size_t prefetch)
 {
     if (source == FROM_BF16)
-        strip_from(FROM_BF16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+        strip_from(FROM_BF16, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
     else
-        strip_from(FROM_F32, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+        strip_from(FROM_F32, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
 }
 
 /* a quarter of a chunk: 8 weights to out[0..7], or packed to 4 of the odd and 4 of the even ones */

@@ -1,8 +1,8 @@
 /* simd/tiles.h -- the loops over a weight matrix that all vector instruction sets share (private to simd/).
  *
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
- * a row and a token has its own sixteen sums, and all of them are in registers. A strip computes STRIP columns of the
- * kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct vector_loops).
+ * a row and a token has its own sixteen sums, and all of them are in registers. A strip computes STRIP or HALF_STRIP columns
+ * of the kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct vector_loops).
  * tiles.c cuts matrices into tiles and strips and calls these functions.
  *
  * Tile and strip functions handle whole chunks only. Where K or the last column cuts a chunk short, tiles.c first
@@ -18,6 +18,7 @@
 #define TILE_ROWS 4
 #define TILE_TOKENS 6 /* the largest number of tokens in a tile; an instruction set may handle fewer at once */
 #define STRIP 64      /* columns */
+#define HALF_STRIP 32
 
 /* The format of the weights that a tile or strip function reads: BF16 as stored, f32 in natural order (stored or
  * decoded), or f32 in packed order (for tiles only). kernels.h explains the packed order at packed_length. */
@@ -49,11 +50,11 @@ struct vector_loops {
      * 2^-56 in magnitude. NULL if the instruction set has no such function: then tiles.c widens the vectors to f32 and
      * calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* For each token t and each of STRIP columns c, with n ascending: y[t][c] = fma(x[t][n], w[n][c], y[t][c]).
-     * If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order, FROM_BF16 or FROM_F32; their
-     * rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no prefetching. */
-    void (*strip)(float *y, size_t ldy, size_t T, enum tile_source source, const void *w, size_t pitch, size_t rows,
-                  const float *x, size_t ldx, int first, size_t prefetch);
+    /* For each token t and each of `columns` columns c, with n ascending: y[t][c] = fma(x[t][n], w[n][c], y[t][c]).
+     * `columns` is STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order,
+     * FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no prefetching. */
+    void (*strip)(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
+                  size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
      * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
