@@ -1,15 +1,11 @@
 /* simd/avx2_tiles.c -- the tile of four rows by up to four tokens, strips, and the decoders.
  *
- * Sixteen registers hold eight sums with what feeds them: four rows by one token with both halves of their sums; four rows by
- * two tokens, or two rows by three or four, with one half, and then the block again (from L1) for the other half. Lanes never
- * meet before the fold, so the order of the halves is free. Each word of BF16 weights is loaded once for its odd and its even
- * element, and x once for two rows: with twelve sums (four rows by three tokens) some of them lived on the stack. */
+ * Sixteen registers hold eight halves of sums with what feeds them. So a tile works on four rows for one token, on two rows
+ * for two tokens or, with twelve, for three, and row by row for four. A word of BF16 weights is decoded once for all tokens. */
 #include "simd/avx2.h"
 
 #define TOKENS 4
 
-/* x for two rows; volatile: else the compiler keeps it for four, and sums on the stack instead */
-#define in_register(v) __asm__ volatile("" : "+x"(v))
 /* the odd and the even weights of one half of a chunk; of BF16 both from one load */
 struct weights {
     __m256 odd, even;
@@ -34,168 +30,150 @@ ALWAYS_INLINE void prefetch_weights(enum tile_source source, const char *w, size
         _mm_prefetch(w + ahead + 64, _MM_HINT_T0);
 }
 
-/* four rows' sums (lanes l and l+8 added already) to four numbers */
-ALWAYS_INLINE __m128 fold_rows(__m256 a, __m256 b, __m256 c, __m256 d)
+/* four sums (lanes l and l+8 added already) to four numbers: [a c a c | b d b d] */
+ALWAYS_INLINE __m256 fold_four(__m256 a, __m256 b, __m256 c, __m256 d)
 {
     __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
     __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
     __m256 s = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
-    s = _mm256_add_ps(_mm256_shuffle_ps(s, s, 0x88), _mm256_shuffle_ps(s, s, 0xdd)); /* a c a c, b d b d */
-    return _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    return _mm256_add_ps(_mm256_shuffle_ps(s, s, 0x88), _mm256_shuffle_ps(s, s, 0xdd));
 }
 
-/* the first `count` of four sums to their places */
-ALWAYS_INLINE void put_sums(float *y, const size_t place[4], int count, __m128 sums, int first)
+/* Lanes 0 and 1 of v; as integers, else lane 1 is first moved to lane 0 of another register. */
+ALWAYS_INLINE void put_two(float *y0, float *y1, __m128 v, int count, int first)
 {
-    float s[4] = {_mm_cvtss_f32(sums), _mm_cvtss_f32(_mm_permute_ps(sums, 1)), _mm_cvtss_f32(_mm_permute_ps(sums, 2)),
-                  _mm_cvtss_f32(_mm_permute_ps(sums, 3))};
+    float s[2];
     if (first) {
-        UNROLL
-        for (int n = 0; n < count; n++)
-            y[place[n]] = s[n];
-    } else {
-        UNROLL
-        for (int n = 0; n < count; n++)
-            y[place[n]] = y[place[n]] + s[n];
-    }
-}
-
-/* Four rows by one token, both halves of their sums. */
-ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p, size_t i)
-{
-    const size_t size = source == FROM_BF16 ? 64 : 128;
-    const char *w[TILE_ROWS];
-    const float *x = p->x;
-    __m256 a[TILE_ROWS][2], sum[TILE_ROWS];
-    UNROLL
-    for (int r = 0; r < TILE_ROWS; r++) {
-        w[r] = (const char *)p->w[r] + i * p->w_next;
-        a[r][0] = a[r][1] = _mm256_setzero_ps();
-    }
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
-        UNROLL
-        for (size_t half = 0; half < 2; half++) {
-            __m256 odd = _mm256_loadu_ps(x + 8 * half), even = _mm256_loadu_ps(x + 16 + 8 * half);
-            in_register(odd);
-            in_register(even);
-            UNROLL
-            for (int r = 0; r < TILE_ROWS; r++) {
-                struct weights h = weights_of(source, w[r], half);
-                a[r][half] = _mm256_fmadd_ps(h.odd, odd, a[r][half]);
-                a[r][half] = _mm256_fmadd_ps(h.even, even, a[r][half]);
-            }
-        }
-        UNROLL
-        for (int r = 0; r < TILE_ROWS; r++) {
-            prefetch_weights(source, w[r], p->prefetch);
-            w[r] += size;
-        }
-    }
-    UNROLL
-    for (int r = 0; r < TILE_ROWS; r++)
-        sum[r] = _mm256_add_ps(a[r][0], a[r][1]);
-    put_sums(p->y + i * p->y_next, (size_t[]){0, p->y_row, 2 * p->y_row, 3 * p->y_row}, 4,
-             fold_rows(sum[0], sum[1], sum[2], sum[3]), p->first);
-}
-
-/* a[j][t] = one half of the sums of R rows by T tokens. */
-ALWAYS_INLINE void half_of_sums(enum tile_source source, int R, int T, __m256 a[TILE_ROWS][TOKENS], const struct tile *p,
-                                size_t i, int r, size_t half)
-{
-    const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx, prefetch = p->prefetch;
-    const char *w[TILE_ROWS];
-    const float *x = p->x + 8 * half;
-    UNROLL
-    for (int j = 0; j < R; j++) {
-        w[j] = (const char *)p->w[r + j] + i * p->w_next;
-        UNROLL
-        for (int t = 0; t < T; t++)
-            a[j][t] = _mm256_setzero_ps();
-    }
-    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK) {
-        UNROLL
-        for (int j = 0; j < R; j += 2) {
-            struct weights h0 = weights_of(source, w[j], half), h1 = weights_of(source, w[j + 1], half);
-            UNROLL
-            for (int t = 0; t < T; t++) {
-                __m256 u = _mm256_loadu_ps(x + (size_t)t * ldx);
-                in_register(u);
-                a[j][t] = _mm256_fmadd_ps(h0.odd, u, a[j][t]);
-                a[j + 1][t] = _mm256_fmadd_ps(h1.odd, u, a[j + 1][t]);
-            }
-            UNROLL
-            for (int t = 0; t < T; t++) {
-                __m256 u = _mm256_loadu_ps(x + (size_t)t * ldx + 16);
-                in_register(u);
-                a[j][t] = _mm256_fmadd_ps(h0.even, u, a[j][t]);
-                a[j + 1][t] = _mm256_fmadd_ps(h1.even, u, a[j + 1][t]);
-            }
-        }
-        UNROLL
-        for (int j = 0; j < R; j++) {
-            if (half == 0) /* the second time they are there */
-                prefetch_weights(source, w[j], prefetch);
-            w[j] += size;
-        }
-    }
-}
-
-/* Rows r .. r + R of tile i by T tokens, one half of their sums after the other. */
-ALWAYS_INLINE void some_tokens(enum tile_source source, int R, int T, const struct tile *p, size_t i, int r)
-{
-    float *y = p->y + i * p->y_next + (size_t)r * p->y_row;
-    size_t ldy = p->ldy, row = p->y_row;
-    __m256 a[TILE_ROWS][TOKENS], b[TILE_ROWS][TOKENS];
-    half_of_sums(source, R, T, a, p, i, r, 0);
-    half_of_sums(source, R, T, b, p, i, r, 1);
-    UNROLL
-    for (int j = 0; j < R; j++)
-        UNROLL
-        for (int t = 0; t < T; t++)
-            a[j][t] = _mm256_add_ps(a[j][t], b[j][t]);
-    if (R == 4) {
-        UNROLL
-        for (int t = 0; t < T; t++)
-            put_sums(y + (size_t)t * ldy, (size_t[]){0, row, 2 * row, 3 * row}, 4, fold_rows(a[0][t], a[1][t], a[2][t], a[3][t]), p->first);
+        int lane1 = _mm_extract_ps(v, 1);
+        _mm_store_ss(y0, v);
+        if (count > 1)
+            memcpy(y1, &lane1, sizeof lane1);
         return;
     }
+    _mm_storel_pi((void *)s, v);
+    put_sum(y0, s[0], 0);
+    if (count > 1)
+        put_sum(y1, s[1], 0);
+}
+
+/* Hides how a pointer is related to others: compilers would make more pointers of them than there are registers. */
+#define opaque(p) __asm__("" : "+r"(p))
+
+/* a + w * x. With the intrinsic, compilers copy sums from register to register. */
+ALWAYS_INLINE __m256 fused(__m256 a, __m256 w, __m256 x)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(a) : "x"(w), "x"(x));
+    return a;
+}
+
+/* The same of x in memory. With the intrinsic, compilers load x once for two rows, and then put sums on the stack. */
+ALWAYS_INLINE __m256 fused_at(__m256 a, __m256 w, const char *x)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(a) : "x"(w), "m"(*(const __m256_u *)(const void *)x));
+    return a;
+}
+
+/* One half of a chunk of R rows by T tokens; the chunk begins `at` bytes behind w. */
+ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int half, __m256 a[], const char *const w[],
+                              const char *const x[], size_t at)
+{
+    const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
+    __m256 odd, even;
+    if (T == 1) {
+        odd = _mm256_loadu_ps((const void *)(x[0] + from));
+        even = _mm256_loadu_ps((const void *)(x[0] + from + 64));
+    }
     UNROLL
-    for (int j = 0; j < R; j++)
-        put_sums(y + (size_t)j * row, (size_t[]){0, ldy, 2 * ldy, 3 * ldy}, T, fold_rows(a[j][0], a[j][1], a[j][2], a[j][T - 1]), p->first);
-}
-
-ALWAYS_INLINE void tiles_of(enum tile_source source, int T, const struct tile *p)
-{
-    for (size_t i = 0; i < p->count; i++)
-        if (T == 1) {
-            one_token(source, p, i);
-        } else if (T == 2) {
-            some_tokens(source, 4, T, p, i, 0);
-        } else {
-            some_tokens(source, 2, T, p, i, 0);
-            some_tokens(source, 2, T, p, i, 2);
-        }
-}
-
-ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
-{
-    switch (T) {
-    case 1: tiles_of(source, 1, p); break;
-    case 2: tiles_of(source, 2, p); break;
-    case 3: tiles_of(source, 3, p); break;
-    default: tiles_of(source, 4, p);
+    for (int r = 0; r < R; r++) {
+        struct weights h = weights_of(source, w[r] + at, (size_t)half);
+        UNROLL
+        for (int t = 0; t < T; t++)
+            a[r * T + t] = T == 1 ? fused(a[r], h.odd, odd) : fused_at(a[r * T + t], h.odd, x[t] + from);
+        UNROLL
+        for (int t = 0; t < T; t++)
+            a[r * T + t] = T == 1 ? fused(a[r], h.even, even) : fused_at(a[r * T + t], h.even, x[t] + from + 64);
     }
 }
+
+/* Rows r0 .. r0 + R of every tile by T tokens: one row of four, two of two or three, four of one. */
+ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct tile *p, int r0)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, end = p->chunks * size, w_next = p->w_next, y_next = p->y_next;
+    const int sums = R * T, together = T == 3 ? 3 : 4, first = p->first; /* together: sums that are folded at once */
+    const char *w[TILE_ROWS], *ahead[TILE_ROWS], *x[TOKENS];
+    float *y = p->y + (size_t)r0 * p->y_row;
+    size_t place[8]; /* of a sum in y */
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        x[t] = (const char *)(p->x + (size_t)t * p->ldx);
+        opaque(x[t]);
+    }
+    UNROLL
+    for (int r = 0; r < R; r++) {
+        w[r] = p->w[r0 + r];
+        ahead[r] = w[r] + p->prefetch;
+        opaque(w[r]);
+        opaque(ahead[r]);
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            place[r * T + t] = (size_t)r * p->y_row + (size_t)t * p->ldy;
+            if (r + t)
+                opaque(place[r * T + t]);
+        }
+    }
+    for (size_t i = p->count; i; i--, y += y_next) {
+        __m256 a[6], b[6];
+        size_t at = 0;
+        UNROLL
+        for (int n = 0; n < sums; n++)
+            a[n] = b[n] = _mm256_setzero_ps();
+        do {
+            half_chunk(source, R, T, 0, a, w, x, at);
+            half_chunk(source, R, T, 1, b, w, x, at);
+            UNROLL
+            for (int r = 0; r < R; r++)
+                prefetch_weights(source, ahead[r], at);
+        } while ((at += size) != end);
+        UNROLL
+        for (int n = 0; n < sums; n++)
+            a[n] = _mm256_add_ps(a[n], b[n]);
+        opaque(y);
+        UNROLL
+        for (int n = 0; n < sums; n += together) {
+            __m256 folded = fold_four(a[n], a[n + 1], a[n + 2], a[n + together - 1]);
+            put_two(y + place[n], y + place[n + 2], _mm256_castps256_ps128(folded), 2, first);
+            put_two(y + place[n + 1], y + place[n + 3], _mm256_extractf128_ps(folded, 1), together - 2, first);
+        }
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            w[r] += w_next;
+            ahead[r] += w_next;
+        }
+    }
+}
+
+/* Functions of their own: in one of all, loops spill what they would keep in registers. */
+#define TILES(name, source, R, T) \
+    static __attribute__((noinline)) void name(const struct tile *p) \
+    { \
+        for (int r = 0; r < TILE_ROWS; r += R) \
+            rows_of(source, R, T, p, r); \
+    }
+#define TILES_OF(name, source) \
+    TILES(name##_1, source, 4, 1) TILES(name##_2, source, 2, 2) TILES(name##_3, source, 2, 3) TILES(name##_4, source, 1, 4)
+TILES_OF(from_bf16, FROM_BF16)
+TILES_OF(from_f32, FROM_F32)
+TILES_OF(from_packed, FROM_PACKED)
 
 static void tile(size_t T, const struct tile *p)
 {
-    switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, T, p); break;
-    default: tile_from(FROM_PACKED, T, p);
-    }
+    static void (*const tiles[][TOKENS])(const struct tile *) = {
+        [FROM_BF16] = {from_bf16_1, from_bf16_2, from_bf16_3, from_bf16_4},
+        [FROM_F32] = {from_f32_1, from_f32_2, from_f32_3, from_f32_4},
+        [FROM_PACKED] = {from_packed_1, from_packed_2, from_packed_3, from_packed_4},
+    };
+    tiles[p->source][T - 1](p);
 }
-
 
 /* 8 * V columns for T tokens */
 ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, float *y, size_t ldy, const char *w, size_t pitch,
