@@ -13,12 +13,13 @@ struct rmsnorm_pass {
 static void some_rows(void *arg, size_t first, size_t count)
 {
     const struct rmsnorm_pass *p = arg;
-    const float *x = p->x + first * p->ldx;
+    const float *x = p->x + first * p->ldx, *w = p->w;
+    const size_t D = p->D;
     float *y = p->y + first * p->ldy;
     for (size_t s = 0; s < count; s++, x += p->ldx, y += p->ldy) {
-        float r = 1.0f / sqrtf(p->cx->k->dot(x, x, p->D) / (float)p->D + p->eps);
-        for (size_t d = 0; d < p->D; d++)
-            y[d] = x[d] * r * p->w[d];
+        float r = 1.0f / sqrtf(p->cx->k->dot(x, x, D) / (float)D + p->eps);
+        for (size_t d = 0; d < D; d++)
+            y[d] = x[d] * r * w[d];
     }
 }
 

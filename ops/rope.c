@@ -81,14 +81,22 @@ void op_rope_angles(float *cos_sin, const struct rope *rope, int64_t p)
     }
 }
 
+/* Pair i is numbers step * i and step * i + second; constants, so that several pairs are rotated at a time. */
+static inline void rotate(float *x, size_t half, size_t step, size_t second, const float *cos_sin)
+{
+    for (size_t i = 0; i < half; i++) {
+        float c = cos_sin[i], s = cos_sin[half + i];
+        float *a = x + step * i, *b = a + second, a0 = *a, b0 = *b;
+        *a = a0 * c - b0 * s;
+        *b = a0 * s + b0 * c;
+    }
+}
+
 void op_rope(float *x, size_t heads, size_t stride, const float *cos_sin, const struct rope *rope)
 {
-    size_t half = rope->dim / 2, first = rope->interleave ? 2 : 1, second = rope->interleave ? 1 : half;
-    for (size_t h = 0; h < heads; h++, x += stride)
-        for (size_t i = 0; i < half; i++) {
-            float c = cos_sin[i], s = cos_sin[half + i];
-            float *a = x + first * i, *b = a + second, a0 = *a, b0 = *b;
-            *a = a0 * c - b0 * s;
-            *b = a0 * s + b0 * c;
-        }
+    for (size_t h = 0, half = rope->dim / 2; h < heads; h++, x += stride)
+        if (rope->interleave)
+            rotate(x, half, 2, 1, cos_sin);
+        else
+            rotate(x, half, 1, half, cos_sin);
 }
