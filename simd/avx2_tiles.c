@@ -74,10 +74,10 @@ ALWAYS_INLINE __m256 fused_at(__m256 a, __m256 w, const char *x)
 }
 
 /* One half of a chunk of R rows by T tokens; the chunk begins `at` bytes behind w. */
-ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int half, __m256 a[], const char *const w[],
+ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int gathered, int half, __m256 a[], const char *const w[],
                               const char *const x[], size_t at)
 {
-    const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
+    const size_t from = (source == FROM_BF16 ? 2 * at : at) * (size_t)(gathered ? T : 1) + 32 * (size_t)half;
     __m256 odd, even;
     if (T == 1) {
         odd = _mm256_loadu_ps((const void *)(x[0] + from));
@@ -96,7 +96,7 @@ ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int half, _
 }
 
 /* Rows r0 .. r0 + R of every tile by T tokens: one row of four, two of two or three, four of one. */
-ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct tile *p, int r0)
+ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, int gathered, const struct tile *p, int r0)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, end = p->chunks * size, w_next = p->w_next, y_next = p->y_next;
     const int sums = R * T, together = T == 3 ? 3 : 4, first = p->first; /* together: sums that are folded at once */
@@ -105,8 +105,9 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct t
     size_t place[8]; /* of a sum in y */
     UNROLL
     for (int t = 0; t < T; t++) {
-        x[t] = (const char *)(p->x + (size_t)t * p->ldx);
-        opaque(x[t]);
+        x[t] = (const char *)(p->x + (size_t)t * (gathered ? DOT_CHUNK : p->ldx));
+        if (!gathered)
+            opaque(x[t]);
     }
     UNROLL
     for (int r = 0; r < R; r++) {
@@ -128,8 +129,8 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct t
         for (int n = 0; n < sums; n++)
             a[n] = b[n] = _mm256_setzero_ps();
         do {
-            half_chunk(source, R, T, 0, a, w, x, at);
-            half_chunk(source, R, T, 1, b, w, x, at);
+            half_chunk(source, R, T, gathered, 0, a, w, x, at);
+            half_chunk(source, R, T, gathered, 1, b, w, x, at);
             UNROLL
             for (int r = 0; r < R; r++)
                 prefetch_weights(source, ahead[r], at);
@@ -153,26 +154,26 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct t
 }
 
 /* Functions of their own: in one of all, loops spill what they would keep in registers. */
-#define TILES(name, source, R, T) \
+#define TILES(name, source, R, T, gathered) \
     static __attribute__((noinline)) void name(const struct tile *p) \
     { \
         for (int r = 0; r < TILE_ROWS; r += R) \
-            rows_of(source, R, T, p, r); \
+            rows_of(source, R, T, gathered, p, r); \
     }
 #define TILES_OF(name, source) \
-    TILES(name##_1, source, 4, 1) TILES(name##_2, source, 2, 2) TILES(name##_3, source, 2, 3) TILES(name##_4, source, 1, 4)
+    TILES(name##_1, source, 4, 1, 0) \
+    TILES(name##_2, source, 2, 2, 0) TILES(name##_3, source, 2, 3, 0) TILES(name##_4, source, 1, 4, 0) \
+    TILES(name##_2_gathered, source, 2, 2, 1) TILES(name##_3_gathered, source, 2, 3, 1) TILES(name##_4_gathered, source, 1, 4, 1)
+#define TABLE_OF(name) {{name##_1, name##_2, name##_3, name##_4}, {name##_1, name##_2_gathered, name##_3_gathered, name##_4_gathered}}
 TILES_OF(from_bf16, FROM_BF16)
 TILES_OF(from_f32, FROM_F32)
 TILES_OF(from_packed, FROM_PACKED)
 
 static void tile(size_t T, const struct tile *p)
 {
-    static void (*const tiles[][TOKENS])(const struct tile *) = {
-        [FROM_BF16] = {from_bf16_1, from_bf16_2, from_bf16_3, from_bf16_4},
-        [FROM_F32] = {from_f32_1, from_f32_2, from_f32_3, from_f32_4},
-        [FROM_PACKED] = {from_packed_1, from_packed_2, from_packed_3, from_packed_4},
-    };
-    tiles[p->source][T - 1](p);
+    static void (*const tiles[][2][TOKENS])(const struct tile *) = {
+        [FROM_BF16] = TABLE_OF(from_bf16), [FROM_F32] = TABLE_OF(from_f32), [FROM_PACKED] = TABLE_OF(from_packed)};
+    tiles[p->source][p->step > DOT_CHUNK][T - 1](p);
 }
 
 /* 8 * V columns for T tokens */
@@ -295,4 +296,4 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx2 = {.tokens = TOKENS, .tile = tile, .strip = strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_avx2 = {.tokens = TOKENS, .gathers = 1, .tile = tile, .strip = strip, .decode = decode, .pack = pack};

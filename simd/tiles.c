@@ -89,6 +89,7 @@ struct product {
     int decoded;              /* weights go through a panel of packed f32 */
     struct work *work;
     float (*tail)[DOT_BLOCK]; /* x's last block, copied once for all rows; NULL: copied where it is needed */
+    const float *gathered;    /* the same of all of x, no longer than a block, as gather_x leaves it */
 };
 
 /* x's block cut short: what the caller left beyond K is not trusted */
@@ -113,6 +114,24 @@ static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t 
             memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
 }
 
+/* How many tokens go through the next tile when `left` are left: all tiles get about as many. */
+static size_t next_tokens(const struct vector_loops *v, size_t left)
+{
+    size_t tiles = (left + v->tokens - 1) / v->tokens;
+    return (left + tiles - 1) / tiles;
+}
+
+/* The tokens of each tile chunk by chunk, side by side; those of a tile from token t on begin at copy + t * K. */
+static void gather_x(const struct product *p, size_t T, float *copy)
+{
+    for (size_t t = 0, some; t < T; t += some) {
+        some = next_tokens(p->v, T - t);
+        for (size_t k = 0; k < p->w->cols; k += DOT_CHUNK)
+            for (size_t i = 0; i < some; i++, copy += DOT_CHUNK)
+                memcpy(copy, p->x + (t + i) * p->ldx + k, DOT_CHUNK * sizeof *copy);
+    }
+}
+
 /* Tokens t..t+T of the block at k, `length` numbers, for a tile: in place where they can be read so, else in a copy. */
 static void set_tokens(const struct product *p, struct tile *tile, size_t t, size_t T, size_t k, size_t length)
 {
@@ -121,6 +140,12 @@ static void set_tokens(const struct product *p, struct tile *tile, size_t t, siz
     tile->ldx = p->ldx;
     tile->step = DOT_CHUNK;
     tile->narrow = NULL;
+    if (p->gathered) {
+        tile->x = p->gathered + t * length;
+        tile->ldx = DOT_CHUNK;
+        tile->step = T * DOT_CHUNK;
+        return;
+    }
     if (p->narrow && v->tile_bf16 && tile->source == FROM_BF16) {
         tile->narrow = p->narrow + t * p->ldx + k;
         if (p->many) {
@@ -223,8 +248,7 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
         for (size_t r = 0; r < rows->count; r++)
             tile.w[r] = p->decoded ? (const void *)panel[r] : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
-            size_t tiles_left = (t1 - t + p->v->tokens - 1) / p->v->tokens;
-            T = (t1 - t + tiles_left - 1) / tiles_left;
+            T = next_tokens(p->v, t1 - t);
             set_tokens(p, &tile, t, T, k, length);
             tile.y = p->y + t * p->ldy + rows->n;
             multiply_tiles(p, &tile, rows, t, T, t1, k);
@@ -270,6 +294,9 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
         if (!whole && p->x) {
             copy_tokens(p->work->tail, p->x + last, p->ldx, T, w->cols - last);
             p->tail = p->work->tail;
+        } else if (p->v->gathers && p->x && !p->decoded && T > 2 && w->cols <= DOT_BLOCK) {
+            gather_x(p, T, p->work->panel[0]); /* which is free: nothing is decoded */
+            p->gathered = p->work->panel[0];
         }
         multiply_streams(p, n0, n1, T);
     } else {

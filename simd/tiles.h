@@ -44,6 +44,7 @@ struct tile {
 /* The functions that an instruction set supplies. T is a number of tokens, from 1 to the member `tokens`. */
 struct vector_loops {
     size_t tokens;
+    int gathers; /* nonzero: with several tokens, `tile` is faster if the tokens' chunks alternate in x (step is T * DOT_CHUNK) */
     /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
     /* As `tile`, but multiplies tile->narrow by BF16 weights (FROM_BF16). No weight may be nonzero and smaller than
