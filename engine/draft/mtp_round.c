@@ -90,12 +90,16 @@ static size_t pass_together(struct mtp_turn **turns, size_t count, struct worksp
         return 1;
     }
     leader->net->type->pass(leader->net, w, k, leader->rows, leader->h, leader->g, leader->next, S);
-    S = first;
-    for (size_t i = 1; i < n; i++) {
+    S = 0;
+    for (size_t i = 0; i < n; i++) {
         struct mtp_state *s = turns[i]->s;
         size_t rows = turns[i]->n + turns[i]->pad;
-        memcpy(s->g, leader->g + S * d, rows * d * sizeof *s->g);
-        memcpy(s->next, leader->next + S * d, rows * d * sizeof *s->next);
+        if (i > 0) {
+            memcpy(s->g, leader->g + S * d, rows * d * sizeof *s->g);
+            memcpy(s->next, leader->next + S * d, rows * d * sizeof *s->next);
+        }
+        s->head_row = turns[i]->n - 1;
+        trace_pass(s->options.tracer, k, s->rows, rows);
         S += rows;
     }
     return n;
@@ -135,7 +139,10 @@ static void choose_together(struct mtp_turn **turns, size_t count, struct worksp
     leader->net->type->logits(leader->net, w, k, w->logits, leader->h, 0, count);
     for (size_t i = 0; i < count; i++) {
         struct mtp_turn *t = turns[i];
-        take_draft(t, mtp_token(t->s, drafter_choose(&t->s->options, w->logits + i * V, V, t->p->drafts + 1, t->p->failed)));
+        int number = t->p->drafts + 1;
+        int32_t token = mtp_token(t->s, drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
+        trace_choose(t->s->options.tracer, k, t->s->head_row, token, number);
+        take_draft(t, token);
     }
 }
 

@@ -222,25 +222,31 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     return VB_OK;
 }
 
-/* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free. */
+/* Whether the rows of a request that ended may stay: nothing of it points to what the caller may now free, or has freed. */
 static int can_keep(const vb_batch *b, const struct batch_request *r)
 {
     const struct vb_session *s = r->run.session;
-    const vb_drafting *own = r->asked.drafting;
-    return b->kept.most && s && !r->asked.session && s->cached && (!s->type || s->drafter) && (!own || !s->type || (!own->model && !own->callback));
+    const vb_drafting *d = &r->session.drafting, *batch = &b->options.session.drafting;
+    if (!b->kept.most || !s || r->asked.session || !s->cached)
+        return 0;
+    return !s->type || (s->drafter && (!s->type->needs_model || d->model == batch->model) &&
+                        (!s->type->needs_callback || (d->callback == batch->callback && d->context == batch->context)));
 }
 
 /* Tells whoever asked, and forgets it. It is neither waiting nor running any more. */
 void batch_end(vb_batch *b, struct batch_request *r)
 {
     struct vb_session *s = r->run.session;
-    int code = r->run.error.code;
+    int code = r->run.error.code, kept = can_keep(b, r);
+    if (s && !kept && !r->asked.session)
+        session_leave(s); /* `done` may close a draft model */
     vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL, .tokens = s ? s->tokens : r->prompt,
                           .prompt = r->asked.count, .count = s ? s->count : r->asked.count, .result = &r->result};
     b->state.done++;
+    b->state.paused -= (size_t)r->paused;
     if (r->asked.done)
         r->asked.done(r->asked.context, &end);
-    if (can_keep(b, r)) {
+    if (kept) {
         kept_add(&b->kept, s);
         r->run.session = NULL;
     }
@@ -288,7 +294,6 @@ int vb_batch_cancel(vb_batch *b, int64_t id)
     if (!r)
         return 0;
     r->result.finish = VB_FINISH_STOPPED;
-    b->state.paused -= (size_t)r->paused;
     batch_end(b, r);
     return 1;
 }

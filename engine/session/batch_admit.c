@@ -57,9 +57,10 @@ static struct alike most_alike(const vb_batch *b, const struct batch_request *r)
 static int begin(vb_batch *b, struct batch_request *r, const struct alike *alike, vb_error *err)
 {
     struct shared shared = {&b->work, &b->pool};
-    int code, again = r->run.session && !r->asked.session;
+    int code, again = r->begun;
+    r->begun = 1;
     if (r->asked.session) {
-        code = run_open(&r->run, err);
+        code = again ? VB_OK : run_open(&r->run, err);
     } else if (r->run.session) {
         code = session_return(r->run.session, err);
     } else {
@@ -104,12 +105,20 @@ int batch_free_idle(vb_batch *b, size_t slots, const struct vb_session *but)
     return b->pool.num_free >= slots;
 }
 
-/* A place among those that run: a paused sequence gives up its own. */
+/* A place among those that run: a paused sequence gives up its own, and its rows, which a session that was brought keeps. */
 static int free_place(vb_batch *b, const struct vb_session *but)
 {
-    for (size_t i = b->num_running; i-- > 0 && b->num_running == b->most_running;)
-        if (b->running[i]->paused && !b->running[i]->asked.session && b->running[i]->run.session != but)
+    for (size_t i = b->num_running; i-- > 0 && b->num_running == b->most_running;) {
+        struct batch_request *r = b->running[i];
+        if (!r->paused || r->run.session == but)
+            continue;
+        if (!r->asked.session) {
             batch_preempt(b, i);
+            continue;
+        }
+        batch_leave(b, i);
+        batch_wait(b, r);
+    }
     return b->num_running < b->most_running;
 }
 
@@ -142,8 +151,11 @@ static int admit_one(vb_batch *b)
         return 0; /* who comes first computes it */
     size_t count;
     timeline(r, &count);
-    if (!free_place(b, alike.session))
-        return 0;
+    if (!free_place(b, alike.session)) {
+        alike = (struct alike){NULL, 0, 0, 0}; /* it is paused, and the only one that can go */
+        if (!free_place(b, NULL))
+            return 0;
+    }
     size_t rows = r->asked.session ? 0 : count - alike.rows + (b->num_running + 1) * b->round_rows;
     if (!batch_free_idle(b, rows, alike.session) && someone_works(b))
         return 0;

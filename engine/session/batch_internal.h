@@ -17,6 +17,7 @@ struct batch_request {
     struct run run;           /* run.session is NULL before it is admitted for the first time; asked.session from the start */
     vb_result result;
     int paused;
+    int begun;                /* it was admitted before */
 };
 
 struct vb_batch {

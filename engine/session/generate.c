@@ -64,8 +64,12 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
         fpenv_leave(env);
         if (session_draft_stopped(s))
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
+        code = sampler_mask_failed(s->sampler);
     }
-    return VB_OK;
+    if (!code)
+        return VB_OK;
+    *count = 0;
+    return vb_fail(err, code, "the mask failed for a draft after %zu tokens", s->count);
 }
 
 int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)
