@@ -15,7 +15,9 @@ struct wanted {
     int draft_tokens, topk;
     int32_t prompt[MOST];
     size_t count, max_tokens, step; /* step: of the batch at which it comes */
-    int ignore_eos, cancelled;
+    int ignore_eos, cancelled, tells; /* tells: the prompt's rows are asked for */
+    int32_t stops[2];
+    size_t num_stops;
     /* by itself */
     int32_t tokens[MOST];
     size_t total;
@@ -32,7 +34,7 @@ struct schedule {
 
 struct entry {
     struct schedule *s;
-    size_t number;
+    size_t number, told; /* rows of its prompt */
 };
 
 /* Some prompts begin like an earlier one's, some are an earlier one's beginning. */
@@ -72,6 +74,16 @@ static void random_request(const vb_model *m, struct wanted *all, size_t i, int 
     if (!vb_mtp_modules(m) && strcmp(w->draft, "ngram"))
         w->draft = "none", w->sampling.acceptance = NULL;
     w->cancelled = random_below(seed, 10) == 0;
+    w->tells = i % 4 != 3 && random_below(seed, 4) == 0;
+    w->num_stops = random_below(seed, 4) ? 0 : 2;
+    for (size_t k = 0; k < w->num_stops; k++)
+        w->stops[k] = (int32_t)random_below(seed, (size_t)vb_vocab_size(m));
+}
+
+static vb_generate_options generate_options(const struct wanted *w)
+{
+    return (vb_generate_options){.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1, .stop_tokens = w->stops,
+                                 .stop_token_count = w->num_stops};
 }
 
 /* With rejection the drafts lead; else what is expected is plain decoding. */
@@ -81,7 +93,7 @@ static void run_alone(const vb_model *m, struct wanted *w)
     vb_session *s = NULL;
     vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
                             .drafting.tokens = leads ? w->draft_tokens : 0, .drafting.model = small};
-    vb_generate_options g = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1};
+    vb_generate_options g = generate_options(w);
     OK(vb_session_open(&s, m, &o, &err));
     OK(vb_append(s, w->prompt, w->count, &err));
     OK(vb_generate(s, &g, &w->result, &err));
@@ -103,6 +115,8 @@ static void check_tokens(const struct entry *p, const vb_request_end *e)
         assert_int_equal(same, e->count); /* what it had is right */
         return;
     }
+    if (p->told != (w->tells ? w->count - 1 : 0))
+        fail_msg("%s: request %zu: %zu rows of a prompt of %zu", p->s->what, p->number, p->told, w->count);
     if (e->count != w->total || same != w->total || e->result->finish != w->result.finish || e->result->tokens != w->result.tokens)
         fail_msg("%s: request %zu (%s, K %d): %zu tokens, the first %zu of them right; wanted %zu", p->s->what, p->number, w->draft,
                  w->draft_tokens, e->count, same, w->total);
@@ -119,12 +133,25 @@ static void check_end(void *context, const vb_request_end *e)
     vb_session_close(p->s->w[p->number].session);
 }
 
+static int see_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct entry *p = context;
+    (void)depth, (void)logits, (void)hidden;
+    assert_int_equal(index, p->told);
+    p->told++;
+    return 0;
+}
+
+static int now_and_then(void *context) { return random_below(context, 25) == 0; }
+
 static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
 {
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
     vb_batch_options o = {.session = {.context = MOST, .threads = 1, .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                      .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1},
+                                      .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1,
+                                      .stop = random_below(seed, 3) ? NULL : now_and_then, .stop_context = seed},
+                          .keep_finished = random_below(seed, 2) ? (int)random_below(seed, 8) : 0,
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
                           .cache_tokens = 200 + (int)random_below(seed, 200)};
     OK(vb_batch_open(&b, m, &o, &err));
@@ -136,7 +163,7 @@ static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry
     const struct wanted *w = &s->w[p->number];
     vb_request q = {.tokens = w->prompt, .count = w->count, .sampling = &w->sampling,
                     .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
-                    .options = {.max_tokens = w->max_tokens, .ignore_eos = w->ignore_eos, .fingerprint = 1}, .done = check_end, .context = p};
+                    .options = generate_options(w), .prompt_row = w->tells ? see_row : NULL, .done = check_end, .context = p};
     if (p->number % 4 == 3) {
         vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .drafting.method = w->draft,
                                 .drafting.tokens = w->draft_tokens, .drafting.model = small, .poison_cut_rows = 1};
@@ -144,6 +171,25 @@ static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry
         q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
     }
     OK(vb_batch_add(b, &q, &s->id[p->number], &err));
+}
+
+/* Some request pauses, some goes on. Those that are over, and those to come, know nothing of it. */
+static void pause_and_resume(vb_batch *b, const struct schedule *s, int all_resume, uint64_t *seed)
+{
+    if (random_below(seed, 4) == 0)
+        vb_batch_pause(b, s->id[random_below(seed, REQUESTS)]);
+    for (size_t i = 0; i < REQUESTS; i++)
+        if (all_resume || random_below(seed, 30) == 0)
+            vb_batch_resume(b, s->id[i]);
+}
+
+/* A step, which may be given up. */
+static void step(vb_batch *b, size_t *left)
+{
+    vb_error err;
+    int code = vb_batch_step(b, left, &err);
+    if (code && code != VB_STOPPED)
+        fail_msg("%s", err.message);
 }
 
 /* One schedule; what the batch says of itself afterwards goes to *all. */
@@ -158,25 +204,26 @@ static void run_schedule(const vb_model *m, uint64_t *seed, const char *what, vb
     for (size_t i = 0; i < REQUESTS; i++) {
         random_request(m, w, i, alike, seed);
         run_alone(m, &w[i]);
-        places[i] = (struct entry){&s, i};
+        places[i] = (struct entry){&s, i, 0};
         s.id[i] = -1;
     }
     vb_batch *b = random_batch(m, seed);
-    for (size_t step = 0; left || added < REQUESTS; step++) {
+    for (size_t now = 0; left || added < REQUESTS || state.paused; now++) {
         for (size_t i = 0; i < REQUESTS; i++)
-            if (w[i].step == step)
+            if (w[i].step == now)
                 add(m, b, &s, &places[i]), added++;
-            else if (w[i].cancelled && w[i].step + 7 == step)
+            else if (w[i].cancelled && w[i].step + 7 == now)
                 vb_batch_cancel(b, s.id[i]); /* unless it is done */
-        OK(vb_batch_step(b, &left, &err));
+        pause_and_resume(b, &s, !left, seed);
+        step(b, &left);
         vb_batch_look(b, &state);
         assert_int_equal(state.waiting + state.running + state.done, added);
-        assert_int_equal(left, state.waiting + state.running);
-        if (step > 20000)
+        assert_int_equal(left, state.waiting + state.running - state.paused);
+        if (now > 20000)
             fail_msg("%s: no end", what);
     }
     assert_int_equal(s.ended, REQUESTS);
-    assert_int_equal(state.cache_tokens_used, 0);
+    assert_int_equal(state.cache_tokens_used > 0, state.kept > 0);
     assert_true(state.most_cache_tokens_used <= state.cache_tokens);
     all->preemptions += state.preemptions;
     all->shared_tokens += state.shared_tokens;

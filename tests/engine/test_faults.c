@@ -182,6 +182,122 @@ TEST(every_allocation_of_a_batch_fails_in_turn)
     fail_each(&(struct opening){"a batch", run_batch, "golden/tiny/v3", "mtp-eagle", 2, NULL});
 }
 
+/* ---- a batch goes on when memory runs out once ---- */
+
+#define REQUESTS 8
+
+/* How each request ended: a failed one has no fingerprint. */
+struct survivors {
+    uint64_t fingerprint[REQUESTS];
+    size_t failed, ended, rows, cached;
+    vb_error err;
+};
+
+struct survivor {
+    struct survivors *all;
+    size_t number;
+};
+
+static int count_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct survivor *s = context;
+    (void)depth, (void)index, (void)logits, (void)hidden;
+    s->all->rows++;
+    return 0;
+}
+
+static void survivor_ends(void *context, const vb_request_end *e)
+{
+    struct survivor *s = context;
+    s->all->ended++;
+    s->all->cached += e->result->cached_tokens;
+    s->all->fingerprint[s->number] = e->code ? 0 : e->result->fingerprint;
+    if (e->code) {
+        s->all->failed++;
+        s->all->err = *e->error;
+    }
+}
+
+/* The request has what asks for memory while it is admitted: drafts, rejection, stop strings. */
+static void add_survivor(vb_batch *b, const vb_model *m, struct survivor *s, const vb_tokenizer *t)
+{
+    static const char *const drafts[] = {"mtp-eagle", "mtp-vanilla", "draft-model", "ngram"}, *const stop[] = {"never said"};
+    static const vb_sampling sampling = {.temperature = 0.7f, .seed = 3, .acceptance = "rejection"};
+    int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12, (int32_t)s->number / 4};
+    vb_request q = {.tokens = prompt, .count = COUNT(prompt), .sampling = &sampling,
+                    .drafting = &(vb_drafting){.method = drafts[s->number % 4], .tokens = 2, .model = m},
+                    .options = {.max_tokens = 20, .ignore_eos = 1, .fingerprint = 1, .tokenizer = t, .stop = stop, .stop_count = 1},
+                    .prompt_row = s->number % 3 == 1 ? count_row : NULL, .done = survivor_ends, .context = s};
+    vb_error err = {0};
+    if (!vb_batch_add(b, &q, NULL, &err))
+        return;
+    s->all->failed++;
+    s->all->ended++;
+    s->all->err = err;
+}
+
+/* Pauses, sequences that are kept, rows of prompts, and a cache that is too small. */
+static void run_survivors(vb_batch *b, const vb_model *m, struct survivor *each, const vb_tokenizer *t)
+{
+    size_t left;
+    for (size_t i = 0; i < REQUESTS / 2; i++)
+        add_survivor(b, m, &each[i], t);
+    for (int i = 0; i < 3; i++)
+        OK(vb_batch_step(b, &left, &err));
+    vb_batch_pause(b, 0); /* and its rows are soon another's */
+    OK(vb_batch_run(b, &err));
+    for (size_t i = REQUESTS / 2; i < REQUESTS; i++)
+        add_survivor(b, m, &each[i], t);
+    OK(vb_batch_run(b, &err));
+    vb_batch_resume(b, 0);
+    OK(vb_batch_run(b, &err));
+}
+
+static int run_with_survivors(const struct opening *o, const vb_allocator *a, vb_error *err)
+{
+    static struct survivors wanted; /* of the first call, in which no allocation fails */
+    struct survivors all = {.failed = 0};
+    struct survivor each[REQUESTS];
+    vb_model *m;
+    vb_batch *b;
+    vb_tokenizer *t;
+    int code = vb_tokenizer_open(&t, "golden/tokenizer", NULL, err);
+    assert_int_equal(code, VB_OK);
+    code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
+    if (code) {
+        vb_tokenizer_close(t);
+        return code;
+    }
+    vb_batch_options bo = {.session = {.context = 60, .threads = 1, .prefill_chunk = 4, .drafting.model = m, .poison_cut_rows = 1},
+                           .cache_tokens = 70, .keep_finished = 2};
+    code = vb_batch_open(&b, m, &bo, err);
+    if (!code) {
+        for (size_t i = 0; i < REQUESTS; i++)
+            each[i] = (struct survivor){&all, i};
+        run_survivors(b, m, each, t);
+        assert_int_equal(all.ended, REQUESTS);
+        code = all.err.code;
+        *err = all.err;
+        if (!wanted.ended)
+            wanted = all;
+        assert_true(wanted.failed == 0 && wanted.cached > 0 && wanted.rows == 3 * 8);
+    }
+    vb_batch_close(b);
+    vb_model_close(m);
+    vb_tokenizer_close(t);
+    if (all.failed > 1)
+        fail_msg("one allocation failed, and %zu requests: %s", all.failed, all.err.message);
+    for (size_t i = 0; i < REQUESTS && all.ended; i++)
+        if (all.fingerprint[i] && all.fingerprint[i] != wanted.fingerprint[i])
+            fail_msg("beside a request that failed (%s) request %zu has other bits", all.err.message, i);
+    return code;
+}
+
+TEST(a_batch_loses_one_request_where_an_allocation_fails)
+{
+    fail_each(&(struct opening){"a batch of many kinds", run_with_survivors, "golden/tiny/v3", NULL, 0, NULL});
+}
+
 static int open_tokenizer(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
     struct tokenizer *t;
@@ -373,6 +489,7 @@ int main(void)
         cmocka_unit_test(every_allocation_of_a_model_and_a_session_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_head_and_of_trees_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_batch_fails_in_turn),
+        cmocka_unit_test(a_batch_loses_one_request_where_an_allocation_fails),
         cmocka_unit_test(every_allocation_of_a_tokenizer_fails_in_turn),
         cmocka_unit_test(every_allocation_of_tensors_fails_in_turn),
         cmocka_unit_test(every_allocation_of_a_chat_template_fails_in_turn),
