@@ -90,6 +90,36 @@ class Guard:
             raise raised
 
 
+class BatchGuard(Guard):
+    """The callbacks of a batch, whose requests go on when one of them raises: each is called all the same, and the first exception is
+    kept. A signal's exception on the way into a callback gives the pass up (`stop`)."""
+
+    def __init__(self):
+        super().__init__()
+        self.interrupted = False
+
+    def callback(self, kind, function, stop=None):
+        def call(*arguments):
+            try:
+                if kind is _c.stop_callback and self.interrupted:
+                    return stop
+                return function(*arguments[1:])
+            except BaseException as e:  # also KeyboardInterrupt
+                self.raised = self.raised or e
+            return stop
+
+        return kind(call)
+
+    def _unraisable(self, what):
+        super()._unraisable(what)
+        self.interrupted = self.raised is not None
+
+    def __enter__(self):
+        super().__enter__()
+        self.interrupted = False
+        return self
+
+
 def path_bytes(path):
     name = os.fsencode(path)
     if b"\0" in name:

@@ -3,15 +3,169 @@
 from __future__ import annotations
 
 import ctypes as C
+import functools
+import threading
+
+import numpy as np
 
 from . import _c
-from ._call import Guard, VerbatimError, check, ids_array, ids_pointer
-from .session import c_string, number, result_of, session_options
+from ._call import BatchGuard, Handle, VerbatimError, check, ids_array, ids_pointer, view
+from .session import DRAFTING, SAMPLING, drafting_options, event_of, generate_options, number, result_of, sampling_options, session_options
 
 
-def generate_many(model, prompts, n, *, max_sequences, cache_tokens, keep_apart, seeds, ignore_eos, tokenizer, stop, on_result, **options):
+class Batch:
+    """Requests that share passes: each is admitted when there is room, and leaves when it is done. Which others it shares its passes with
+    reaches none of its bits. A context manager.
+
+    max_sequences  computed side by side, 1 to 64 (None: 8)
+    cache_tokens   that the cache holds for all together (None: max_sequences times the context); when it is full the youngest sequence
+                   gives its rows back, and has them computed again later
+    keep_finished  up to so many finished sequences, 0 to 64, leave their rows in the cache for requests that begin alike
+    keep_apart     requests that begin alike do not share what is computed for their beginning
+
+    The other options are those of Session, but for callbacks that are told of taps and progress, and prefill. context: tokens of the
+    longest request. Options of sampling and drafting are those of requests that name no others.
+
+        with model.batch(context=4096, max_sequences=16, draft="mtp-eagle", keep_finished=8) as batch:
+            batch.add(tokens, 200, temperature=0.7, seed=1, on_result=lambda result: print(result.text), tokenizer=tokenizer)
+            batch.run()
+
+    Callbacks are called from step, run and cancel. They may add, pause and resume requests, and do nothing else with the batch. When one
+    raises, its request ends there, the others go on, and the exception comes out of step (the first, if there are several). An exception
+    in a mask or in draft(tokens, max) also comes out of step. One thread at a time may use a batch."""
+
+    def __init__(self, model, *, max_sequences=None, cache_tokens=None, keep_finished=0, keep_apart=False, **options):
+        self.model, self._lib, self._guard = model, _c.library(), BatchGuard()
+        self._requests, self._thread = {}, None  # what C keeps addresses of until a request ends
+        self._options = {name: value for name, value in options.items() if name in SAMPLING or name in DRAFTING}
+        session, models = session_options(self._guard, model, **options)
+        options = _c.vb_batch_options(session=session, max_sequences=number("max_sequences", max_sequences, 1),
+                                      cache_tokens=number("cache_tokens", cache_tokens, 1),
+                                      keep_finished=number("keep_finished", keep_finished, 0), keep_apart=bool(keep_apart))
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_batch_open(C.byref(pointer), model._pointer(), C.byref(options), C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_batch_close, options, [m._handle for m in models])
+        for m in models:
+            m._sessions.add(self)
+
+    def close(self):
+        """Requests that are left are forgotten."""
+        if self._handle.pointer:
+            with self._guard:
+                self._handle.close()
+                self._requests.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def _pointer(self):
+        if not self._handle.pointer:
+            raise ValueError("the batch is closed")
+        if self._thread not in (None, threading.get_ident()):
+            raise RuntimeError("another thread uses this batch")
+        return self._handle.pointer
+
+    def _own_options(self, options):
+        """A request's own sampling and drafting, None where it has the batch's, and the models that it needs."""
+        unknown = set(options) - SAMPLING - DRAFTING
+        if unknown:
+            raise TypeError("%s: no option of a request" % ", ".join(sorted(unknown)))
+        names, merged, model = set(options), {**self._options, **options}, options.get("draft_model")
+        sampling = drafting = None
+        if names & SAMPLING:
+            sampling = sampling_options(self._guard, self.model, **{name: merged[name] for name in SAMPLING & set(merged)})
+        if names & DRAFTING:
+            drafting = drafting_options(self._guard, **{name: merged[name] for name in DRAFTING & set(merged)})
+        return sampling, drafting, [] if model is None else [model]
+
+    def add(self, prompt, n: int, *, ignore_eos=False, tokenizer=None, stop=(), stop_tokens=(), on_token=None, on_prompt_row=None,
+            on_result=None, **options) -> int:
+        """Puts a request in the line: continue prompt, a sequence of ids, by at most n tokens. Returns its number, from 0.
+
+        on_token       on_token(Event): each token as it is chosen; something true ends the request
+        on_prompt_row  on_prompt_row(index, logits): each row of the prompt but the last, float32 [V], valid during the call, in ascending
+                       index, before the first token; something true ends the request. It takes no rows over from others
+        on_result      on_result(Result), once; or on_result(VerbatimError) where the request failed. Without it step raises the error
+
+        ignore_eos, tokenizer, stop and stop_tokens are those of Session.generate. The other options are Session's, of sampling and of
+        drafting, in place of the batch's."""
+        ids = ids_array(prompt)
+        sampling, drafting, models = self._own_options(options)
+        what, stop = generate_options(n, ignore_eos, tokenizer, stop, stop_tokens)
+
+        def on_end(pointer):
+            end = pointer.contents
+            self._requests.pop(end.id, None)
+            if not end.code:
+                result = result_of(end.result.contents, end.tokens[end.prompt : end.count], tokenizer, stop)
+            else:
+                result = VerbatimError(end.code, end.error.contents.message.decode("utf-8", "replace"))
+            if on_result:
+                on_result(result)
+            elif end.code:
+                raise VerbatimError(end.code, "request %d: %s" % (end.id, result))
+
+        callback, V = self._guard.callback, self.model.vocab_size
+        request = _c.vb_request(tokens=ids_pointer(ids), count=ids.size, options=what, done=callback(_c.done_callback, on_end))
+        if sampling:
+            request.sampling = C.pointer(sampling)
+        if drafting:
+            request.drafting = C.pointer(drafting)
+        if on_token:
+            request.options.callback = callback(_c.event_callback, lambda event: bool(on_token(event_of(event.contents, V))), 1)
+        if on_prompt_row:
+            request.prompt_row = callback(_c.row_callback, lambda depth, index, logits, hidden: bool(
+                on_prompt_row(index, view(C.addressof(logits.contents), [V], [1], np.float32))), 1)
+        number_of, err = C.c_int64(), _c.vb_error()
+        check(self._lib.vb_batch_add(self._pointer(), C.byref(request), C.byref(number_of), C.byref(err)), err)
+        self._requests[number_of.value] = request, sampling, drafting, tokenizer, [m._handle for m in models]
+        for m in models:
+            m._sessions.add(self)
+        return number_of.value
+
+    def _call(self, function, *arguments):
+        with self._guard:
+            pointer, self._thread = self._pointer(), threading.get_ident()
+            try:
+                return function(pointer, *arguments)
+            finally:
+                self._thread = None
+
+    def step(self) -> int:
+        """One pass. Returns how many requests wait or run and are not paused."""
+        left, err = C.c_size_t(), _c.vb_error()
+        check(self._call(self._lib.vb_batch_step, C.byref(left), C.byref(err)), err)
+        return left.value
+
+    def run(self):
+        """Steps until none is left but paused ones."""
+        while self.step():
+            pass
+
+    def pause(self, request: int) -> bool:
+        """It takes part in no pass until it is resumed. Returns, as resume and cancel, whether there is such a request."""
+        return bool(self._lib.vb_batch_pause(self._pointer(), request))
+
+    def resume(self, request: int) -> bool:
+        return bool(self._lib.vb_batch_resume(self._pointer(), request))
+
+    def cancel(self, request: int) -> bool:
+        """Ends it now: its Result has finish_reason "stopped". No callback may call this."""
+        return bool(self._call(self._lib.vb_batch_cancel, request))
+
+    @property
+    def state(self) -> dict:
+        """Requests that are waiting, running, done, paused; passes, preemptions, ... (struct vb_batch_state)."""
+        state = _c.vb_batch_state()
+        self._lib.vb_batch_look(self._pointer(), C.byref(state))
+        return {name: getattr(state, name) for name, _ in state._fields_}
+
+
+def generate_many(model, prompts, n, *, max_sequences, cache_tokens, keep_apart, seeds, ignore_eos, tokenizer, stop, stop_tokens, on_result, **options):
     """Model.generate_many"""
-    lib, guard = _c.library(), Guard()
     prompts = [ids_array(prompt) for prompt in prompts]
     n = number("n", n, 0)
     if any(not ids.size for ids in prompts):
@@ -22,49 +176,25 @@ def generate_many(model, prompts, n, *, max_sequences, cache_tokens, keep_apart,
         return []
     longest = max(ids.size for ids in prompts)
     options.setdefault("context", max(longest, min(longest + n, model.max_positions)))
-    session, models = session_options(guard, model, **options)
-    batch_options = _c.vb_batch_options(session=session, max_sequences=number("max_sequences", max_sequences, 1),
-                                        cache_tokens=number("cache_tokens", cache_tokens, 1), keep_apart=bool(keep_apart))
-    stop = [stop] if isinstance(stop, str) else list(stop)
-    strings = (C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop))
-    what = _c.vb_generate_options(max_tokens=n, ignore_eos=bool(ignore_eos), fingerprint=1,
-                                  tokenizer=tokenizer._handle.pointer if tokenizer else None, stop=strings, stop_count=len(stop))
-    results = [None] * len(prompts)
-    samplings = {}  # C keeps their addresses until the request ends
+    results, failed = [None] * len(prompts), []
 
-    def on_end(pointer):
-        end = pointer.contents
-        samplings.pop(end.id, None)
-        if end.code:
-            raise VerbatimError(end.code, "prompt %d: %s" % (end.id, end.error.contents.message.decode("utf-8", "replace")))
-        results[end.id] = result_of(end.result.contents, end.tokens[end.prompt : end.count], tokenizer, stop)
+    def ended(number, result):
+        if failed:  # another one of the same pass
+            return
+        failed.append(number)
+        if isinstance(result, VerbatimError):
+            raise VerbatimError(result.code, "prompt %d: %s" % (number, result))
+        results[number] = result
         if on_result:
-            on_result(end.id, results[end.id])
+            on_result(number, result)
+        failed.clear()
 
-    done = guard.callback(_c.done_callback, on_end)
-
-    def add(batch, number_of):  # the number of a request is that of its prompt: they are added in order
-        ids = prompts[number_of]
-        request = _c.vb_request(tokens=ids_pointer(ids), count=ids.size, options=what, done=done)
-        if seeds is not None:
-            sampling = _c.vb_sampling.from_buffer_copy(session.sampling)
-            sampling.seed = number("seeds", seeds[number_of], 0, 2**64)
-            samplings[number_of] = sampling
-            request.sampling = C.pointer(sampling)
-        check(lib.vb_batch_add(batch, C.byref(request), None, C.byref(err)), err)
-
-    batch, err, left, added, state = C.c_void_p(), _c.vb_error(), C.c_size_t(1), 0, _c.vb_batch_state()
-    check(lib.vb_batch_open(C.byref(batch), model._pointer(), C.byref(batch_options), C.byref(err)), err)
-    try:
-        while left.value or added < len(prompts):
-            lib.vb_batch_look(batch, C.byref(state))
-            for _ in range(min(len(prompts) - added, 64 - min(state.waiting, 64))):  # as many in line as may ever run
-                add(batch, added)
+    with Batch(model, max_sequences=max_sequences, cache_tokens=cache_tokens, keep_apart=keep_apart, **options) as batch:
+        added = left = 0
+        while left or added < len(prompts):
+            for _ in range(min(len(prompts) - added, 64 - min(batch.state["waiting"], 64))):  # as many in line as may ever run
+                batch.add(prompts[added], n, ignore_eos=ignore_eos, tokenizer=tokenizer, stop=stop, stop_tokens=stop_tokens,
+                          on_result=functools.partial(ended, added), **({} if seeds is None else {"seed": seeds[added]}))
                 added += 1
-            with guard:
-                code = lib.vb_batch_step(batch, C.byref(left), C.byref(err))
-            check(code, err)
-    finally:
-        lib.vb_batch_close(batch)
-        del models  # until here
+            left = batch.step()
     return results

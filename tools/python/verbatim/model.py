@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _c
 from ._call import Handle, check, ids_array, path_bytes
-from .batch import generate_many
+from .batch import Batch, generate_many
 from .session import ROW, Result, Session, number
 from .tokenizer import take_text
 
@@ -115,13 +115,18 @@ class Model:
         session.append(ids)
         return session
 
-    def generate(self, tokens, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=(), **options) -> Result:
+    def generate(self, tokens, n: int, *, ignore_eos=False, logits=False, on_token=None, tokenizer=None, stop=(), stop_tokens=(),
+                 **options) -> Result:
         """Continues tokens by at most n. `logits`: the rows that chose them too, [n, V]. The rest is Session.generate's."""
         with self._session_of(tokens, n, options) as session:
-            return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token, tokenizer=tokenizer, stop=stop)
+            return session.generate(n, ignore_eos=ignore_eos, logits=logits, on_token=on_token, tokenizer=tokenizer, stop=stop,
+                                    stop_tokens=stop_tokens)
+
+    def batch(self, **options) -> Batch:
+        return Batch(self, **options)
 
     def generate_many(self, prompts, n: int, *, max_sequences=None, cache_tokens=None, keep_apart=False, seeds=None, ignore_eos=False,
-                      tokenizer=None, stop=(), on_result=None, **options) -> list[Result]:
+                      tokenizer=None, stop=(), stop_tokens=(), on_result=None, **options) -> list[Result]:
         """Continues each of many prompts (sequences of ids) by at most n, computed side by side: the results, in their order, each
         with the bits that generate gives for the prompt alone.
 
@@ -135,7 +140,7 @@ class Model:
         The rest is generate's and Session's, but for callbacks that are told of tokens and taps, and prefill. The first error of
         a prompt ends all."""
         return generate_many(self, prompts, n, max_sequences=max_sequences, cache_tokens=cache_tokens, keep_apart=keep_apart, seeds=seeds,
-                             ignore_eos=ignore_eos, tokenizer=tokenizer, stop=stop, on_result=on_result, **options)
+                             ignore_eos=ignore_eos, tokenizer=tokenizer, stop=stop, stop_tokens=stop_tokens, on_result=on_result, **options)
 
     def logits(self, tokens, **options) -> np.ndarray:
         """float32 [len(tokens), V]: row i is what follows tokens[:i + 1]."""

@@ -176,16 +176,11 @@ class Session:
                 copy_row(rows[len(tokens) - 1], event.logits)
             if on_token is None:
                 return 0
-            row = view(C.addressof(event.logits.contents), [self.model.vocab_size], [1], np.float32)
-            return bool(on_token(Event(event.token, event.index, event.draft_depth, row)))
+            return bool(on_token(event_of(event, self.model.vocab_size)))
 
         result = _c.vb_result()
-        stop = [stop] if isinstance(stop, str) else list(stop)
-        strings, stop_ids = (C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop)), ids_array(stop_tokens)
-        options = _c.vb_generate_options(max_tokens=number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
-                                         callback=self._guard.callback(_c.event_callback, on_event, 1),
-                                         tokenizer=tokenizer._handle.pointer if tokenizer else None, stop_tokens=ids_pointer(stop_ids),
-                                         stop_token_count=stop_ids.size, stop=strings, stop_count=len(stop))
+        options, stop = generate_options(n, ignore_eos, tokenizer, stop, stop_tokens)
+        options.callback = self._guard.callback(_c.event_callback, on_event, 1)
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         return result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
 
@@ -264,23 +259,10 @@ def instruction_sets() -> list[str]:
     return names
 
 
-def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, draft=None, draft_tokens=None,
-                    draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None, draft_nodes=None,
-                    draft_settings=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
-                    frequency_penalty=0.0, padded=False, bias=None, mask=None, acceptance=None, draft_sample_method=None,
-                    relaxed_topk=None, relaxed_delta=None, thinking=None, scores=False):
-    """What Session is told, for C, and the models that are needed; see there."""
-    options = _c.vb_session_options(
-        context=number("context", context, 1),
-        prefill_chunk=number("prefill_chunk", prefill_chunk, 1),
-        prefill=None if prefill is None else prefill.encode(),
-        threads=number("threads", threads, 1),
-        exact_threads=bool(exact_threads),
-        isa=None if isa is None else isa.encode(),
-        tap_scores=bool(scores),
-        padded=bool(padded),
-    )
-    options.drafting = _c.vb_drafting(
+def drafting_options(guard, *, draft=None, draft_tokens=None, draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None,
+                     draft_nodes=None, draft_settings=None):
+    """How Session drafts, for C; see there."""
+    options = _c.vb_drafting(
         method=b"callback" if callable(draft) else None if draft is None else draft.encode(),
         tokens=number("draft_tokens", draft_tokens, 0) if draft_tokens != 0 else -1,
         automatic=bool(draft_auto),
@@ -290,11 +272,16 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         model=None if draft_model is None else draft_model._pointer(),
         head=None if draft_head is None else os.fspath(draft_head).encode(),
     )
-    # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
-    options.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
     if callable(draft):
-        options.drafting.callback = guard.callback(_c.draft_callback, _draft(draft), 0)
-    options.sampling = _c.vb_sampling(
+        options.callback = guard.callback(_c.draft_callback, _draft(draft), 0)
+    return options
+
+
+def sampling_options(guard, model, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, repetition_penalty=1.0, presence_penalty=0.0,
+                     frequency_penalty=0.0, bias=None, mask=None, acceptance=None, draft_sample_method=None, relaxed_topk=None,
+                     relaxed_delta=None, thinking=None):
+    """How Session chooses tokens, for C; see there."""
+    options = _c.vb_sampling(
         temperature=temperature, top_k=number("top_k", top_k, 0), top_p=top_p, min_p=min_p,
         seed=number("seed", seed, 0, 2**64), repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
@@ -303,15 +290,55 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         relaxed_topk=number("relaxed_topk", relaxed_topk, 1),
         relaxed_delta=0.0 if relaxed_delta is None else relaxed_delta or np.finfo(np.float32).tiny)  # 0 would be the default
     if thinking is not None:
-        options.sampling.thinking_begin, options.sampling.thinking_end = thinking
+        options.thinking_begin, options.thinking_end = thinking
     bias = dict(bias or {})
-    bias_tokens, bias_values = ids_array(list(bias)), np.array(list(bias.values()), np.float32)
-    options.sampling.bias_tokens = ids_pointer(bias_tokens)
-    options.sampling.bias_values = bias_values.ctypes.data_as(C.POINTER(C.c_float))
-    options.sampling.bias_count = len(bias)
+    tokens = ids_array(list(bias)).tolist()
+    options.bias_tokens = (C.c_int32 * len(bias))(*tokens)  # arrays of ctypes live as long as the struct
+    options.bias_values = (C.c_float * len(bias))(*bias.values())
+    options.bias_count = len(bias)
     if mask:
-        options.sampling.mask = guard.callback(_c.mask_callback, _mask(mask, model.vocab_size), _c.Code.STOPPED)
-    return options, [model] + ([] if draft_model is None else [draft_model])
+        options.mask = guard.callback(_c.mask_callback, _mask(mask, model.vocab_size), _c.Code.STOPPED)
+    return options
+
+
+DRAFTING, SAMPLING = set(drafting_options.__kwdefaults__), set(sampling_options.__kwdefaults__)
+
+
+def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, padded=False,
+                    scores=False, **options):
+    """What Session is told, for C, and the models that are needed; see there."""
+    drafting = {name: options.pop(name) for name in DRAFTING & set(options)}
+    draft_model = drafting.get("draft_model")
+    told = _c.vb_session_options(
+        context=number("context", context, 1),
+        prefill_chunk=number("prefill_chunk", prefill_chunk, 1),
+        prefill=None if prefill is None else prefill.encode(),
+        threads=number("threads", threads, 1),
+        exact_threads=bool(exact_threads),
+        isa=None if isa is None else isa.encode(),
+        tap_scores=bool(scores),
+        padded=bool(padded),
+        drafting=drafting_options(guard, **drafting),
+        sampling=sampling_options(guard, model, **options),
+    )
+    # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
+    told.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
+    return told, [model] + ([] if draft_model is None else [draft_model])
+
+
+def generate_options(n, ignore_eos, tokenizer, stop, stop_tokens):
+    """What Session.generate is told, for C, and the stop strings as a list."""
+    stop = [stop] if isinstance(stop, str) else list(stop)
+    ids = ids_array(stop_tokens).tolist()
+    return _c.vb_generate_options(max_tokens=number("n", n, 0), ignore_eos=bool(ignore_eos), fingerprint=1,
+                                  tokenizer=tokenizer._handle.pointer if tokenizer else None, stop_tokens=(C.c_int32 * len(ids))(*ids),
+                                  stop_token_count=len(ids), stop=(C.c_char_p * len(stop))(*(c_string("stop", s) for s in stop)),
+                                  stop_count=len(stop)), stop
+
+
+def event_of(event, vocab_size) -> Event:
+    row = view(C.addressof(event.logits.contents), [vocab_size], [1], np.float32)
+    return Event(event.token, event.index, event.draft_depth, row)
 
 
 def result_of(result, tokens, tokenizer, stop, rows=None) -> Result:
