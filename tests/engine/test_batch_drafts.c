@@ -193,11 +193,11 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
     }
 }
 
-static size_t cached(vb_batch *b, const vb_model *m, int32_t first, const vb_session_options *like)
+static size_t cached(vb_batch *b, const vb_model *m, int32_t first, int32_t last, const vb_session_options *like)
 {
     struct job *j = &jobs[0];
     *j = (struct job){.options = {.max_tokens = 4, .ignore_eos = 1}, .drafting = {.method = "mtp-eagle", .tokens = 2}};
-    job_prompt(j, (int32_t[]){first, 6, 7, 8, 9, 10, 11, 12}, 8);
+    job_prompt(j, (int32_t[]){first, 6, 7, 8, 9, 10, 11, last}, 8);
     alone[0] = *j;
     run_job_alone(m, &alone[0], like);
     add_job(b, m, j);
@@ -217,11 +217,28 @@ TEST(the_sequence_used_longest_ago_goes_first)
     } order[] = {{20, 0}, {21, 0}, {22, 0}, {20, 1}, /* 21 22 20 */ {23, 0}, /* 22 20 23 */ {20, 1}, {22, 1}, /* 23 20 22 */ {21, 0},
                  /* 20 22 21 */ {23, 0}, {20, 0}, /* 21 23 20 */ {21, 1}, {23, 1}};
     for (size_t i = 0; i < COUNT(order); i++) {
-        size_t rows = cached(b, m, order[i].first, &o.session);
+        size_t rows = cached(b, m, order[i].first, 12, &o.session);
         if ((rows > 0) != order[i].there)
             fail_msg("request %zu, which begins with %d: %zu tokens were there", i, order[i].first, rows);
         assert_true(look(b).kept == (i < 3 ? i + 1 : 3));
     }
+    vb_batch_close(b);
+    vb_model_close(m);
+}
+
+/* A sequence of which only the beginning is used stays beside the one that used it. */
+TEST(a_sequence_that_was_used_goes_after_those_that_were_not)
+{
+    vb_model *m = open_tiny("v3");
+    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 3};
+    vb_batch *b = open_batch_of(m, &o);
+    assert_int_equal(cached(b, m, 20, 12, &o.session), 0);
+    assert_int_equal(cached(b, m, 21, 12, &o.session), 0);
+    assert_int_equal(cached(b, m, 20, 13, &o.session), 6); /* of seven that are equal: the drafter wants the hidden row before the other */
+    assert_int_equal(cached(b, m, 22, 12, &o.session), 0); /* in the place of the second one */
+    assert_int_equal(look(b).kept, 3);
+    assert_int_equal(cached(b, m, 20, 12, &o.session), 7);
+    assert_int_equal(cached(b, m, 21, 12, &o.session), 0);
     vb_batch_close(b);
     vb_model_close(m);
 }
@@ -233,7 +250,7 @@ TEST(kept_rows_are_given_back_when_they_are_needed)
     vb_batch *b = open_batch_of(m, &o);
     size_t most = 0;
     for (int32_t i = 0; i < 30; i++) {
-        cached(b, m, 20 + i, &o.session);
+        cached(b, m, 20 + i, 12, &o.session);
         vb_batch_state state = look(b);
         most = state.kept > most ? state.kept : most;
         assert_true(state.cache_tokens_used <= state.cache_tokens && state.most_cache_tokens_used <= state.cache_tokens);
@@ -313,6 +330,7 @@ int main(void)
         cmocka_unit_test(drafts_proposed_together_are_those_proposed_alone),
         cmocka_unit_test(a_conversation_goes_on_with_the_rows_that_were_kept),
         cmocka_unit_test(the_sequence_used_longest_ago_goes_first),
+        cmocka_unit_test(a_sequence_that_was_used_goes_after_those_that_were_not),
         cmocka_unit_test(kept_rows_are_given_back_when_they_are_needed),
         cmocka_unit_test(what_a_request_brought_is_not_used_after_its_end),
     };
