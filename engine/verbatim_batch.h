@@ -49,7 +49,7 @@ typedef struct vb_request {
      * close it. The session's context may not be larger than the batch's, it may not have taps, and none of its prompt may
      * be left to compute with prefill "onednn". */
     vb_session *session;
-    vb_generate_options options; /* its callback may add requests, but must not cancel a request or call vb_batch_step */
+    vb_generate_options options; /* its callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
     /* NULL, or called for the logits of each prompt token but the last, once per token, in ascending index and before the first
      * token is chosen; `depth` is -1 (see vb_row_callback). Such a request takes over no cache rows from other sequences. Logits
      * that are not finite end the request with VB_NOT_FINITE. A result other than 0 ends it with VB_FINISH_STOPPED. With

@@ -32,7 +32,7 @@ int run_open(struct run *run, vb_error *err)
     const vb_generate_options *o = run->options;
     if (o->stop_count && !o->tokenizer)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are stop strings and no tokenizer, whose text they would be looked for in");
-    sampler_mask_failed(run->session->sampler); /* for drafts of an earlier run that were not verified */
+    sampler_mask_failed(run->session->sampler); /* of drafts of an earlier run that were not verified */
     return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
 }
 

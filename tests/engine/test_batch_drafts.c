@@ -52,7 +52,9 @@ static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll"
 static void check_together(const vb_model *m, const char *what, uint64_t *seed, size_t first_method, size_t second_method, int padded)
 {
     vb_session_options like = {.context = 80, .threads = 1, .prefill_chunk = 16 * JOBS, .padded = padded, .poison_cut_rows = 1};
-    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = JOBS, .keep_apart = 1});
+    vb_batch_options o = {.session = like, .max_sequences = JOBS, .keep_apart = 1};
+    o.session.drafting.tree.topk = 2; /* room for trees */
+    vb_batch *b = open_batch_of(m, &o);
     struct telling told[JOBS] = {0}, told_alone[JOBS] = {0};
     vb_session *brought[JOBS] = {NULL};
     for (size_t i = 0; i < JOBS; i++) {
@@ -65,6 +67,8 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
             j->sampling = (vb_sampling){.temperature = 0.8f, .seed = next_random(seed)};
         if (random_below(seed, 2) && strncmp(method, "eagle-", 6))
             j->sampling.acceptance = "rejection";
+        else if (!padded && random_below(seed, 2) && (!strcmp(method, "mtp-eagle") || !strcmp(method, "eagle") || !strcmp(method, "eagle3")))
+            j->drafting.tree = (vb_tree_shape){.topk = 2 + (int)random_below(seed, 3)};
         j->count = 1 + random_below(seed, 16);
         random_tokens(m, next_random(seed), j->prompt, j->count);
         alone[i] = *j;
@@ -73,19 +77,19 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
             add_job(b, m, j);
             continue;
         }
-        vb_session_options o = like;
+        vb_session_options so = like;
         vb_result r;
         j->options.fingerprint = 1;
-        o.context = (int32_t)(j->count + j->options.max_tokens);
-        o.drafting = j->drafting;
-        o.sampling = j->sampling;
-        o.trace = hash_trace;
-        o.trace_context = &told_alone[i];
-        vb_session *s = open_session(m, &o, j->prompt, j->count);
+        so.context = (int32_t)(j->count + j->options.max_tokens);
+        so.drafting = j->drafting;
+        so.sampling = j->sampling;
+        so.trace = hash_trace;
+        so.trace_context = &told_alone[i];
+        vb_session *s = open_session(m, &so, j->prompt, j->count);
         OK(vb_generate(s, &j->options, &r, &err));
         vb_session_close(s);
-        o.trace_context = &told[i];
-        brought[i] = open_session(m, &o, j->prompt, j->count);
+        so.trace_context = &told[i];
+        brought[i] = open_session(m, &so, j->prompt, j->count);
         OK(vb_batch_add(b, &(vb_request){.session = brought[i], .options = j->options, .done = job_end, .context = j}, &j->id, &err));
     }
     OK(vb_batch_run(b, &err));
@@ -121,6 +125,35 @@ TEST(drafts_proposed_together_are_those_proposed_alone)
         }
         vb_model_close(m);
     }
+}
+
+/* The second head is broken: its drafts end at once. Who has the first one does not notice, and who has the second does not take it. */
+TEST(another_head_has_passes_of_its_own)
+{
+    char broken[64];
+    vb_model *m = open_tiny("v3");
+    vb_session_options like = {.context = 60, .threads = 1};
+    vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like});
+    copy_checkpoint(broken, eagle_heads[0]);
+    break_tensor(broken, "layers.0.post_attention_layernorm.weight", 0, 1, 0);
+    for (int32_t i = 0; i < JOBS; i++) {
+        jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .drafting = {.method = "eagle", .tokens = 3}};
+        jobs[i].drafting.head = i / 2 % 2 ? broken : eagle_heads[0];
+        job_prompt(&jobs[i], (int32_t[]){5 + i, 6, 7}, 3);
+        alone[i] = jobs[i];
+        run_job_alone(m, &alone[i], &like);
+        assert_int_equal(alone[i].result.draft_failures > 0, i / 2 % 2);
+        add_job(b, m, &jobs[i]);
+    }
+    OK(vb_batch_run(b, &err));
+    for (size_t i = 0; i < JOBS; i++) {
+        check_job("two heads", &jobs[i], &alone[i]);
+        check_drafts("two heads", &jobs[i].result, &alone[i].result);
+        assert_int_equal(jobs[i].result.draft_failures, alone[i].result.draft_failures);
+    }
+    vb_batch_close(b);
+    vb_model_close(m);
+    remove_dir(broken);
 }
 
 /* ---- sequences that are kept --------------------------------------------------------------------------------------- */
@@ -169,16 +202,18 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
 {
     static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3", "callback", "eagle-reroll", "eagle-keep"};
-    static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
+    static const char *const conventions[] = {NULL, NULL, NULL, "first-row=phantom,draft-position=token", "missing-hidden=zeros,main-hidden=pre-norm",
+                                              "prefill-draft=discarded,draft-hidden=pre-norm"};
     int alive = 1;
     for (size_t i = 0; i < COUNT(rules); i++)
         rules[i] = (int)(i * 37 % 100);
     for (size_t n = 0; n < COUNT(names); n++) {
-        vb_model *m = open_tiny(names[n]);
-        for (size_t i = 0; i < COUNT(all) * 6; i++) {
+        vb_model *m = open_with(names[n], conventions[n]);
+        for (size_t i = 0; i < COUNT(all) * (n < 3 ? 6 : 3); i++) {
             const char *method = all[i % COUNT(all)];
             int by_history = !strcmp(method, "eagle-reroll") || !strcmp(method, "eagle-keep");
-            char what[96];
+            char what[160];
             if (n && strstr(method, "eagle") == method && !by_history)
                 continue; /* the heads are those of v3 */
             struct job j = {.options = {.max_tokens = 1 + (i * 7) % 30, .ignore_eos = 1}, .drafting = drafting_of(method, 1 + (int)(i / COUNT(all)), m),
@@ -186,7 +221,7 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
             j.drafting.callback = draft_by_rule;
             j.drafting.context = &alive;
             vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting = j.drafting, .poison_cut_rows = 1}, .keep_finished = 3};
-            snprintf(what, sizeof what, "%s, %s, K %d", names[n], method, j.drafting.tokens);
+            snprintf(what, sizeof what, "%s, %s, %s, K %d", names[n], conventions[n] ? conventions[n] : "the defaults", method, j.drafting.tokens);
             talk(m, what, &j, &o, !by_history);
         }
         vb_model_close(m);
@@ -328,6 +363,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_proposed_together_are_those_proposed_alone),
+        cmocka_unit_test(another_head_has_passes_of_its_own),
         cmocka_unit_test(a_conversation_goes_on_with_the_rows_that_were_kept),
         cmocka_unit_test(the_sequence_used_longest_ago_goes_first),
         cmocka_unit_test(a_sequence_that_was_used_goes_after_those_that_were_not),

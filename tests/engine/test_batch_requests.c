@@ -395,6 +395,30 @@ TEST(a_mask_that_fails_for_a_draft_fails_what_asked_for_it)
     vb_model_close(m);
 }
 
+static int as_told(void *context) { return *(const int *)context; }
+
+/* Nor is it told by the next run when the pass that would have verified the draft was given up. */
+TEST(a_mask_that_failed_for_a_pass_that_was_given_up_is_forgotten)
+{
+    vb_model *m = open_tiny("v3-mtp3");
+    struct failing f = {.at = 5, .code = VB_IO};
+    int stop = 0;
+    vb_session_options o = {.context = 80, .threads = 1, .drafting = {.method = "mtp-eagle", .tokens = 3}, .stop = as_told, .stop_context = &stop,
+                            .sampling = {.temperature = 0.7f, .seed = 3, .mask = failing_mask, .mask_context = &f, .acceptance = "rejection"}};
+    vb_session *s = open_session(m, &o, (int32_t[]){5, 6, 7}, 3);
+    vb_generate_options g = {.max_tokens = 10, .ignore_eos = 1};
+    static struct record r;
+    generate(s, 1, &r);
+    stop = 1;
+    OK(vb_generate(s, &g, &r.result, &err));
+    assert_true(r.result.finish == VB_FINISH_STOPPED && r.result.tokens == 0);
+    stop = 0;
+    f.at = SIZE_MAX;
+    generate(s, 10, &r);
+    vb_session_close(s);
+    vb_model_close(m);
+}
+
 TEST(a_mask_that_fails_ends_its_request_and_no_other)
 {
     vb_model *m = open_tiny("v3");
@@ -477,6 +501,7 @@ int main(void)
         cmocka_unit_test(a_stop_token_is_no_part_of_the_text),
         cmocka_unit_test(the_code_of_a_mask_is_the_runs_error_and_the_session_goes_on),
         cmocka_unit_test(a_mask_that_fails_for_a_draft_fails_what_asked_for_it),
+        cmocka_unit_test(a_mask_that_failed_for_a_pass_that_was_given_up_is_forgotten),
         cmocka_unit_test(a_mask_that_fails_ends_its_request_and_no_other),
         cmocka_unit_test(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit),
     };
