@@ -43,7 +43,9 @@ typedef struct vb_request {
     const int32_t *tokens; /* the prompt; vb_batch_add copies it */
     size_t count;
     const vb_sampling *sampling; /* NULL: as in the options of the batch. Must stay valid until the request ends */
-    const vb_drafting *drafting; /* NULL: as in the options of the batch. The struct is copied */
+    /* NULL: as in the options of the batch. vb_batch_add copies the struct. What the struct points to must stay valid until the
+     * request ends; `done` may close the draft model. */
+    const vb_drafting *drafting;
     /* NULL, or a session of the same model that the request continues, with the session's own options and cache. With a
      * session, all fields above must be zero. The session must not be used otherwise until `done` is called, which may
      * close it. The session's context may not be larger than the batch's, it may not have taps, and none of its prompt may
