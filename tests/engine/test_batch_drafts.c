@@ -228,10 +228,10 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
     }
 }
 
-static size_t cached(vb_batch *b, const vb_model *m, int32_t first, int32_t last, const vb_session_options *like)
+static size_t cached_by(const char *method, vb_batch *b, const vb_model *m, int32_t first, int32_t last, const vb_session_options *like)
 {
     struct job *j = &jobs[0];
-    *j = (struct job){.options = {.max_tokens = 4, .ignore_eos = 1}, .drafting = {.method = "mtp-eagle", .tokens = 2}};
+    *j = (struct job){.options = {.max_tokens = 4, .ignore_eos = 1}, .drafting = {.method = method, .tokens = 2}};
     job_prompt(j, (int32_t[]){first, 6, 7, 8, 9, 10, 11, last}, 8);
     alone[0] = *j;
     run_job_alone(m, &alone[0], like);
@@ -239,6 +239,25 @@ static size_t cached(vb_batch *b, const vb_model *m, int32_t first, int32_t last
     OK(vb_batch_run(b, &err));
     check_job("one of many", j, &alone[0]);
     return j->result.cached_tokens;
+}
+
+static size_t cached(vb_batch *b, const vb_model *m, int32_t first, int32_t last, const vb_session_options *like)
+{
+    return cached_by("mtp-eagle", b, m, first, last, like);
+}
+
+/* A module's rows come from a sequence with the same draft method, though one with another method begins more alike. */
+TEST(rows_are_taken_from_a_sequence_with_the_same_draft_method)
+{
+    vb_model *m = open_tiny("v3");
+    vb_batch_options o = {.session = {.context = 40, .threads = 1}, .keep_finished = 3};
+    vb_batch *b = open_batch_of(m, &o);
+    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 12, &o.session), 0);
+    assert_int_equal(cached_by("ngram", b, m, 20, 13, &o.session), 6); /* its drafter takes the tokens, whosever rows they are */
+    assert_int_equal(cached_by("none", b, m, 20, 14, &o.session), 6);
+    assert_int_equal(cached_by("mtp-eagle", b, m, 20, 14, &o.session), 6);
+    vb_batch_close(b);
+    vb_model_close(m);
 }
 
 TEST(the_sequence_used_longest_ago_goes_first)
@@ -365,6 +384,7 @@ int main(void)
         cmocka_unit_test(drafts_proposed_together_are_those_proposed_alone),
         cmocka_unit_test(another_head_has_passes_of_its_own),
         cmocka_unit_test(a_conversation_goes_on_with_the_rows_that_were_kept),
+        cmocka_unit_test(rows_are_taken_from_a_sequence_with_the_same_draft_method),
         cmocka_unit_test(the_sequence_used_longest_ago_goes_first),
         cmocka_unit_test(a_sequence_that_was_used_goes_after_those_that_were_not),
         cmocka_unit_test(kept_rows_are_given_back_when_they_are_needed),
