@@ -6,15 +6,15 @@
 #include "reference/weights.h"
 
 /* The options of one call of a function in reference.h, and memory for the intermediate values of S tokens. Capital
- * letters are the sizes that docs/SEMANTICS.md lists, except D, which is the width d. Also, W is the width of the
- * widest MLP, X the number of experts per token, and G the number of groups of experts. */
+ * letters in shapes are the sizes that docs/SEMANTICS.md lists, except D, which is the hidden size d. In addition, W
+ * is the width of the widest MLP, X is the number of experts per token, and G is the number of groups of experts. */
 struct reference_run {
     const struct reference *r;
     const struct config *c;
     struct reference_options options;
     uint64_t random;  /* state of the random generator for perturbations (reference_options.perturb) */
     int stretched;    /* nonzero if YaRN applies */
-    int layer;        /* the layer that is computed now, -1 outside of the layers */
+    int layer;        /* number of the layer that is computed now; -1 outside of the layers */
     void *memory;     /* holds all arrays below */
 
     double *row;                        /* one row of a matrix, decoded */
@@ -26,22 +26,23 @@ struct reference_run {
     double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
     double *kv_a, *latent, *k_rope;     /* [S, C+R], [S, C], [S, R] */
     double *kv, *k_nope, *v;            /* [S, H, N+V], [S, H, N], [S, H, V] */
-    double *scores, *mixed;             /* [S, S], [S, C]: attention scores of one head, and its weighted sum of latents */
+    double *scores, *mixed;             /* [S, S], [S, C]: for one head, the attention scores and the weighted sums of latents */
     double *heads;                      /* [S, H, V] */
     double *gate, *up;                  /* [S, W] */
     double *router, *choice, *groups;   /* [S, E], [S, E], [S, G] */
     double *experts, *weights;          /* [S, X]: the chosen experts, ascending, and their weights */
-    double *expert_in, *expert_out;     /* [S, D]: the tokens of one expert, gathered */
+    double *expert_in, *expert_out;     /* [S, D]: input and output of one expert, for the tokens that chose it */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
     double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
 };
 
-/* Called for every intermediate value after its computation. It perturbs the value if options.perturb is set, and then
- * passes it to the hook. */
+/* The operators call ref_value for every intermediate value after its computation. It perturbs the value if
+ * options.perturb is not 0, and then passes the value to the hook. */
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
 double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), for perturbations */
-/* Passes a value to the hook without perturbing it. It is used for copies, which have no rounding error. */
+/* Passes a value to the hook without perturbing it. Values that are copies use this function, because copying has no
+ * rounding error. */
 void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data);
 
 /* Returns the value of a convention; 0 is its default. */
@@ -52,34 +53,34 @@ void ref_rope_tables(struct reference_run *run, int first, int S);
 void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
 void ref_linear(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
-/* y = W x without rounding x or W in any precision. The router's gate needs this. */
+/* y = W x. Neither x nor W is rounded in any precision. The router uses this function. */
 void ref_product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
 
 double ref_dot(const double *a, const double *b, int n);
 
-/* --- how linear layers round x and their weights: round.c --- */
+/* --- round.c: how linear layers round or quantise x and their weights --- */
 
-enum form { AS_IS, TO_BF16, TO_GROUPS }; /* how x is rounded: not at all, to BF16, or to groups of 32 (rule 2) */
+enum form { AS_IS, TO_BF16, TO_GROUPS }; /* x is unchanged; rounded to BF16; or quantised in groups of 32 (rule 2) */
 enum form ref_form(const struct reference_run *run, const struct matrix *w);
-enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK, where x is q_nope */
-enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV, where x is `mixed` */
-/* Rounds n numbers of x to y, which may be x. For AS_IS it does nothing. For TO_GROUPS, n is a multiple of 32, and so
- * is the length of each row in x. */
+enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK; its x is q_nope */
+enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV; its x is `mixed` */
+/* Rounds or quantises n numbers of x as `form` says, and writes the result to y. y may be x. For AS_IS the function
+ * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
 void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */
 void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* decodes W_UK of head h to run->w_uk */
 void ref_values(struct reference_run *run, const struct reference_attention *w, int h); /* decodes W_UV of head h to run->w_uv */
 
-/* The two kinds of feed-forward layer, in moe.c. x and out are [S,D]. */
+/* The two kinds of feed-forward layer: a dense MLP, and experts (both in moe.c). x and out are [S,D]. */
 void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S);
 void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S);
 
 /* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */
 void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);
 
-/* Sets chosen[i] to 1 for the k largest of x[0..n), else to 0. Of equal values, the one with the lower index is larger;
- * NaN is smaller than every number. */
+/* Sets chosen[i] to 1 for the k largest of x[0..n), else to 0. Of equal values, the one with the lower index counts
+ * as larger. NaN counts as smaller than every number. */
 void ref_choose(char *chosen, const double *x, int n, int k);
 
 #endif

@@ -1,24 +1,25 @@
 /* reference/reference.h -- the executable specification: the formulas of the DeepSeek-V3 report in plain double loops.
  *
- * Read it with the report open. The reference has no KV cache, no threads and no vector code. It shares nothing with
- * the engine but the code that reads config.json and the headers of files. Every call computes every row of every layer
- * from the tokens. Attention has the naive form, with keys and values expanded per head; the engine uses the absorbed
- * form. Where implementations disagree, the reference follows options.conventions; if all are 0, it follows the
- * defaults of engine/model/conventions.h.
+ * Read it with the report open. The reference has no KV cache, no threads and no vector code. The only code that it
+ * shares with the engine is the code that reads config.json and the headers of files. Every call computes every row of
+ * every layer from the tokens. Attention has the naive form, with keys and values expanded per head; the engine uses
+ * the absorbed form. Where implementations disagree, the reference follows options.conventions. If all conventions are
+ * 0, they have the defaults of engine/model/conventions.h.
  *
  * In precision bf16, W and x of a linear layer are rounded to the nearest BF16 number, ties to even. A weight that is
- * stored in another type is converted to f32 first. Numbers of x smaller than 2^-56 in magnitude then become 0. The
- * router's gate and everything that is not a linear layer (norms, RoPE, scores, cached latents) are not rounded. W_UK
- * and W_UV count as linear layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum
- * of latents. So keys are W_UK times the latent, which is not rounded.
+ * stored in another type is converted to f32 before it is rounded. After this rounding, numbers of x smaller than 2^-56
+ * in magnitude become 0. The router's matrix (gate) and its input are not rounded, nor is anything that is not a linear
+ * layer (norms, RoPE, scores, cached latents). W_UK and W_UV count as linear layers: the x of W_UK is the nope part of
+ * the query, and the x of W_UV is the weighted sum of latents. The latent is not rounded when keys are computed as W_UK
+ * times the latent.
  *
- * Quantised matrices come from a GGUF file, or precision q8 or q4 makes them from other matrices (round.c). x is
- * rounded to groups of 32 by rule 2 of simd/kernels.h, which defines d and q as f32 numbers. The value of W is what its
- * blocks encode (blocks.c). W_UK and W_UV have the same x as in precision bf16. Matrices that a file has quantised are
- * used as they are in every precision.
+ * A quantised matrix is stored in a GGUF file, or precision q8 or q4 makes it from another matrix (round.c). The x of a
+ * quantised matrix is quantised too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
+ * the values that its blocks encode (blocks.c). W_UK and W_UV have the same x as in precision bf16. If a file stores a
+ * matrix quantised, every precision uses the stored blocks.
  *
- * In three cases a quantised matrix is converted to f32, and its x is not rounded to groups: the embedding, of which
- * single rows are read; the router's gate; and W_UK in a kv_b_proj that is quantised along c.
+ * In three cases a quantised matrix is converted to f32, and its x is not quantised: the embedding, since only single
+ * rows of it are read; the matrix of the router (gate); and W_UK, if kv_b_proj is quantised along c.
  *
  * A reference is read-only once it is open. Arrays are row-major. S is the number of tokens, D is hidden_size, and V is
  * vocab_size. */
@@ -27,9 +28,9 @@
 
 #include "engine/model/config.h"
 
-/* An intermediate value, which is passed to the hook after its computation. The list below has the names of all values
- * in the order of their computation, with the length of a row in brackets. A value has one row per token unless two
- * sizes are given. X is the number of experts per token and W the width of an MLP; docs/SEMANTICS.md has the other
+/* An intermediate value, which is passed to the hook after its computation. The list below gives the names of all
+ * values in the order of their computation, and the length of a row in brackets. A value has one row per token unless
+ * two sizes are given. X is the number of experts per token and W the width of an MLP; docs/SEMANTICS.md has the other
  * letters.
  *
  * A layer computes input_layernorm [D], attention (see below), residual [D], post_attention_layernorm [D], an MLP or
@@ -37,9 +38,9 @@
  *
  * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its
  * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE rotates in place, so pairs are at the same places as in the
- * checkpoint. For each head (`index`) it computes scores [S], which are -inf where t > s, and probabilities [S]. If the
- * x of W_UV is rounded, it also computes mixed [C] per head, the weighted sum of latents; the output then does not use
- * the values in kv. At the end it computes heads [HV] and attention [D].
+ * checkpoint. For each head (`index`) it computes scores [S] and probabilities [S]. The score of row s for token t is
+ * -inf if t > s. If the x of W_UV is rounded, it also computes mixed [C] per head, the weighted sum of latents; the
+ * output then does not use the values in kv. At the end it computes heads [HV] and attention [D].
  *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
  * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
@@ -52,9 +53,9 @@
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
  * For MTP depth k, `layer` is num_hidden_layers + k, even if module k mod (number of modules) computes it. A depth
- * computes embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. A draft
- * runs the module on all its rows at every step. With first-row=phantom there is one more row before the others, for
- * which no logits are computed. */
+ * computes embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. For
+ * every draft, the reference runs the MTP module again on all rows of the sequence. With first-row=phantom there is
+ * one more row before the others, for which no logits are computed. */
 struct reference_value {
     const char *name;
     int layer; /* number of the layer, or -1 outside of the layers */
@@ -72,19 +73,19 @@ struct reference_options { /* with all members 0, the reference computes the spe
      *
      * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32
      * program has made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program
-     * may round it the other way, and some of the perturbed runs do so too. So their spread includes the effect of such
-     * a different rounding.
+     * may round it the other way, and some of the perturbed runs do so too. So the spread of the perturbed runs
+     * includes the effect of such a different rounding.
      *
-     * Where x is rounded to groups of 32, each number is first moved by up to 2^-18 of the largest number in its group.
-     * The step d is not changed. The error of an f32 program is relative to the largest numbers of a row, even for
-     * small numbers. So an f32 program may round a number the other way if its distance from a tie is below about 2^-22
-     * times the group's largest. In a perturbed run, such a number is rounded the other way with a probability of about
-     * 1/2, and its error is then d. */
+     * Where x is quantised in groups of 32, each number is first moved by up to 2^-18 of the largest number in its
+     * group. The group's scale d is not changed. The error of an f32 program is relative to the largest numbers of a
+     * row, even for small numbers. So an f32 program may round a number the other way if the number's distance from
+     * a tie is below about 2^-22 times the largest number of the group. In a perturbed run, such a number is rounded
+     * the other way with a probability of about 1/2, which changes the number by d. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x is rounded. Perturbed runs then show the error of f32 alone, without the effect of numbers that
-                    are rounded the other way */
+    int x_as_is; /* nonzero: no x is rounded or quantised. Perturbed runs then show the error of f32 alone, without the effect of
+                    numbers that are rounded the other way */
     enum precision precision;
-    struct conventions conventions; /* with rope-angle=f32, other programs may have other results, because their pow may differ by one ulp */
+    struct conventions conventions; /* with rope-angle=f32, other programs may differ, since their pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
@@ -94,38 +95,41 @@ enum reference_draft_method { REFERENCE_MTP_VANILLA, REFERENCE_MTP_EAGLE };
 
 struct reference;
 
-/* Opens the checkpoint `dir`; the caller ends it with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is
- * missing, has a wrong shape, or has a type that is not supported. Supported are F32, F16, BF16 and F8_E4M3, and for
- * matrices also the quantised types of GGUF. */
+/* Opens the checkpoint `dir`. The caller closes *out with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is
+ * missing, has a wrong shape, or has a type that is not supported. The reference supports F32, F16, BF16 and
+ * F8_E4M3, and for matrices also the quantised types of GGUF. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);
 
-/* Computes the target model on S tokens: hidden [S,D] after model.norm, and logits [S,V]. Either may be NULL. If
- * options is NULL, all options are 0. Returns VB_BAD_ARGUMENT if a token is outside of the vocabulary or S < 1, and
- * VB_NO_MEMORY. */
+/* Computes the target model on S tokens: hidden [S,D] after model.norm, and logits [S,V]. `hidden`, `logits` or both
+ * may be NULL. If `options` is NULL, all options are 0. Returns VB_BAD_ARGUMENT if a token is outside of the
+ * vocabulary or S < 1. Returns VB_NO_MEMORY if there is no memory. */
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err);
 
-/* Computes the MTP modules on a text, without drafts. Row i of depth k, for i < S-k-1, reads tok[i+k+1] and the output
- * of depth k-1 for row i (for depth 0, the target's hidden row). Its logits predict tok[i+k+2]. logits is [depths, S,
- * V], and other rows of it are not written. logits may be NULL if only the hook is wanted; the hook also receives the
- * target's values and logits. depths is 0..VB_MAX_DRAFT. Depth k uses module k mod (number of modules). Errors are
- * those of reference_forward. */
+/* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i reads
+ * tok[i+k+1] and the output of depth k-1 for row i; at depth 0, it reads the target's hidden row i instead of this
+ * output. The logits of row i predict tok[i+k+2]. `logits` is [depths, S, V], and the function writes only the rows
+ * that exist. `logits` may be NULL if only the hook is wanted. The hook also receives the target's values and logits.
+ * Depth k uses module k mod (number of modules).
+ *
+ * Returns VB_BAD_ARGUMENT if `depths` is not in 0..VB_MAX_DRAFT, or if it is not 0 and the model has no MTP modules.
+ * Otherwise returns what reference_forward returns. */
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
 /* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and
- * "State"). drafts [K] predict tok[N+1..N+K]. Row k of draft_logits [K,V] is the row that chose drafts[k]; draft_logits
- * may be NULL. K is 0..VB_MAX_DRAFT. Returns VB_BAD_ARGUMENT if the model has no MTP modules, and VB_NOT_FINITE if a
- * draft's logit is not finite. */
+ * "State"). drafts [K] predict tok[N+1..N+K]. Row k of draft_logits [K,V] has the logits from which drafts[k] was
+ * chosen; draft_logits may be NULL. Returns VB_BAD_ARGUMENT if K is not in 0..VB_MAX_DRAFT or the model has no MTP
+ * modules. Returns VB_NOT_FINITE if a draft's logit is not finite. */
 int reference_draft(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int N,
                     int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
                     vb_error *err);
 
-/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. An end token does not stop
- * it. Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token has a logit
- * that is not finite. */
+/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. Decoding does not stop at
+ * an EOS token. Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token
+ * has a logit that is not finite. */
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err);
 

@@ -1,8 +1,8 @@
 /* reference/weights.h -- decodes stored numbers, and lists where each tensor is used.
  *
- * The reference has decoders of its own, which follow the definition of each format and share no code with the engine.
- * Tensors are not copied: a row is decoded when it is needed. [rows, cols] have the letters of docs/SEMANTICS.md as
- * capitals, but D is hidden_size; W is the width of an MLP. */
+ * The reference has decoders of its own, which follow the definition of each format and share no code with the
+ * engine. Tensors are not copied: a row is decoded when it is needed. Shapes [rows, cols] use the letters of
+ * docs/SEMANTICS.md as capitals, except that D is hidden_size. W is the width of an MLP. */
 #ifndef VB_REFERENCE_WEIGHTS_H
 #define VB_REFERENCE_WEIGHTS_H
 
@@ -15,9 +15,9 @@ double ref_e4m3(uint8_t code);  /* FP8 E4M3FN: bias 7, no infinities, 0x7f and 0
 double ref_to_bf16(double x);   /* the nearest BF16 number, ties to even; infinite if x is beyond the largest */
 double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinite if x is beyond the largest */
 
-/* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum exactly;
- * sums use this value. ref_decoded returns a single number as f32: scale * code is rounded to f32, and so is the
- * difference. */
+/* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum without
+ * rounding; sums use this value. ref_decoded rounds the product scale * code to f32, subtracts the minimum, and
+ * rounds the difference to f32; code that needs a single number uses this value. */
 double ref_quantised(const struct tensor *t, size_t i);
 float ref_decoded(const struct tensor *t, size_t i);
 
@@ -31,7 +31,7 @@ struct matrix {
 /* Sets out[j] = w[i,j] for j < cols. An F8_E4M3 weight is e4m3 * scale, rounded to f32 once. A quantised weight is
  * decoded with ref_decoded. */
 void ref_row(const struct matrix *w, int i, double *out);
-/* As ref_row, for a quantised matrix only, which it decodes with ref_quantised. */
+/* Does what ref_row does, but for quantised matrices only, and decodes with ref_quantised. */
 void ref_quantised_row(const struct matrix *w, int i, double *out);
 static inline int ref_is_quantised(const struct matrix *w) { return dtype_is_quantised(w->tensor->dtype); }
 
@@ -39,9 +39,9 @@ struct reference_attention {
     struct matrix q_proj;                         /* [H(N+R), D], only if q_lora_rank is 0 */
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q], only if q_lora_rank is not 0 */
     struct matrix kv_a_proj, kv_a_norm;           /* [C+R, D], [C] */
-    struct matrix kv_b_proj;                      /* [H(N+V), C]; if a GGUF file stores W_UK and W_UV apart, its tensor is NULL */
-    struct matrix k_b_proj, k_b_transposed;       /* W_UK stored apart: [H N, C], or quantised and transposed per head, [H C, N] */
-    struct matrix v_b_proj;                       /* W_UV stored apart: [H V, C]; the tensor of a missing matrix is NULL */
+    struct matrix kv_b_proj;                      /* [H(N+V), C]; its tensor is NULL if the file stores W_UK and W_UV separately */
+    struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantised and transposed per head, [H C, N] */
+    struct matrix v_b_proj;                       /* a separate W_UV: [H V, C]; the tensor of a missing matrix is NULL */
     struct matrix o_proj;                         /* [D, HV] */
 };
 
@@ -63,7 +63,7 @@ struct reference_mtp_module {
     struct matrix enorm, hnorm, eh_proj; /* [D], [D], [D, 2D] */
     struct reference_layer layer;
     struct matrix norm;        /* shared_head.norm [D] */
-    struct matrix embed, head; /* [V, D]: the module's own if the checkpoint has them, else the target's */
+    struct matrix embed, head; /* [V, D]: the module's own matrices if the checkpoint has them, else the target's */
 };
 
 struct reference {

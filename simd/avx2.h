@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-/* The odd elements of 16 BF16 as f32; even_bf16 returns the even elements. */
+/* Returns the odd elements of a vector of 16 BF16 numbers, as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE __m256 odd_bf16(__m256i words)
 {
     return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
@@ -17,7 +17,7 @@ ALWAYS_INLINE __m256 odd_bf16(__m256i words)
 
 ALWAYS_INLINE __m256 even_bf16(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
 
-/* Eight BF16 as f32, in natural order. */
+/* Converts eight BF16 numbers to f32, in natural order. */
 ALWAYS_INLINE __m256 widen_bf16(__m128i words)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));

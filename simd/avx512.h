@@ -1,7 +1,8 @@
 /* simd/avx512.h -- converts weights to f32 and shuffles natural to packed order, for the avx512*.c files.
  *
- * A BF16 is the upper half of an f32. So a register of sixteen pairs of BF16 becomes the odd elements by a mask and the
- * even elements by a shift. Every E4M3 value is also exactly a BF16 value, so F8 is decoded in 16-bit lanes. */
+ * A BF16 is the upper half of an f32. A register holds sixteen pairs of BF16. A mask turns it into the odd elements
+ * as f32, and a shift turns it into the even elements. Every E4M3 value is also exactly a BF16 value, so F8 is
+ * decoded in 16-bit lanes. */
 #ifndef VB_AVX512_H
 #define VB_AVX512_H
 
@@ -9,7 +10,7 @@
 
 #include <immintrin.h>
 
-/* The odd elements of 32 BF16 as f32; even_bf16 returns the even elements. */
+/* Returns the odd elements of a vector of 32 BF16 numbers, as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE __m512 odd_bf16(__m512i words)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
@@ -17,13 +18,13 @@ ALWAYS_INLINE __m512 odd_bf16(__m512i words)
 
 ALWAYS_INLINE __m512 even_bf16(__m512i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
 
-/* Sixteen BF16 as f32, in natural order. */
+/* Converts sixteen BF16 numbers to f32, in natural order. */
 ALWAYS_INLINE __m512 widen_bf16(__m256i words)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
-/* Elements 1, 3, .. 31 of the 32 numbers in (low, high); even_f32 returns elements 0, 2, .. 30. */
+/* Returns elements 1, 3, .. 31 of the 32 numbers in (low, high); even_f32 returns elements 0, 2, .. 30. */
 ALWAYS_INLINE __m512 odd_f32(__m512 low, __m512 high)
 {
     const __m512i index = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -54,7 +55,7 @@ ALWAYS_INLINE __m512i e4m3_to_bf16(__m256i codes)
     return _mm512_or_si512(words, sign);
 }
 
-/* The mask of the lanes whose number is below n. */
+/* Returns the mask of the lanes whose number is below n. */
 ALWAYS_INLINE __mmask16 below(size_t n) { return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff; }
 
 /* Adds up the sixteen lanes of one vector by the fold of rule 1: h = 8, 4, 2, 1. */
@@ -72,9 +73,10 @@ ALWAYS_INLINE float fold16(__m512 a)
  * without the fixed size of the array of accumulators, which lets UNROLL turn the array into registers. */
 #define in_register(v) __asm__("" : "+v"(v))
 
-/* Folding one vector of sums at a time would take a tenth of a tile's time. So each addition folds several vectors at
- * once, in the order of rule 1. fold_8 and fold_4 add whole 128-bit quarters of registers: lanes l and l+8, then lanes l
- * and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then lanes l and l+1. */
+/* If each addition folded only one vector of sums, folding would take a tenth of the time of a tile. So each addition
+ * folds several vectors at once, in the order of rule 1. fold_8 and fold_4 add whole 128-bit quarters of registers:
+ * lanes l and l+8, then lanes l and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then
+ * lanes l and l+1. */
 ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
@@ -95,7 +97,8 @@ ALWAYS_INLINE __m512 fold_1(__m512 a, __m512 b)
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
-/* Folds the sums of four rows for tokens t..t+3 into sums[0..3]. The token `last` is repeated where there are fewer. */
+/* Folds the sums of four rows for tokens t..t+3 into sums[0..3]. If there are fewer than four tokens, the sums of
+ * token `last` take the places of the missing tokens. */
 ALWAYS_INLINE void fold_four_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_TOKENS], int t, int last)
 {
     int t1 = t + 1 < last ? t + 1 : last, t2 = t + 2 < last ? t + 2 : last, t3 = t + 3 < last ? t + 3 : last;
@@ -114,7 +117,7 @@ ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS]
     __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
     __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
     __m512 both = fold_2(rows_01, rows_23);
-    both = fold_1(both, both); /* its quarters: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
+    both = fold_1(both, both); /* the quarters of both: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
     const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
 }

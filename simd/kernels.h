@@ -9,16 +9,16 @@
  * -ffp-contract=off. The caller of a kernel has set the default floating-point environment (simd/fpenv.h);
  * ops/parallel.c does so in every worker thread.
  *
- * Rule 1 defines dot(w, x), the dot product of two vectors of length K. They are cut into blocks at multiples of 1024,
- * and blocks into chunks of 32. In each block, sixteen sums a[0..15] start at +0. For each chunk, which begins at
- * element k, in ascending order, and for each lane l:
+ * Rule 1 defines dot(w, x), the dot product of two vectors of length K. The vectors are cut into blocks at multiples of
+ * 1024, and each block is cut into chunks of 32 elements. In each block, sixteen sums a[0..15] start at +0. For each
+ * chunk, which begins at element k, in ascending order, and for each lane l:
  *
  *     a[l] = fma(w[k+2l+1], x[k+2l+1], a[l])        odd element first,
  *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one.
  *
  * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h.
- * The dot product is the sum of the blocks' a[0], in ascending order. The first a[0] is not added to 0. A dot product
- * of length 0 is +0.
+ * The dot product is the sum of the blocks' a[0], in ascending order. This sum begins with the first a[0] itself, and
+ * not with 0 + a[0]. A dot product of length 0 is +0.
  *
  * If K ends inside a chunk, both operands are +0 beyond K. These elements are computed and not skipped, because they
  * turn a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K have no effect.
@@ -31,19 +31,19 @@
  * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
  * (simd/quantised.h). q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut
- * into blocks as in rule 1. In each block, acc starts at +0. For each group, in ascending order:
+ * into blocks as in rule 1. In each block, a sum acc starts at +0. For each group, in ascending order:
  *
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
  *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
  *
- * Types with a scale for each 16 weights do the first fma twice, for the lower half of the group first. The sums of the
- * blocks are added as in rule 1.
+ * If a type has a scale for each 16 weights, the first fma is done twice: first for the lower half of the group, then
+ * for the upper half. The sums of the blocks are added as in rule 1.
  *
- * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0. The
- * sum is that of rule 1. If no nonzero weight is smaller than 2^-56 either, then no product and no sum is subnormal.
- * For such weights, an instruction that adds two products of BF16 (vdpbf16ps) may take the place of two fmas: it
- * flushes subnormals, but adds the odd product first, so the bits are the same. For a matrix with smaller weights,
- * kernels use two fmas. */
+ * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0.
+ * The products are added in the order of rule 1. If no nonzero weight is smaller than 2^-56 in magnitude either,
+ * then no product and no sum is subnormal. For such weights, one instruction that adds two products of BF16 numbers
+ * (vdpbf16ps) may replace two fmas. It would flush subnormals, but there are none, and it adds the odd product
+ * first, so the bits are the same. For a matrix that has a smaller nonzero weight, kernels use two fmas. */
 #ifndef VB_KERNELS_H
 #define VB_KERNELS_H
 
@@ -70,8 +70,8 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * is data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins
  * at row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
  *
- * The rows of a quantised matrix consist of GGUF blocks (quantised.h); cols and stride are then whole blocks. Q8_0 and
- * Q4_0 matrices may consist of panels instead. */
+ * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
+ * number of weights in a block. Q8_0 and Q4_0 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;
@@ -80,12 +80,12 @@ struct weight_view {
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0 and Q4_0 only: data points to panels (quantised.h), which are 64-byte aligned */
-    size_t panel_row;          /* with `panels`: the row of the panels that is row 0 of this view */
-    unsigned char *magnitudes; /* BF16 only: an enum magnitudes, which matmul_bf16 sets; NULL if it is not kept */
+    size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
+    unsigned char *magnitudes; /* BF16 only: points to an enum magnitudes, which matmul_bf16 sets; or NULL */
 };
 
-/* Whether a nonzero weight of a matrix is smaller than 2^-56 in magnitude: not known yet, no, or yes. Threads read and
- * write it with atomic operations. Once it is known, it never changes. */
+/* Whether a nonzero weight of a matrix is smaller than 2^-56 in magnitude: not known yet, no, or yes. Threads read
+ * and write such a value with atomic operations. Once it is known, it does not change. */
 enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-56 */, MAGNITUDES_TINY };
 
 /* The length of x in packed order. Packed order has, for each chunk of 32 numbers, first its 16 odd elements and then its
@@ -98,13 +98,13 @@ static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_
 struct quantised_group {
     float d;
     int32_t sum;       /* the sum of q */
-    int32_t offset8, offset128; /* sum times -8 and times -128, to correct sums over codes that are q + 8 or q + 128 */
+    int32_t offset8, offset128; /* -8 * sum and -128 * sum, which correct sums over codes that are q + 8 and q + 128 */
     int8_t q[32];
 };
 
-/* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides it, one
- * for each thread, 64-byte aligned. No data in it is kept between calls. It is not on the stack, because the stack may
- * be small (engine/verbatim.h). */
+/* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides this
+ * memory, 64-byte aligned, and a separate one for each thread. Kernels keep no data in it between calls. The memory
+ * is not on the stack, because the stack may be small (engine/verbatim.h). */
 #define KERNEL_SCRATCH ((size_t)336 << 10)
 
 struct kernels {
@@ -112,8 +112,9 @@ struct kernels {
     const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni", "dotprod"; or NULL */
     int learns_magnitudes; /* nonzero if matmul_bf16 reads and sets weight_view.magnitudes */
 
-    /* From here on, all members are functions, and no table has a NULL among them. An instruction set that has no version
-     * of its own uses the one of the next lower table, or the scalar one. The test checkasm verifies this. */
+    /* All members from here on are pointers to functions, and none of them is NULL in any table, as the test checkasm
+     * verifies. If an instruction set has no version of a kernel of its own, its table has the function of a lower
+     * instruction set or the scalar function. */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x has T packed vectors, ldx floats apart (ldx >= packed_length(K)). y is written for these t and n only.
@@ -121,10 +122,11 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* As matmul, in precision bf16 and for BF16 weights. x holds BF16 numbers in natural order, as `narrow` writes
-     * them, and ldx counts these numbers. With learns_magnitudes and MAGNITUDES_UNKNOWN, the function looks for a
-     * nonzero weight smaller than 2^-56 in rows [n0, n1). If it finds one, it sets *w->magnitudes to MAGNITUDES_TINY. A
-     * caller that has had all rows multiplied may then replace MAGNITUDES_UNKNOWN by MAGNITUDES_ORDINARY. */
+    /* Does what matmul does, for BF16 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
+     * writes them, and ldx counts these numbers. If learns_magnitudes is nonzero and *w->magnitudes is
+     * MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller than 2^-56 in magnitude in rows [n0, n1).
+     * If it finds such a weight, it sets *w->magnitudes to MAGNITUDES_TINY. If the value is still MAGNITUDES_UNKNOWN
+     * after all rows of w have been multiplied, the caller may set it to MAGNITUDES_ORDINARY. */
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
 
@@ -148,7 +150,7 @@ struct kernels {
      * even. A NaN stays a NaN. Numbers smaller than 2^-56 in magnitude become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
-    /* Quantises a packed x to groups of 32 (see struct quantised_group). K is a multiple of 32. */
+    /* Quantises a packed x in groups of 32 (see struct quantised_group). K is a multiple of 32. */
     void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
 
     /* axpy: y[i] = fma(a, x[i], y[i]). scale: y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
@@ -156,9 +158,9 @@ struct kernels {
     void (*scale)(float *y, float a, size_t n);
     void (*divide)(float *y, float a, size_t n);
 
-    /* One block of a softmax over the scores s, with 1 <= n <= 256 (rule 4c). It returns m = max s[j] + 0, so that a
-     * maximum of -0 is +0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j mod
-     * 16 for j ascending, and the fold of rule 1 adds up the sixteen. p may be s.
+    /* One block of a softmax over the scores s, with 1 <= n <= 256 (rule 4c). It returns m = max s[j] + 0, so that m is
+     * +0 if the maximum is -0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j
+     * mod 16 for j ascending, and the fold of rule 1 adds up the sixteen. p may be s.
      *
      * A comparison with NaN is false, so m is NaN only if s[0] is; but any NaN in s makes *sum NaN. */
     float (*softmax_block)(float *p, const float *s, size_t n, float *sum);
@@ -177,21 +179,22 @@ extern const struct kernels *const kernel_tables[];
 /* The names of the tables of all architectures. */
 #define INSTRUCTION_SETS "scalar, avx2, avx512, neon"
 
-/* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL, it
- * considers tables of every name. Returns NULL if there is none. *known is set to whether `name` is "best", NULL or in
- * INSTRUCTION_SETS. `known` itself may be NULL. */
+/* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL,
+ * tables of every name qualify. Returns NULL if no table qualifies. Sets *known to 1 if `name` is "best", NULL or in
+ * INSTRUCTION_SETS, else to 0. `known` itself may be NULL. */
 const struct kernels *kernels_select(const char *name, int *known);
-/* Whether this CPU can run the table. */
+/* Returns whether this CPU can run the table. */
 int kernels_runs_here(const struct kernels *k);
 
-/* These functions are SLEEF's, in double (rule 6). They have the same bits on every instruction set, and need hardware
- * fma on x86. On an x86 CPU without fma, kernel_log calls libm, whose last bit may differ. Such a CPU can only read
- * config.json, which needs a logarithm. It cannot run any table, so it computes no results. */
+/* These functions call SLEEF's functions, in double (rule 6). Their results have the same bits on every instruction
+ * set. On x86 they need a CPU with fma. An x86 CPU without fma cannot run any table of kernels, so Verbatim computes
+ * no results there. Verbatim can still read config.json there, which needs a logarithm. For this, kernel_log calls
+ * libm's log on such a CPU, and the last bit of the result may differ. */
 double kernel_sin(double x);
 double kernel_cos(double x);
 double kernel_log(double x);
 double kernel_pow(double x, double y);
-/* exp of one float, with the bits of kernel `exp`. */
+/* Returns exp(x), with the bits of kernel `exp`. */
 float kernel_expf(float x);
 
 /* Returns an FNV-1a hash over the bits of 65,536 outputs of each SLEEF function that is used. A SLEEF library whose

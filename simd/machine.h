@@ -16,11 +16,12 @@ uint64_t machine_read(const void *data, size_t bytes);
  * number of floating-point operations (an fma counts as two), or 0 on an unknown architecture. */
 double machine_fma(const char *isa, size_t steps);
 
-/* As machine_fma, with the instruction of AVX512-BF16 that adds two products. Returns 0 if the CPU lacks it. */
+/* Does what machine_fma does, with the AVX512-BF16 instruction that adds two products (vdpbf16ps). Returns 0 if the
+ * CPU lacks this instruction. */
 double machine_bf16(size_t steps);
 
-/* As machine_fma, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or sdot (Arm).
- * Returns 0 if the CPU lacks it. */
+/* Does what machine_fma does, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or
+ * sdot (Arm). Returns 0 if the CPU lacks this instruction. */
 double machine_int8(size_t steps);
 
 #endif

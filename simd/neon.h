@@ -14,7 +14,7 @@ ALWAYS_INLINE float32x4_t load_f32(const void *p) { return vreinterpretq_f32_u8(
 
 ALWAYS_INLINE uint16x8_t load_words(const void *p) { return vreinterpretq_u16_u8(vld1q_u8(p)); }
 
-/* The odd elements of 8 BF16 as f32; even_bf16 returns the even elements. */
+/* Returns the odd elements of a vector of 8 BF16 numbers, as f32; even_bf16 returns the even elements. */
 ALWAYS_INLINE float32x4_t odd_bf16(uint16x8_t words)
 {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(words), vdupq_n_u32(0xffff0000)));
@@ -25,7 +25,7 @@ ALWAYS_INLINE float32x4_t even_bf16(uint16x8_t words)
     return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(words), 16));
 }
 
-/* Four BF16 as f32, in natural order. */
+/* Converts four BF16 numbers to f32, in natural order. */
 ALWAYS_INLINE float32x4_t widen_bf16(uint16x4_t words) { return vreinterpretq_f32_u32(vshll_n_u16(words, 16)); }
 
 /* f[1], f[3], f[5], f[7]; even_f32 returns f[0], f[2], f[4], f[6]. */

@@ -1,7 +1,8 @@
 /* simd/neon_open.h -- unpacks quantised matrices from the blocks of a GGUF file, with NEON.
  *
- * Four rows are unpacked at a time. Their groups are copied to an open panel. If x has few rows, the groups are instead
- * multiplied by x at once, and nothing is copied. This header is included after neon_quantised.h and add_four. */
+ * Four rows are unpacked at a time. The groups of these rows are copied to an open panel. If x has few rows, the
+ * groups are multiplied by x as soon as they are unpacked, and nothing is copied. A file includes this header after
+ * neon_quantised.h and after its definition of add_four. */
 #ifndef VB_NEON_OPEN_H
 #define VB_NEON_OPEN_H
 
@@ -53,7 +54,7 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
         for (int half = 0; half < halves; half++) {
             int32x4_t s = vdupq_n_s32(0);
             UNROLL
-            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* subtracting makes the codes signed */
+            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* vsubq_s8 turns the unsigned codes into the signed q */
                 s = add_four(s, vsubq_s8((int8x16_t)group->codes[j], vdupq_n_s8((int8_t)code_above(type))), four(x, j));
             acc = vfmaq_f32(acc, vcvtq_f32_s32(s), vmulq_n_f32((float32x4_t)group->scale[half], x->d));
         }

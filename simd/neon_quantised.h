@@ -4,9 +4,9 @@
  *
  *     int32x4_t add_four(int32x4_t s, int8x16_t codes, int8x16_t x)      s[r] += sum of codes[4r + i] * x[4r + i], i < 4
  *
- * Its argument x holds the same four numbers four times. Panels store a code of eight bits as q + 128; flipping its
- * highest bit gives the signed q. Codes of Q4_0 are used as they are stored, q + 8: the sum starts at -8 times the sum
- * of x, which corrects them. */
+ * The argument x of add_four holds the same four numbers four times. Panels store a code of eight bits as q + 128;
+ * flipping its highest bit gives the signed q. Codes of Q4_0 are used as they are stored, which is q + 8. To correct
+ * this, the sum starts at -8 times the sum of x. */
 #ifndef VB_NEON_QUANTISED_H
 #define VB_NEON_QUANTISED_H
 
@@ -20,8 +20,8 @@ typedef int32x4_t integers[4][ROWS_OF_X]; /* [r][t] holds the sums of rows 4r..4
 #define FOR_QUADS UNROLL for (int r = 0; r < 4; r++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
-/* Makes gcc finish each four numbers of x before it loads the next four. Otherwise it would first load all of x and all
- * codes, which do not fit into the registers. */
+/* Makes gcc use four numbers of x completely before it loads the next four. Without this macro, gcc would first load
+ * all of x and all codes, which do not fit into the registers. */
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 
 /* Elements 4j..4j+3 of x, repeated for each of four rows of a panel. */
@@ -30,8 +30,7 @@ ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
     return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));
 }
 
-/* Adds the products of codes of eight bits with x to s, for the elements from 4j up to, but not including, 4(j +
- * count). */
+/* Adds the products of 8-bit codes and numbers of x to s, for elements [4j, 4(j + count)) of the group. */
 ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, int j, int count,
                              size_t prefetch)
 {

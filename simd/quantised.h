@@ -47,8 +47,8 @@ struct quantised_format {
 };
 const struct quantised_format *quantised_format(enum weight_type type);
 
-/* One group of a row, unpacked. q are the signed integers that rule 2 multiplies: where a type stores codes that are
- * larger by 8, 16 or 32, this is already subtracted. */
+/* One group of a row, unpacked. q are the signed integers that rule 2 multiplies: if a type stores q + 8, q + 16 or
+ * q + 32, the constant has been subtracted. */
 struct quantised_codes {
     int8_t q[QUANTISED_GROUP];
     float scale[2], minimum; /* sw of each half of the group (equal for most types), and mw (0 if the type has none) */

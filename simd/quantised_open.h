@@ -2,10 +2,10 @@
  *
  * One file of each instruction set includes this header, after it has defined two macros:
  *
- *     #define LANES                the number of 128-bit lanes in a register; a lane holds a 32-bit word of four rows
- *     #define TAKER                the tag of a struct of that file, a pointer to which is passed on to take()
+ *     #define LANES                the number of 128-bit lanes in a register; a lane has one 32-bit word of each of four rows
+ *     #define TAKER                the tag of a struct in that file; functions here pass a pointer to this struct on to take()
  *
- * That file also defines these four functions:
+ * The file that includes this header also defines these four functions:
  *
  *     transpose(w, row, at)        sets w[i][r] to the four bytes at row[r] + at + 4i, for i < 4
  *     half_of(w)                   returns the f16 in the lower half of each word, as f32
@@ -13,8 +13,9 @@
  *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
  *
  * In every block format, a row can be read in pieces of 16 bytes, and each piece is at the same offset in all rows.
- * Transposing one piece of several rows gives four vectors, each with one 32-bit word per row, which is the order of
- * codes in a panel. Scales and minimums are read in such pieces too. No byte outside of the blocks is read. */
+ * The code loads one such piece from each of several rows and transposes them. This gives four vectors with one 32-bit
+ * word per row, and codes in a panel have the same order. Scales and minimums are read in such pieces too. No byte
+ * outside of the blocks is read. */
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
@@ -50,7 +51,7 @@ ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5
 /* Returns a vector in which every byte is `byte`. */
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
 
-/* Copies group g of SLICE rows to an open panel. They become the rows of the panel from row `first` on. */
+/* Copies group g of SLICE rows to an open panel. The SLICE rows become the rows of the panel from row `first` on. */
 ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, enum weight_type type, const struct open_group *group)
 {
     UNROLL
@@ -65,9 +66,9 @@ ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, e
         memcpy(panel->minimum[g] + first, &group->minimum, sizeof group->minimum);
 }
 
-/* Prefetches data that is needed later: in each row it lies `ahead` bytes after [at, at + bytes). bytes is at most 64. It
- * prefetches only if a multiple of 64 lies in [at, at + bytes), so that successive ranges request each cache line once.
- * Lines are prefetched to L2, because L1 is too small for all rows. */
+/* Prefetches data that is needed later. In each row, this data lies `ahead` bytes after the range [at, at + bytes).
+ * `bytes` is at most 64. The function prefetches only if a multiple of 64 lies in the range, so that successive ranges
+ * request each cache line once. It prefetches to L2, because L1 is too small for all rows. */
 ALWAYS_INLINE void prefetch_rows(const unsigned char *const *row, size_t at, size_t bytes, size_t ahead)
 {
     size_t line = (at + 63) / 64 * 64;
@@ -131,10 +132,10 @@ ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
 }
 
 /* Q4_K and Q5_K. A block begins with 16 bytes: d, dmin, and for each of eight groups a scale and a minimum of six bits.
- * The low six bits of the bytes of head[1] are the scales of groups 0..3, and those of head[2] are their minimums. The
- * low nibbles of head[3] are the low four bits of the scales of groups 4..7, and its high nibbles are those of their
- * minimums. The upper two bits of the scales and minimums of groups 4..7 are the top bits of the bytes of head[1] and
- * head[2].
+ * For groups 0..3, the low six bits of each byte of head[1] are a scale, and the low six bits of each byte of head[2]
+ * are a minimum. For groups 4..7, the low nibble of each byte of head[3] has the low four bits of a scale, and the high
+ * nibble has the low four bits of a minimum. The upper two bits of these scales are the top two bits of the bytes of
+ * head[1], and the upper two bits of these minimums are the top two bits of the bytes of head[2].
  *
  * In Q5_K, 32 bytes of fifth bits follow: bit n of byte l belongs to element l of group n. The codes come last. Groups
  * 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
@@ -158,7 +159,7 @@ ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigne
         UNROLL
         for (int upper = 0; upper < 2; upper++) {
             struct open_group v;
-            int n = i + upper; /* the number of this group, and of its bit in each byte of `fifth` */
+            int n = i + upper; /* number of this group; bit n of each byte of `fifth` belongs to it */
             v.scale[0] = scaled_byte(scale[i / 4], n % 4, d);
             v.minimum = scaled_byte(minimum[i / 4], n % 4, dmin);
             UNROLL
@@ -178,8 +179,8 @@ ALWAYS_INLINE floats scaled_signed(words w, int i, floats d)
     return d * __builtin_convertvector((signed_words)(w << (24 - 8 * i)) >> 24, floats);
 }
 
-/* Four groups (128 weights) of a Q6_K block. The 64 bytes at `low` hold the low four bits of each weight, and the 32
- * bytes at `high` hold the upper two bits. */
+/* Passes four groups (128 weights) of a Q6_K block to take(). The 64 bytes at `low` hold the low four bits of each
+ * weight, and the 32 bytes at `high` hold the upper two bits. */
 ALWAYS_INLINE void take_128(struct TAKER *to, const unsigned char *const *row, size_t g, size_t low, size_t high, const words scale[2],
                             floats d)
 {
@@ -246,8 +247,8 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     }
 }
 
-/* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows` of
- * these rows exist: the last of them takes the place of each missing row. */
+/* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows`
+ * of these rows exist. For each missing row, at[r] is the block of the last row that exists. */
 ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows, size_t group)
 {
     const struct quantised_format *f = quantised_format(w->type);
@@ -257,9 +258,9 @@ ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight
         at[r] = start + (r < rows ? r : rows - 1) * pitch;
 }
 
-/* The prefetch distance in bytes: from groups [group, group + groups) of a row to the data that is needed next. This is
- * the next group of the same row or, at the end of the row, the first group of the row that is `rows` rows further
- * down. */
+/* Returns the prefetch distance in bytes, from groups [group, group + groups) of a row to the data that is needed
+ * next. This data is the group that follows in the same row. After the last group of a row, it is the first group of
+ * the row that is `rows` rows further down. */
 static inline size_t bytes_ahead(const struct weight_view *w, size_t group, size_t groups, size_t rows)
 {
     const struct quantised_format *f = quantised_format(w->type);

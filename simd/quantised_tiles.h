@@ -2,8 +2,8 @@
  * simd/).
  *
  * A tile multiplies a few panels by a few rows of x, over one block of K (DOT_BLOCK columns). Each lane of a vector
- * works on one row of the matrix. So four numbers of x are broadcast to all lanes, and no sum has to be folded across
- * lanes.
+ * works on one row of the matrix. So the code broadcasts four numbers of x to all lanes, and no sum has to be folded
+ * across lanes.
  *
  * A matrix that consists of GGUF blocks is unpacked first, one block of K at a time, into temporary panels (struct
  * open_panel). If x has few rows, the groups are multiplied as soon as they are in registers (quantised_open.h). */
@@ -18,7 +18,7 @@
 #define TILE_ROWS_OF_X 6 /* the most rows of x in a tile */
 #define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
-#define MANY_PANELS 8    /* panels of BLOCK_GROUPS groups that stay in L2 while more rows of x are multiplied */
+#define MANY_PANELS 8    /* number of panels of BLOCK_GROUPS groups that stay in L2 while more rows of x are multiplied */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
  * of group g. */
@@ -31,27 +31,27 @@ enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_O
 
 struct quantised_tile {
     enum panel_kind kind;
-    const void *w[TILE_PANELS];      /* each panel, from this block of K on; or a struct open_panel, if `kind` is PANEL_OPEN.. */
-    const struct quantised_group *x; /* the first row of x, from this block of K on */
-    size_t ldx, groups;              /* groups from a row of x to the next; groups in this block */
-    size_t prefetch;                 /* prefetch distance in bytes: added to the address of a panel's codes */
+    const void *w[TILE_PANELS];      /* each panel, at this block of K; a struct open_panel for the PANEL_OPEN kinds */
+    const struct quantised_group *x; /* the first row of x, at the start of this block of K */
+    size_t ldx, groups;              /* ldx: groups from a row of x to the next; groups: groups in this block of K */
+    size_t prefetch;                 /* prefetch distance in bytes, which is added to the address of a panel's codes */
 };
 
 struct quantised_loops {
     /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or
      * 4; T, the number of rows of x, is at most 6; P * T is at most 12. */
     void (*tile)(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile);
-    /* Unpacks `groups` groups, from number `group` on, of rows [row, row + rows) of w; rows <= 16. The panel's
-     * remaining rows are undefined. */
+    /* Unpacks groups [group, group + groups) of rows [row, row + rows) of w; rows <= 16. If rows < 16, the remaining
+     * rows of the panel are undefined. */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
-    /* Sets sums[t][r] to the sum over these groups for row `row` + r of w and row t of x, for T <= FEW_ROWS_OF_X. w
-     * consists of GGUF blocks. */
+    /* Sets sums[t][r] to the sum over groups [group, group + groups) for row `row` + r of w and row t of x. T is at
+     * most FEW_ROWS_OF_X. w consists of GGUF blocks. */
     void (*few)(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* Unpacked codes of Q6_K are 32 larger than q. less[t][g][half] becomes the correction for one half of group g: -32 times
- * the sum of that half of row t of x. */
+/* Unpacked codes of Q6_K are q + 32. less[t][g][half] becomes the correction for one half of group g: -32 times the
+ * sum of the same half of group g in row t of x. */
 static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
 {
     for (size_t t = 0; t < T; t++)

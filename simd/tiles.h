@@ -1,13 +1,14 @@
 /* simd/tiles.h -- the loops over a weight matrix that all vector instruction sets share (private to simd/).
  *
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
- * a row and a token has its own sixteen sums, and all of them are in registers. A strip computes STRIP or HALF_STRIP columns
- * of the kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct vector_loops).
- * tiles.c cuts matrices into tiles and strips and calls these functions.
+ * a row and a token has its own sixteen sums, and all of them are in registers. A strip is STRIP or HALF_STRIP columns
+ * of the result of the kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct
+ * vector_loops). tiles.c cuts matrices into tiles and strips and calls these functions.
  *
- * Tile and strip functions handle whole chunks only. Where K or the last column cuts a chunk short, tiles.c first
- * decodes the weights to f32 and pads them with +0. It also decodes all F16 and F8 weights to f32 first. If fewer than
- * TILE_ROWS rows are left, tiles.c repeats one of them in the tile and discards the extra sums. */
+ * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
+ * fewer than HALF_STRIP columns are left, tiles.c first decodes the weights to f32 and pads them with +0. tiles.c also
+ * decodes all F16 and F8 weights to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
+ * the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
 
@@ -33,9 +34,9 @@ struct tile {
     size_t w_next;            /* bytes from a row of a tile to the same row of the next tile */
     const float *x;           /* the tokens' vectors in packed order, at the first number of the block (for `tile`) */
     const uint16_t *narrow;   /* the tokens' vectors as BF16 in natural order (for `tile_bf16`), else NULL */
-    size_t ldx, step;         /* elements of x or narrow: from a token to the next, and from a chunk to the next */
+    size_t ldx, step;         /* elements of x or `narrow`: ldx from a token to the next, step from a chunk to the next */
     size_t chunks;            /* number of chunks of 32 in this block; all of them are whole */
-    size_t prefetch;          /* prefetch distance in bytes: added to a weight's address */
+    size_t prefetch;          /* prefetch distance in bytes, which is added to the address of a weight */
     float *y;                 /* the sum of row r and token t of tile i belongs to y[i * y_next + r * y_row + t * ldy] */
     size_t y_next, y_row, ldy;
     int first;                /* nonzero: sums are assigned to y (first block of K); 0: they are added to y */
@@ -47,13 +48,15 @@ struct vector_loops {
     int gathers; /* nonzero: with several tokens, `tile` is faster if the tokens' chunks alternate in x (step is T * DOT_CHUNK) */
     /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
-    /* As `tile`, but multiplies tile->narrow by BF16 weights (FROM_BF16). No weight may be nonzero and smaller than
-     * 2^-56 in magnitude. NULL if the instruction set has no such function: then tiles.c widens the vectors to f32 and
-     * calls `tile`. */
+    /* Does what `tile` does, but multiplies tile->narrow by BF16 weights (FROM_BF16). Every nonzero weight must be
+     * at least 2^-56 in magnitude. tile_bf16 is NULL if the instruction set has no such function; tiles.c then
+     * widens the vectors to f32 and calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* For each token t and each of `columns` columns c, with n ascending: y[t][c] = fma(x[t][n], w[n][c], y[t][c]).
-     * `columns` is STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order,
-     * FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no prefetching. */
+    /* Computes y[t][c] = fma(x[t][n], w[n][c], y[t][c]) for each token t, each of `columns` columns c, and each row n of
+     * w in ascending order. `columns` is
+     * STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order,
+     * FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no
+     * prefetching. */
     void (*strip)(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
                   size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if

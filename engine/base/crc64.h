@@ -3,8 +3,8 @@
  * The polynomial is 0x42F0E1EBA9EA3693, processed with reflected bits; the initial value and the result are inverted. The
  * CRC of the string "123456789" is 0x995DC9BBDF1939FA. `xz --check=crc64` and many other tools compute the same CRC.
  *
- * Why a 64-bit CRC: it detects all damage that lies within 64 consecutive bits, such as one wrong byte. Other damage goes
- * unnoticed with probability 2^-64. A CRC does not protect against deliberate forgery. */
+ * A 64-bit CRC is used because it detects all damage that lies within 64 consecutive bits, such as one wrong byte. It
+ * misses other damage with probability 2^-64. A CRC does not protect against deliberate forgery. */
 #ifndef VB_CRC64_H
 #define VB_CRC64_H
 

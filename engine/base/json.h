@@ -12,26 +12,28 @@
 #define JSON_SHOWN 64             /* size of the buffer for a quoted value: 63 characters and the terminating 0 */
 #define JSON_MOST_VALUES 4194304  /* limit on values and keys in one text; jansson needs up to 120 bytes for each */
 
-/* Why a text could not be read. */
+/* The reason why a text could not be read. */
 struct json_trouble {
     int line, column;
     int no_memory;
     const char *what; /* a constant sentence such as "it is not JSON" */
 };
 
-/* Parses `size` bytes of JSON. If they cannot be read, fills *why and returns NULL. The caller owns the returned value and
- * releases it with json_decref. `flags` are the flags of jansson's json_loadb. A number that fits neither a 64-bit integer
- * nor a double is an error. */
+/* Parses `size` bytes of JSON. If the bytes cannot be parsed, fills *why and returns NULL. The caller owns the
+ * returned value and releases it with json_decref. `flags` are the flags of jansson's json_loadb. It is an error if
+ * a number fits neither a 64-bit integer nor a double. */
 json_t *json_load(const char *text, size_t size, size_t flags, struct json_trouble *why);
-/* Does what json_load does, but accepts numbers that are too large, because files contain them in fields that nobody reads.
- * An integer that does not fit 64 bits becomes a real number of about the same size. A number that does not fit a double
- * becomes 1e308 or -1e308. Code that expects an integer in such a field finds a real number there and can report it. */
+/* Does what json_load does, but accepts numbers that are too large, because files contain them in fields that nobody
+ * reads. An integer that does not fit 64 bits becomes a real number of about the same size. A number that does not fit a
+ * double becomes 1e308 or -1e308. If code expects an integer in such a field, it finds a real number and can report the
+ * error. */
 json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct json_trouble *why);
 
 /* Parses the contents of a file with json_load_any_number. A duplicate key is an error, since it is unclear which of the
  * two values counts. Returns NULL on error, with a message in *err that names `file`. */
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
-/* Does what json_read does, but with json_load: for texts whose numbers are printed again later. */
+/* Does what json_read does, but parses with json_load. It is meant for texts whose numbers are printed again later,
+ * since json_load changes no number. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
 /* Writes the problem that *why describes to *err, for example "FILE: line 1, column 2: it is not JSON". `size` is the
  * length of the text in bytes. Returns the error code. */
@@ -40,8 +42,8 @@ int json_fail(const struct json_trouble *why, size_t size, const char *file, vb_
 /* Returns an upper bound on the number of values and keys that jansson would create for this text. */
 size_t json_values(const char *text, size_t size);
 
-/* Returns `value` as it appears in an error message: JSON in ASCII, with "..." in place of the end if it is too long. The
- * result is in `shown`; for NULL it is the constant "missing". */
+/* Returns `value` as it appears in an error message: JSON in ASCII, with "..." in place of the end if it is too long.
+ * The text is in `shown`. If `value` is NULL, returns the constant "missing". */
 const char *json_show(const json_t *value, char shown[JSON_SHOWN]);
 
 #endif

@@ -10,9 +10,10 @@ struct mapping {
     size_t size;
 };
 
-/* Maps the file at `path` and adds the mapping at the front of *list. Error messages use `file` as the name of the file,
- * and `kind` as the name of its format. A file that cannot be read, or that is not a regular file, is VB_IO; the message
- * has its path. A file of fewer than 8 bytes is VB_BAD_CHECKPOINT. */
+/* Maps the file at `path` and adds the mapping at the front of *list. Error messages use `file` as the name of the
+ * file, and `kind` as the name of its format. Returns VB_IO, with the path in the message, if the file cannot be read
+ * or is not a regular file. Returns VB_BAD_CHECKPOINT if the file has fewer than 8 bytes, and VB_NO_MEMORY if there
+ * is no memory. */
 int mapping_open(struct mapping **list, const char *path, const char *file, const char *kind, const vb_allocator *a,
                  vb_error *err);
 void mapping_close_all(struct mapping **list, const vb_allocator *a);

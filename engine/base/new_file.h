@@ -25,20 +25,21 @@ struct new_file {
     enum new_file_state state;
 };
 
-/* Creates the file under its temporary name, open for reading and writing. Without `replace`, a file that exists at `path`
- * is an error, both here and later when the new file is renamed. Anything at `path` that is not a regular file, such as a
- * directory or a symbolic link, is always an error. */
+/* Creates the file under its temporary name, open for reading and writing. If `replace` is 0 and a file exists at
+ * `path`, new_file_begin fails, and so does the later renaming. If something other than a regular file is at `path`,
+ * such as a directory or a symbolic link, new_file_begin always fails. */
 int new_file_begin(struct new_file *f, const char *path, int replace, const vb_allocator *a, vb_error *err);
-/* Calls fsync and renames the file to `path`. With until_end, new_file_end can still undo this and restore the file that
- * was replaced. On a file system without RENAME_EXCHANGE this is not possible, since the replaced file is deleted at once. */
+/* Calls fsync and renames the file to `path`. If until_end is 1, new_file_end can still undo the renaming and restore
+ * the file that was replaced. A file system without RENAME_EXCHANGE deletes the replaced file at once, so there
+ * new_file_end cannot restore it. */
 int new_file_name(struct new_file *f, int until_end, vb_error *err);
-/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has not
- * done so. With another code, or if renaming fails, the new file is deleted, except in state NEW_FILE_REPLACED. Returns
- * `code`, or the error of the renaming. */
+/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has
+ * not done so. With another code, or if renaming fails, the new file is deleted, except in state NEW_FILE_REPLACED.
+ * Returns `code`, or the error code of the renaming if it failed. */
 int new_file_end(struct new_file *f, int code, vb_error *err);
 
-/* Creates an empty file without a name in the directory of `path`; it disappears when it is closed. Returns its descriptor,
- * which the caller closes, or -1 with the reason in errno. */
+/* Creates an empty file without a name in the directory of `path`. The file disappears when it is closed. Returns the
+ * file descriptor, which the caller closes, or -1 with the reason in errno. */
 int new_file_without_name(const char *path, const vb_allocator *a);
 
 #endif

@@ -1,13 +1,13 @@
-/* engine/base/utf8.h -- UTF-8: checking it, reading code points, and joining characters that arrive in parts. */
+/* engine/base/utf8.h -- checks UTF-8, reads code points, and joins characters that arrive in parts. */
 #ifndef VB_UTF8_H
 #define VB_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stream decoder for text that arrives token by token. A token may end inside a character, so only complete characters
- * are put out. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends. A new decoder is all
- * zeros. */
+/* A stream decoder for text that arrives token by token. A token may end inside a character, so the decoder writes
+ * only complete characters. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends.
+ * To start a stream, set all members to 0. */
 struct utf8_stream {
     unsigned char pending[4]; /* the first n bytes of a character that is not complete yet */
     int n;

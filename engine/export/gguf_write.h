@@ -15,10 +15,10 @@
  *   value exactly, which is code * scale rounded to f32.
  *
  *   An MTP module's embedding or head whose bytes equal the main model's is left out. A reader that does not find such a
- *   tensor uses the main model's.
+ *   tensor uses the main model's tensor.
  *
- *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. The head is written as its own
- *   tensor only if it should have another type than the embedding. */
+ *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. The head is written as a
+ *   tensor of its own only if the options ask for another type than that of the embedding. */
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
@@ -28,27 +28,28 @@
  * a matrix with other rows keeps its stored type. */
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
 
-/* The types of the matrices of linear layers, of the embedding, and of the output heads. `linear` may not be
- * GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written as F32. */
+/* The types in which three kinds of matrices are written: linear layers, the embedding, and the output heads.
+ * `linear` may not be GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written
+ * as F32. */
 struct gguf_write_options {
     enum gguf_as linear, embedding, head;
 };
 
 enum gguf_role { GGUF_LINEAR, GGUF_EMBEDDING, GGUF_HEAD, GGUF_OTHER };
-/* How a tensor of the file is made from matrices of the model: ROWS copies one matrix row by row; EXPERTS joins one matrix
- * of each expert; KEYS is W_uk of all heads, transposed; VALUES is W_uv of all heads. */
+/* How a tensor of the file is made from matrices of the model: ROWS copies one matrix row by row; EXPERTS joins the
+ * gate, up or down matrices of all experts; KEYS is W_uk of all heads, transposed; VALUES is W_uv of all heads. */
 enum gguf_layout { GGUF_ROWS, GGUF_EXPERTS, GGUF_KEYS, GGUF_VALUES };
 
 struct gguf_planned {
     char name[64];
     enum gguf_role role;
     const struct gguf_written_type *type;
-    int kept;                  /* 1: keeps its stored type, because its rows are not a multiple of 32 numbers long */
+    int kept;                  /* 1: the tensor keeps its stored type, because the length of its rows is no multiple of 32 */
     int ndim;
     size_t shape[3];           /* outermost extent first */
     size_t offset, bytes;      /* place in the data section of the file, and size */
     enum gguf_layout layout;
-    struct weight_view matrix; /* source; for EXPERTS that of expert 0; for KEYS and VALUES from the first row of head 0 on */
+    struct weight_view matrix; /* source; for EXPERTS, expert 0's matrix; for KEYS and VALUES, from head 0's first row on */
     size_t head_stride;        /* for KEYS and VALUES: rows of `matrix` from the start of one head to the next */
     const struct mlp *experts; /* for EXPERTS: all experts of the layer */
     int which;                 /* for EXPERTS: the matrix of each expert; 0 gate, 1 up, 2 down */
@@ -56,8 +57,8 @@ struct gguf_planned {
 
 struct gguf_written_type {
     const char *name;
-    unsigned id, numbers, bytes; /* GGUF's number for the type; numbers and bytes per block */
-    enum gguf_as as;             /* GGUF_AS_STORED for F16, since only a matrix that is stored as F16 is written as F16 */
+    unsigned id, numbers, bytes; /* GGUF's id of the type; how many numbers and bytes a block has */
+    enum gguf_as as;             /* the option for this type; GGUF_AS_STORED for F16, since only stored F16 is written as F16 */
 };
 
 #define GGUF_NOTES 8
@@ -74,21 +75,22 @@ struct gguf_plan {
     int num_notes;
 };
 
-/* Plans a GGUF file. The model must have been opened from the directory `dir` in precision f32, and must stay open until
- * gguf_plan_close. VB_UNSUPPORTED means that the format cannot express a setting of config.json; the message names its key
- * and value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves, mscale other than
- * mscale_all_dim, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a 32-bit float holds. A
- * tokenizer that the format cannot express is left out, and a note says so. */
+/* Plans a GGUF file. The model must have been opened from the directory `dir` in precision f32, and must stay open
+ * until gguf_plan_close. Returns VB_UNSUPPORTED if the format cannot express a setting of config.json; the message
+ * names the key and its value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves,
+ * mscale other than mscale_all_dim, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a
+ * 32-bit float holds. A tokenizer that the format cannot express is left out, and a note says so. */
 int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err);
 void gguf_plan_close(struct gguf_plan *p);
 
 /* Writes the planned file to `fd`, an empty file that is open for writing. `path` is the file's name for error messages.
  * `threads` 0 means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in
- * total; it may be NULL. If it returns a value other than 0, writing stops with VB_STOPPED.
+ * total; it may be NULL. If `progress` returns a value other than 0, writing stops, and gguf_plan_write returns
+ * VB_STOPPED.
  *
- * VB_IO: the file cannot be written. VB_BAD_CHECKPOINT: a weight is not finite, or is too large for its new type (or for
- * the scale of its block); the message names the file, the tensor and the index. */
+ * Returns VB_IO if the file cannot be written. Returns VB_BAD_CHECKPOINT if a weight is not finite, or is too large for
+ * its new type or for the scale of its block; the message names the file, the tensor and the index. */
 int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 

@@ -40,18 +40,19 @@ struct checkpoint;
 /* Opens a checkpoint. `dir` is a GGUF file (gguf.h), or a directory with model.safetensors or with shards that
  * model.safetensors.index.json lists. If a directory has both, model.safetensors is used.
  *
- * Each file is memory-mapped read-only, and only its header is read. The following are errors that name the file and the
- * tensor: a shard that is missing or cut short, offsets that overlap or lie outside the file, a byte count that does not
- * follow from shape and dtype, a duplicate name, and a difference between weight_map in the index and the shards' headers.
+ * Each file is memory-mapped read-only, and only its header is read. The function returns an error, with a message that
+ * names the file and the tensor, in these cases: a shard is missing or cut short; offsets overlap or lie outside the file;
+ * a byte count does not follow from shape and dtype; a name occurs twice; weight_map in the index differs from the shards'
+ * headers.
  *
  * If another program shortens a mapped file, the next read of the missing part raises SIGBUS and ends the process. */
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* Opens a checkpoint as checkpoint_open does. But if `dir` is a file that does not begin with "GGUF", it is read as a safetensors
- * file. */
+/* Does what checkpoint_open does, but also opens a single safetensors file: if `dir` is a file that does not begin with
+ * "GGUF", it is read as safetensors. */
 int checkpoint_open_tensors(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
-/* Sets *out to the entry __metadata__ of a checkpoint that is a single safetensors file, or to NULL if there is none. The
- * caller releases it. */
+/* Sets *out to the entry __metadata__ if the checkpoint is a single safetensors file that has this entry, and else to
+ * NULL. The caller releases *out with json_decref. */
 struct json_t;
 int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err);
 
@@ -63,7 +64,8 @@ void checkpoint_close(struct checkpoint *c);
 
 /* Returns the tensor of this name, or NULL. Tensors are found by hash: 100,000 lookups need a few milliseconds. */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
-/* Returns the tensor of this name and marks it as used, or returns NULL. Using a tensor twice is a bug (assert). */
+/* Returns the tensor of this name and marks it as used, or returns NULL. A caller must not take a tensor twice; an
+ * assert checks this. */
 const struct tensor *checkpoint_take(struct checkpoint *c, const char *name);
 /* Records why a tensor is not used. `why` is a string constant, which is not copied. */
 void checkpoint_ignore(struct checkpoint *c, const struct tensor *t, const char *why);
@@ -85,7 +87,7 @@ const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* ten
 /* Returns how many tensors have names that begin with `prefix`. These tensors are consecutive in the order of names, and
  * *first is the index of the first of them. */
 size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, size_t *first);
-const char *checkpoint_dir(const struct checkpoint *c); /* the path given to checkpoint_open; "the list" for a list */
+const char *checkpoint_dir(const struct checkpoint *c); /* checkpoint_open's path, or "the list" after checkpoint_from_list */
 size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that checkpoint_open had to copy */
 
 /* Returns a checksum that distinguishes checkpoints without reading all of them. The checksum covers the names, types and
@@ -100,10 +102,10 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c);
  *
  *     8 bytes: n, little-endian | n bytes: JSON {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
  *
- * First all tensors are checked: they must cover the data exactly, without an overlap, a hole, or bytes after the last one.
- * Then `each` is called for every tensor, in the order of the data. If `each` returns a negative error code,
- * safetensors_parse stops and returns this code. The entry `__metadata__` is skipped. `file` is the name for error
- * messages. */
+ * First all tensors are checked: they must cover the data exactly, without an overlap, without a hole, and without bytes
+ * after the last tensor. Then `each` is called for every tensor, in the order of the data. If `each` returns a negative
+ * error code, safetensors_parse stops and returns this code. The entry `__metadata__` is skipped. `file` is the name for
+ * error messages. */
 struct safetensors_entry {
     struct tensor tensor; /* name (valid only during the call), dtype, shape, bytes and file are set; data is NULL */
     size_t begin, end;    /* where the tensor's bytes begin and end, counted from the start of the file */

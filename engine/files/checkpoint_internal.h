@@ -26,10 +26,11 @@ const char *checkpoint_keep_text(struct checkpoint *c, const char *s);
 /* Allocates zeroed memory that lives as long as the checkpoint. Returns NULL if there is no memory. */
 void *checkpoint_keep_copy(struct checkpoint *c, size_t bytes);
 
-/* Adds a copy of *t to the checkpoint. The name is copied as well. t->file is not copied and must live as long as the
- * checkpoint; checkpoint_keep_text makes such a string. */
+/* Adds a copy of *t to the checkpoint. The name is copied as well. The string t->file is not copied and must live as
+ * long as the checkpoint, as a string from checkpoint_keep_text does. */
 int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err);
-/* Sorts the tensors and builds the hash table, after the last checkpoint_add. A duplicate name is VB_BAD_CHECKPOINT. */
+/* Sorts the tensors and builds the hash table, after the last checkpoint_add. Returns VB_BAD_CHECKPOINT if two
+ * tensors have the same name. */
 int checkpoint_build_index(struct checkpoint *c, vb_error *err);
 
 #endif

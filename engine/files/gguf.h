@@ -12,10 +12,10 @@
  *
  *     tensor info: text (its name) | u32 dimensions | u64 extents, innermost first | u32 type | u64 offset in the data
  *
- * The start of the data and every offset in it are multiples of the key general.alignment, which is 32 if absent. A model
- * may consist of several files, NAME-00001-of-0000N.gguf and so on. The first file has the metadata, every file has some of
- * the tensors, and the keys split.* number the files. The files config_gguf.c, checkpoint_gguf.c and text/gguf.c interpret
- * the contents. */
+ * The start of the data and every offset in it are multiples of the key general.alignment, which is 32 if absent. A
+ * model may consist of a set of files, named NAME-00001-of-0000N.gguf and so on. The first file has the metadata, every
+ * file has some of the tensors, and the keys split.* number the files. The files config_gguf.c, checkpoint_gguf.c and
+ * text/gguf.c interpret the contents. */
 #ifndef VB_GGUF_H
 #define VB_GGUF_H
 
@@ -49,7 +49,8 @@ struct gguf_tensor {
     const char *file;
 };
 
-/* How a tensor stores its numbers: each row consists of blocks, with `numbers` numbers in `bytes` bytes. */
+/* How a tensor stores its numbers. Each row consists of blocks, and a block holds `numbers` numbers in `bytes`
+ * bytes. */
 struct gguf_tensor_type {
     const char *name;
     unsigned id, numbers, bytes;
@@ -62,18 +63,22 @@ struct gguf;
  * ".gguf". */
 int gguf_is_path(const char *path);
 
-/* Opens a GGUF file; if it is the first file of a set, opens the whole set. Only headers are read. An invalid header is
- * VB_BAD_CHECKPOINT or VB_UNSUPPORTED, with a message that names the file and the key or tensor. The function checks
+/* Opens a GGUF file; if it is the first file of a set, opens the whole set. Only headers are read. The function checks
  * counts, lengths, types, extents and offsets. It finds tensors that occur twice, overlap, leave a hole, or end beyond the
- * file, and files of a set that are missing or belong to another set. */
+ * file. It also finds files of a set that are missing or belong to another set.
+ *
+ * Returns VB_UNSUPPORTED if the file is big-endian, has another version than 3, or has an array of arrays or an unknown
+ * type of tensor. Returns VB_BAD_CHECKPOINT for every other fault of a header. The message names the file and the key
+ * or tensor. */
 int gguf_open(struct gguf **out, const char *path, const vb_allocator *a, vb_error *err);
-/* Parses one GGUF file in memory, which is not part of a set. The caller keeps `data` until gguf_close. */
+/* Parses the bytes of one GGUF file, which must not be part of a set. The caller must keep `data` until gguf_close. */
 int gguf_parse(struct gguf **out, const void *data, size_t size, const char *file, const vb_allocator *a, vb_error *err);
 void gguf_close(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g); /* the path given to gguf_open */
 const char *gguf_name(const struct gguf *g); /* the name of the file (of the first file of a set), for messages */
-/* Returns the mappings and hands their ownership to the caller, a checkpoint whose tensors point into them. */
+/* Returns the mappings and hands their ownership to the caller. A checkpoint calls this, because its tensors point
+ * into the mappings. */
 struct mapping *gguf_take_mappings(struct gguf *g);
 
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key); /* returns NULL if there is no such key */
@@ -83,13 +88,13 @@ size_t gguf_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i); /* tensor i, sorted by name */
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name); /* returns NULL if there is none */
 
-/* Each of the next four functions reads a single value. The result is 1, or 0 if v is NULL or has another type. Integers of
- * every width are accepted by gguf_integer. Floats and integers are accepted by gguf_real, which returns the value times
- * 10^shift (shift >= 0).
+/* Each of the next four functions reads a single value. The result is 1, or 0 if v is NULL or has another type.
+ * gguf_integer accepts integers of every width. gguf_real accepts floats and integers, and returns the value times 10^shift
+ * (shift >= 0).
  *
  * A 32-bit float in a file was usually converted from a decimal number. Therefore gguf_real returns the shortest decimal
- * number that rounds to the float. For example, the float of 0.707 is read as 0.707, and not as 0.70700001716613769531, its
- * exact value. */
+ * number that rounds to the float. For example, the float nearest to 0.707 has the exact value 0.70700001716613769531,
+ * and gguf_real returns 0.707 for it. */
 int gguf_integer(const struct gguf_value *v, int64_t *out);
 int gguf_real(const struct gguf_value *v, int shift, double *out);
 int gguf_bool(const struct gguf_value *v, int *out);

@@ -73,7 +73,7 @@ struct config {
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 
     int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
-    int no_groups; /* 1: a GGUF file without expert_group_count; experts are chosen among all, even if the original has groups */
+    int no_groups; /* 1: the GGUF file has no expert_group_count, so experts are chosen among all, even if the model has groups */
 
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
     struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
@@ -84,9 +84,9 @@ struct config {
 /* Reads the text of a config.json. `generation` is the text of generation_config.json, of which only eos_token_id is used;
  * it may be NULL. `name` is the file name for error messages.
  *
- * VB_UNSUPPORTED means that the model needs something that Verbatim does not compute; the message names the key and its
- * value. Examples: attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture, a sparse
- * indexer, zero experts. VB_BAD_CHECKPOINT means that a value has the wrong type or is out of range. */
+ * Returns VB_UNSUPPORTED if the model needs something that Verbatim does not compute, and the message names the key and
+ * its value. Examples are attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture,
+ * a sparse indexer, and zero experts. Returns VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
@@ -98,11 +98,12 @@ int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
  * metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
-/* Returns key i of the configuration and its value as text, for `verbatim inspect`. *from_default becomes 1 if the file
- * does not have the key, so that the value is the default of the class. The result is 1, or 0 if there is no key i. */
+/* Returns key i of the configuration and its value as text, for `verbatim inspect`. If the file does not have the
+ * key, the value is the default of the class, and *from_default becomes 1. The result is 1, or 0 if there is no key
+ * i. */
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default);
 
-/* Returns where the values are from, for error messages: "config.json" or "the metadata". */
+/* Returns the source of the values for error messages: "config.json", or "the metadata" of a GGUF file. */
 const char *config_origin(const struct config *c);
 
 /* Returns 1 if a layer has experts. Layers from num_hidden_layers on are MTP layers. */
@@ -117,8 +118,8 @@ void config_set_dims(struct config *c);
 /* Sets c->conventions and the values that depend on them (latent_eps). */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Another name is VB_BAD_ARGUMENT, and the message lists the known
- * ones. */
+/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message
+ * lists the known names. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
 /* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). The

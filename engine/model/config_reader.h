@@ -31,13 +31,16 @@ int config_bad(const struct config_reader *r, const char *inside, const char *ke
 /* Returns VB_UNSUPPORTED with the message "FILE: KEY VALUE is not supported, only KNOWN". */
 int config_unsupported(const struct config_reader *r, const char *inside, const char *key, const json_t *value, const char *known);
 
-/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out. A wrong value is VB_BAD_CHECKPOINT. */
+/* Checks that `value` has type `kind` and lies in [least, most], and writes it to *out. Returns VB_BAD_CHECKPOINT if the
+ * type is wrong or the value is out of range. */
 int config_number(const struct config_reader *r, const char *inside, const char *key, const json_t *value, enum config_kind kind,
                   double least, double most, double *out);
-/* Checks a key of which only one value is supported. A missing key is accepted as well, unless `needed` is 1. */
+/* Checks a key for which only one value, `wanted`, is supported. A missing key is accepted as well, unless `needed`
+ * is 1. */
 int config_must_be(const struct config_reader *r, const char *inside, const json_t *object, const char *key, const char *wanted,
                    int needed);
-/* Returns 0 if a value switches its feature off: it is missing, null, false, 0, or an empty object or list. Otherwise 1. */
+/* Returns 0 if `value` switches a feature off: it is missing (NULL), null, false, 0, or an empty object or list.
+ * Returns 1 for every other value. */
 int config_switched_on(const json_t *value);
 
 /* Returns the JSON object with the RoPE settings: rope_scaling in old files, rope_parameters in new ones. */

@@ -1,33 +1,38 @@
 /* engine/model/conventions.h -- named switches for the points on which implementations of these models differ.
  *
- * Draft conventions change which tokens are drafted, but never the output. Target conventions change the output, so results
- * can be compared only if they were computed with the same target conventions. Value 0 of each convention is the default.
- * The table in conventions.c says which implementation does what, and docs/SEMANTICS.md explains each point. */
+ * Draft conventions change which tokens are drafted, but never the output. Target conventions change the output, so
+ * results can be compared only if they were computed with the same target conventions. Value 0 of each convention is the
+ * default. The table in conventions.c lists which implementation uses which value, and docs/SEMANTICS.md explains each
+ * convention. */
 #ifndef VB_CONVENTIONS_H
 #define VB_CONVENTIONS_H
 
 #include "engine/verbatim.h"
 
 enum convention {
-    /* draft conventions; h_i is the target's hidden row of token i, k the number of the MTP module */
-    MAIN_HIDDEN,     /* hidden row of the target that MTP modules use: 0 (post-norm) after model.norm; 1 (pre-norm) before it */
-    DRAFT_HIDDEN,    /* module's hidden row that the next one uses: 0 (post-norm) after shared_head.norm; 1 (pre-norm) before */
-    CONCAT,          /* order of eh_proj's input: 0 means embedding, hidden row; 1 means hidden row, embedding */
-    DRAFT_POSITION,  /* RoPE position of a module's row made of h_i and token i+k+1: 0 (hidden) i; 1 (token) i+k+1 */
-    FIRST_EMBEDDING, /* embedding of the row at position 0: 0 (kept) unchanged; 1 (zeroed) replaced by zeros */
-    FIRST_ROW,       /* 0 (none); 1 (phantom): a module's cache begins with an additional row, made of zeros and token k */
-    PREFILL_DRAFT,   /* drafts directly after the prompt: 0 (used) verified; 1 (discarded) made again in the first round */
+    /* draft conventions; h_i is the target's hidden row of token i; k is the number of the MTP module, from 0 */
+    MAIN_HIDDEN,     /* the target's hidden row that MTP modules use. 0 (post-norm): after model.norm; 1 (pre-norm): before it */
+    DRAFT_HIDDEN,    /* a module's hidden row that the next module uses. 0 (post-norm): after shared_head.norm; 1 (pre-norm):
+                        before it */
+    CONCAT,          /* order of eh_proj's input. 0: embedding, hidden row; 1: hidden row, embedding */
+    DRAFT_POSITION,  /* RoPE position of the module's row made of h_i and token i+k+1. 0 (hidden): i; 1 (token): i+k+1 */
+    FIRST_EMBEDDING, /* embedding of the row at position 0. 0 (kept): unchanged; 1 (zeroed): replaced by zeros */
+    FIRST_ROW,       /* 0 (none): no additional row; 1 (phantom): a module's cache begins with an additional row, made of
+                        zeros and token k */
+    PREFILL_DRAFT,   /* the drafts made right after the prompt. 0 (used): they are verified; 1 (discarded): they are made again in
+                        the first round */
     MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
-                        its last hidden row. The first draft then uses zeros in its place, and its cache row is not kept. The
-                        modules' other cache rows for the prompt are kept */
+                        the last hidden row. The first draft then uses zeros instead of this hidden row, and the cache row
+                        computed from the zeros is not kept. The modules' other cache rows for the prompt are kept */
     /* target conventions */
-    LATENT_EPS,      /* eps of q_a_layernorm and kv_a_layernorm: 0 means 1e-6; 1 (config) means rms_norm_eps */
-    GROUP_MASK,      /* score of experts outside the selected groups: value 0 (inf) minus infinity; value 1 (zero) zero */
-    NORMALISER_EPS,  /* divisor for norm_topk_prob: with 0 the sum; with 1 the sum + 1e-20; with 2 the sum, but at least 2^-14 */
+    LATENT_EPS,      /* eps of q_a_layernorm and kv_a_layernorm. 0: 1e-6; 1 (config): rms_norm_eps */
+    GROUP_MASK,      /* score of the experts outside the selected groups. 0 (inf): minus infinity; 1 (zero): zero */
+    NORMALISER_EPS,  /* divisor for norm_topk_prob. 0: the sum; 1: the sum + 1e-20; 2: the sum, but at least 2^-14 */
     YARN,            /* 0 (config): YaRN is used if config.json has it; 1 (max-len): only if, in addition, the session's context is
                         longer than original_max_position_embeddings */
     ROPE_ANGLE,      /* 0 (f64): angles in double; 1 (f32): frequency, angle, cosine and sine are each rounded to f32 */
-    GATE,            /* 0 (f32): router in f32; 1 (bf16): its input, matrix, logits, scores and weights are rounded to bf16 */
+    GATE,            /* 0 (f32): the router computes in f32; 1 (bf16): the router's input, matrix, logits, scores and weights are
+                        rounded to bf16 */
     CONVENTIONS
 };
 #define FIRST_TARGET_CONVENTION LATENT_EPS
@@ -36,15 +41,15 @@ struct conventions {
     unsigned char value[CONVENTIONS];
 };
 
-/* Sets the conventions that `list` names, from left to right, for example "as=vllm-2025,main-hidden=pre-norm". as=SYSTEM
- * sets the conventions of another system. NULL and "" change nothing. An unknown name or value is VB_BAD_ARGUMENT, and the
- * message lists the known ones. */
+/* Sets the conventions that `list` names, from left to right, for example "as=vllm-2025,main-hidden=pre-norm".
+ * as=SYSTEM sets the conventions of another system. NULL and "" change nothing. Returns VB_BAD_ARGUMENT for an unknown
+ * name or value, and the message lists the known ones. */
 int conventions_parse(struct conventions *c, const char *list, vb_error *err);
 
 /* Writes the conventions that differ from the defaults to `list`, as conventions_parse reads them. The text is cut to
  * `room` bytes; 512 bytes are always enough. */
 void conventions_list(const struct conventions *c, char *list, size_t room);
-/* Write only the draft conventions, or only the target conventions, in the same form. */
+/* These two functions write only the draft conventions or only the target conventions, in the same form. */
 void conventions_list_draft(const struct conventions *c, char *list, size_t room);
 void conventions_list_target(const struct conventions *c, char *list, size_t room);
 
@@ -55,8 +60,9 @@ struct convention_row {
 };
 const struct convention_row *convention_row(size_t i);
 
-/* Returns known system i, or NULL if there are fewer: its name for as=SYSTEM, its conventions as a list for
- * conventions_parse, its draft method, and what in its code or documents shows this. */
+/* Returns the description of system i, or NULL if there are not so many systems. `name` is the name for as=SYSTEM.
+ * `list` is the list of the system's conventions for conventions_parse, and `draft` is its draft method. `evidence`
+ * says which part of the system's code or documentation shows this. */
 struct convention_preset {
     const char *name, *list, *draft, *evidence;
 };

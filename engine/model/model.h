@@ -19,9 +19,10 @@ struct mla {                                  /* weights of multi-head latent at
     /* kv_b_proj [H(n+v), c] has n rows of W_uk (for keys) and then v rows of W_uv (for values) for each head. w_uk begins
      * at the first key row of head 0, and w_uv at the first value row of head 0. */
     struct weight_view w_uk, w_uv;
-    size_t uk_stride, uv_stride;              /* rows from one head to the next. If both views lie in kv_b_proj, both strides are
-                                                 n + v, and w_uk is all of kv_b_proj. Strides of separate matrices are n and v */
-    int uk_transposed;                        /* 1: w_uk is quantised along n, so it is [H c, n]: c rows per head, uk_stride = c */
+    size_t uk_stride, uv_stride;              /* number of rows from one head to the next. If both views lie in kv_b_proj, both
+                                                 strides are n + v, and w_uk views all of kv_b_proj. If W_uk and W_uv are
+                                                 separate matrices, the strides are n and v */
+    int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
 };
 
@@ -60,7 +61,7 @@ struct model {
     struct weight_view embed_tokens;          /* [V, d] */
     struct layer *layers;                     /* array of num_hidden_layers layers */
     const float *norm;                        /* [d] */
-    struct weight_view lm_head;               /* [V, d]; the same as embed_tokens if tie_word_embeddings is true */
+    struct weight_view lm_head;               /* [V, d]; the same matrix as embed_tokens if tie_word_embeddings is true */
     struct mtp_module *mtp;                   /* array of num_mtp modules; module k is layer num_hidden_layers + k of the file */
     int num_mtp;
     struct model_copy *copies;                /* how copies of matrices were made from stored ones (model_internal.h) */
@@ -68,35 +69,35 @@ struct model {
     const void *copied;                       /* one block of memory with all these copies */
     size_t copied_bytes;
     double copy_seconds;                      /* time that making the copies took, including reading the file */
-    size_t widened_bytes;                     /* bytes of vectors and matrices that were converted to f32: vectors, W_uk of a
-                                                 quantised kv_b_proj, a quantised router. They
-                                                 include FP8 scales that were copied because they are not aligned in the file */
+    size_t widened_bytes;                     /* bytes of weights that were converted to f32: vectors, W_uk of a quantised
+                                                 kv_b_proj, a quantised router. FP8 scales are included if they were copied
+                                                 because they are not aligned in the file */
     size_t rounded_bytes;                     /* bytes of matrices that precision bf16 has rounded to BF16 */
     size_t quantised_bytes;                   /* bytes of matrices that precision q8 or q4 has quantised */
     size_t repacked_bytes;                    /* bytes of matrices that were quantised in the file and only reordered (panels) */
     unsigned char *magnitudes;                /* for precision bf16: one entry per matrix, in which kernels note whether it has
-                                                 tiny weights. These entries are the only part of an open model that changes,
-                                                 each of them once, from unknown to known */
+                                                 tiny weights. Nothing else in an open model changes. Each entry
+                                                 changes once, from unknown to known */
     size_t magnitudes_used;
     struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
     struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */
 };
 
-/* Opens a checkpoint and connects each of its tensors with its place in the model. Missing tensors, unused tensors, and
- * tensors of the wrong shape or dtype are errors.
+/* Opens a checkpoint and connects each of its tensors with its place in the model. It is an error if a tensor is missing,
+ * is not used, or has the wrong shape or dtype.
  *
- * The following tensors may be unused: rotary_emb.inv_freq, which is computed from config.json; lm_head if the embedding is
- * also the head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers that
- * config.json announces; num_mtp is then smaller than num_nextn_predict_layers. An MTP layer that is stored only in part is
- * an error. */
+ * The following tensors may be unused: rotary_emb.inv_freq, which is computed from config.json; lm_head if the embedding
+ * is also the head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers
+ * that config.json announces; num_mtp is then smaller than num_nextn_predict_layers. It is an error if the file stores
+ * only some tensors of an MTP layer. */
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Options for opening a model.
  *
  * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once,
- * into a copy. Precisions q8 and q4 make each of these matrices Q8_0 or Q4_0 if the length of its rows is a multiple of 32;
- * W_uk is quantised along n. In every precision, matrices that are quantised in the file stay as they are, and so do
- * embed_tokens and the router's matrix.
+ * into a copy. Precision q8 quantises each of these matrices to Q8_0, and precision q4 to Q4_0, if the length of its rows
+ * is a multiple of 32. W_uk is quantised along n. In every precision, matrices that are quantised in the file stay as they
+ * are, and so do embed_tokens and the router's matrix.
  *
  * Q8_0 and Q4_0 matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
  * the same bits with and without panels. */
@@ -111,31 +112,32 @@ struct model_options {
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
-/* Makes a model of a configuration and an open checkpoint, with default options. The model takes over the checkpoint; on
- * failure the function closes it. A checkpoint without weights (checkpoint_from_list) works as well; data pointers are
- * NULL. */
+/* Makes a model from a configuration and an open checkpoint, with default options. The model takes over the
+ * checkpoint. If the function fails, it closes the checkpoint. The checkpoint may have no weights
+ * (checkpoint_from_list); the data pointers of the model are then NULL. */
 int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err);
 
 /* Count the parameters of a model, for `verbatim inspect`.
  *
- * model_parameters counts all stored weights except scales. It also leaves out an MTP module's embedding or head that
- * equals the main model's. To find out, it compares their bytes and so may read them completely. Without weights it
- * compares shape and dtype.
+ * model_parameters counts all stored weights except scales. It also leaves out an MTP module's embedding or output head if
+ * this matrix equals the main model's. For this it compares the bytes of both matrices, and may read them completely. If
+ * the model has no weights, it compares shape and dtype.
  *
  * model_active_parameters counts the weights that are used for one token: one row of the embedding, the chosen experts, and
  * all other matrices and vectors of the main model. MTP modules are not counted. */
 int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
-/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its bytes
- * equal those of the main model's matrix. Without weights, shape and dtype are compared instead. */
+/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its
+ * bytes equal those of the main model's matrix. If the model has no weights, shape and dtype are compared instead of
+ * the bytes. */
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 
-/* Reads all weights and checks that they are finite, for `verbatim inspect --check`. An FP8 code that is NaN, or an F32,
- * F16 or BF16 weight or scale that is not finite, is VB_BAD_CHECKPOINT; the message names the file, the tensor and the
- * index. `progress` is called with the bytes read so far and in total; it may be NULL. */
+/* Reads all weights and checks that they are finite, for `verbatim inspect --check`. Returns VB_BAD_CHECKPOINT if an
+ * FP8 code is NaN, or if an F32, F16 or BF16 weight or scale is not finite. The message names the file, the tensor
+ * and the index. `progress` is called with the bytes read so far and in total; it may be NULL. */
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
                 vb_error *err);
 

@@ -15,13 +15,14 @@ struct model_block {
 
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
- * The rows of `result` belong to attention heads, head_rows rows to each head. In `from`, the rows of a head begin at row B
- * = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, row j of the
- * head is instead column j of the result.cols rows of `from` that begin at row B. Matrices without heads count as one head. */
+ * The rows of `result` belong to attention heads, head_rows rows to each head. In `from`, the rows of a head begin at
+ * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, the
+ * copy instead takes the result.cols rows of `from` that begin at row B, and row j of the head in `result` is column j
+ * of these rows. A matrix without attention heads counts as one head. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
-    struct weight_view *to;       /* set to `result` afterwards */
-    struct weight_view *also;     /* set to the rows of `result` from row also_row on; may be NULL */
+    struct weight_view *to;       /* set to `result` once the copy has been computed */
+    struct weight_view *also;     /* then set to the rows of `result` from row also_row on; may be NULL */
     size_t also_row;
     struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;
@@ -38,18 +39,20 @@ struct binder {
     size_t room; /* number of elements for which m->copies has memory */
 };
 
-/* Allocates zeroed memory that lives as long as the model. Without memory, fills *err of the binder and returns NULL. */
+/* Allocates zeroed memory that lives as long as the model. If there is no memory, fills *err of the binder and
+ * returns NULL. */
 void *model_alloc(const struct binder *b, size_t count, size_t size);
-/* Allocates memory of the model with vb_alloc_unset. Without memory, returns NULL and no error message. */
+/* Allocates memory that lives as long as the model, with vb_alloc_unset. If there is no memory, returns NULL and
+ * does not fill *err. */
 void *model_alloc_unset(const struct binder *b, size_t bytes);
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);
-/* Plans a copy, if one is needed, of an output head that is also the embedding. If the matrix is already quantised in the
- * file, the embedding uses the reordered copy (panels) too. */
+/* Plans a copy for an output head that is also the embedding, if a copy is needed. If the file stores the matrix
+ * quantised, the embedding also uses the reordered copy (panels). */
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t);
-/* Plan copies, if they are needed, of kv_b_proj [H(n+v), c], and of a separate W_uk [H n, c]. Before the call *a has the
- * views and strides of the stored matrices. */
+/* model_plan_kv_b plans copies of kv_b_proj [H(n+v), c], and model_plan_keys plans a copy of a separate W_uk [H n,
+ * c], if copies are needed. Before the call, *a has the views and strides of the stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
 /* Computes all planned copies. */

@@ -16,15 +16,15 @@
  *   3. Ask the kernel where all pages are, and count them for struct vb_placement.
  *
  * Opening a model with this option therefore reads the whole checkpoint. If the weights do not fit into free memory,
- * nothing is placed: a page is then allocated on the node of the first thread that reads it, and pinned threads read their
- * own rows.
+ * nothing is placed. The kernel then allocates each page on the node of the first thread that reads the page, and each
+ * pinned thread reads its own rows.
  *
- * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices that are copies
- * anyway (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, the page is moved to the second
- * node.
+ * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices of which the model
+ * has a copy for another reason (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, the page
+ * is moved to the second node.
  *
- * If the kernel refuses these calls, as it often does in containers, or if the library was built without libnuma, opening
- * succeeds without placement, and struct vb_placement says why. Results do not depend on placement. */
+ * The kernel often refuses the calls above in containers, and the library may have been built without libnuma. In both
+ * cases the model is opened without placement, and struct vb_placement says why. Results do not depend on placement. */
 #ifndef VB_NUMA_H
 #define VB_NUMA_H
 
@@ -38,27 +38,30 @@ struct numa {
     vb_placement report;
 };
 
-/* Parses "off", "interleave" or "bind"; NULL means "off". Another name is VB_BAD_ARGUMENT. */
+/* Parses "off", "interleave" or "bind"; NULL means "off". Returns VB_BAD_ARGUMENT for any other name. */
 int numa_mode(enum placement_mode *mode, const char *name, vb_error *err);
 
-/* Reads the nodes of a machine from ROOT/node and ROOT/cpu, where `root` is normally /sys/devices/system: their online
- * processors, their distances, and their memory that is free or holds cached files. If ROOT/node does not exist, the
- * machine has one node. Returns the number of online nodes. */
+/* Reads the NUMA nodes of a machine from the folders ROOT/node and ROOT/cpu, where `root` is normally
+ * /sys/devices/system. Reads the online processors of each node, the distances between nodes, and how much memory of
+ * each node is free or holds cached files. If ROOT/node does not exist, the machine has one node. Returns the number
+ * of online nodes. */
 int topology_read(struct topology *t, const char *root);
 /* Removes the processors that are not in `cpus`, and the memory of node n if bit n of `memories` is 0. */
 void topology_allow(struct topology *t, const cpu_set_t *cpus, uint64_t memories);
 
-/* Makes a plan for this machine and places the weights of m. The caller has set m->numa to a struct that is all zeros. */
+/* Makes a plan for this machine and places the weights of m. Before the call, the caller sets m->numa to a struct that
+ * is all zeros. */
 void numa_place(struct model *m, enum placement_mode mode);
-/* Does what numa_place does, but for a machine that a test describes. Pages can be placed only on nodes that really exist. */
+/* Does what numa_place does, but plans for the machine *t, which a test describes. Pages can be placed only on nodes
+ * that the real machine has. */
 void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t);
 
 /* Returns the plan that sessions of m pass to their operators, or NULL if nothing is placed. */
 const struct placement *numa_placement(const struct model *m);
 
-/* The thread that calls the library also computes, pinned to a processor. Each public function that computes calls
- * numa_enter first, which saves the thread's affinity mask, and numa_leave at its end, which restores it. OpenMP's worker
- * threads stay pinned, since no other code uses them. */
+/* The thread that calls the library also computes, and is pinned to a processor meanwhile. Therefore each public
+ * function that computes calls numa_enter first, which saves the thread's affinity mask. At its end it calls
+ * numa_leave, which restores the mask. OpenMP's worker threads stay pinned, since no other code uses them. */
 struct numa_visit {
     int moved;
     cpu_set_t before;

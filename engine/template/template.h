@@ -10,8 +10,8 @@
  *   Operators: or and not, == != < <= > >= in, + - * / // % ~, is, |, x if y else z, .name [i] [a:b:c], calls.
  *
  * As in transformers, trim_blocks and lstrip_blocks are on, and tojson does not escape characters for HTML. call.c lists
- * the supported filters, tests, methods and functions. A template that uses anything else is refused when it is parsed,
- * with VB_UNSUPPORTED and the name of what is missing.
+ * the supported filters, tests, methods and functions. If a template uses anything else, parsing returns VB_UNSUPPORTED,
+ * and the message names what is not supported.
  *
  * Templates come from untrusted files. The size and nesting of a template are limited, and so are the steps and the memory
  * of one rendering. Exceeding a limit is an error. */
@@ -31,20 +31,22 @@ int template_parse(struct chat_template **out, const char *text, size_t size, co
 void template_close(struct chat_template *t);
 const vb_allocator *template_allocator(const struct chat_template *t);
 
-/* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text has
- * *size bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. If the template calls
- * raise_exception() or a computation in it fails, the error is VB_BAD_ARGUMENT, since other variables might work. */
+/* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text
+ * has *size bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. Returns
+ * VB_BAD_ARGUMENT if the template calls raise_exception() or a computation in it fails, since the template might work
+ * with other variables. */
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
-/* Opens the chat template of a checkpoint. In a GGUF file this is the key tokenizer.chat_template. In a directory it is the
- * file chat_template.jinja, or else chat_template in tokenizer_config.json: a string, or a list in which the entry named
- * "default" is used. A checkpoint without a template is VB_IO. */
+/* Opens the chat template of a checkpoint. In a GGUF file the template is the value of the key
+ * tokenizer.chat_template. In a directory it is the file chat_template.jinja, or else the member chat_template of
+ * tokenizer_config.json. This member is a string, or a list in which the entry named "default" is used. Returns
+ * VB_IO if the checkpoint has no template. */
 int chat_template_open(struct chat_template **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Renders a conversation. `messages` is a JSON array of messages. The template can use these variables: messages,
- * add_generation_prompt, the tokenizer's bos_token and eos_token, tools and documents (both none), and the members of the
- * JSON object `more`. `more` may be NULL, and may replace every other variable except messages. *text is as for
- * template_render. */
+ * add_generation_prompt, the tokenizer's bos_token and eos_token, tools and documents (both none), and the members of
+ * the JSON object `more`. `more` may be NULL, and its members may replace every other variable except messages. *text
+ * and *size are set as by template_render. */
 int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err);
 

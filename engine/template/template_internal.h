@@ -139,7 +139,7 @@ struct lexer {
     int brackets;      /* number of brackets open in the current tag; inside them "}}" does not end the tag */
     int after_newline; /* 1: the text continues at the start of a line */
 };
-/* Starts reading `source`. Makes a copy in the arena, with "\n" in place of "\r\n" and "\r", and without one final newline. */
+/* Starts reading `source`. Copies it to the arena, replaces "\r\n" and "\r" by "\n", and removes one newline at the end. */
 int lex_begin(struct lexer *x, const char *source, size_t size);
 int lex_next(struct lexer *x, struct token *out);
 /* Fills *err with the message "NAME: line N: ..." and returns `code`. */
@@ -155,12 +155,13 @@ struct parser {
 };
 int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err);
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
-int parse_condition(struct parser *p, struct node **out);  /* parses an expression other than `x if y else z` */
+int parse_condition(struct parser *p, struct node **out);  /* parses any expression except `x if y else z` */
 int parse_targets(struct parser *p, struct node **out);    /* parses loop variables such as `a, b` into a list of E_NAME nodes */
 struct node *parse_node(struct parser *p, enum node_kind kind, int *rc);
 int parse_advance(struct parser *p);
 int parse_at(const struct parser *p, enum template_token_kind kind, const char *word);
-/* If the current token is of this kind (and, unless word is NULL, is this word), moves on to the next token and returns 1. */
+/* If the current token has this kind, and `word` is NULL or is the token's text, moves on to the next token and returns
+ * 1. */
 int parse_skip(struct parser *p, enum template_token_kind kind, const char *word, int *rc);
 int parse_expect(struct parser *p, enum template_token_kind kind, const char *word);
 int parse_wanted(struct parser *p, const char *what);      /* returns the error "wanted WHAT, found ..." */
@@ -180,7 +181,7 @@ struct template_scope {
 };
 struct macro {
     const struct node *node;
-    struct template_scope *scope; /* where it was defined */
+    struct template_scope *scope; /* the scope in which the macro was defined */
 };
 struct output {
     char *s;
@@ -227,7 +228,8 @@ int value_true(struct value v);
 const char *value_kind(struct value v); /* the type for an error message, such as "a string" */
 int value_equal(struct rendering *r, struct value a, struct value b, int *equal);
 int value_binary(struct rendering *r, int op, struct value a, struct value b, struct value *out);
-/* Writes a value to the output as Python's str() does. Strings inside a list or dict are written as by repr(). */
+/* Writes a value to the output as Python's str() does. Strings inside a list or dict are written as Python's repr()
+ * does. */
 int value_print(struct rendering *r, struct value v);
 int value_to_list(struct rendering *r, struct value v, struct value *out); /* returns the elements that a loop over v visits */
 
@@ -243,7 +245,7 @@ int value_put_float(struct rendering *r, double f);
 int filter_find(struct template_text name);
 int test_find(struct template_text name);
 int method_find(struct template_text name);
-int method_of_dict(struct template_text name); /* >= 0: Python's dict has a method of this name, so d.NAME never means a key */
+int method_of_dict(struct template_text name); /* >= 0: Python's dict has such a method, so d.NAME never means a key */
 int function_find(struct template_text name);
 int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out);
 int test_call(struct rendering *r, int test, struct value on, int *yes);

@@ -16,17 +16,18 @@ int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
  * tokenizer.json and tokenizer_config.json would have. Reserved tokens with ids of `limit` or more are left out. The caller
  * owns both objects and releases them with json_decref. */
 int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
-/* Creates a tokenizer from two JSON objects as tokenizer_say_tiktoken returns them. The caller still owns the objects.
- * `name` is the file name for error messages. */
+/* Creates a tokenizer from two JSON objects such as tokenizer_say_tiktoken returns. The caller remains the owner of
+ * the objects. `name` is the file name for error messages. */
 int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                          vb_error *err);
 
-/* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. The function
- * compares the words of many test strings (words.c). *name is a constant, or NULL if no known name cuts in the same way. */
+/* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. The
+ * function compares the words of many test strings (words.c). *name becomes a string constant, or NULL if the tokenizers
+ * of all known names cut text in another way. */
 int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
-/* Returns 1 if both tokenizers have the same tokens, merges and flags. The patterns that cut words, and the white space
- * that added tokens remove, are not compared. */
+/* Returns 1 if both tokenizers have the same tokens, merges and flags, else 0. The patterns that cut words, and the
+ * white space that added tokens remove, are not compared. */
 int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b);
 /* Returns how many added tokens remove the white space beside them or match only as whole words. */
 int tokenizer_count_stripping(const struct tokenizer *t);

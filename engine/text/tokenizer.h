@@ -13,10 +13,10 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer of a GGUF file (gguf.c), or of a directory with tokenizer.json or tiktoken.model (tiktoken.c). If a
- * directory has both files, tokenizer.json is used; if it has neither, the error is VB_IO. VB_UNSUPPORTED means that
- * tokenizer.json uses a model, normalizer, pre-tokenizer or decoder that is not implemented, or that tiktoken.model belongs
- * to unknown Python code. The message names what is not supported. The caller closes *out with tokenizer_close. */
+/* Opens the tokenizer of a GGUF file (gguf.c), or of a directory with tokenizer.json or tiktoken.model (tiktoken.c). If
+ * a directory has both files, tokenizer.json is used. Returns VB_IO if the directory has neither. Returns VB_UNSUPPORTED
+ * if tokenizer.json uses a model, normalizer, pre-tokenizer or decoder that is not implemented, or if tiktoken.model
+ * belongs to unknown Python code; the message names the unsupported part. The caller closes *out with tokenizer_close. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Creates a tokenizer from the text of tokenizer.json and of tokenizer_config.json in memory, for tests and fuzzers.
@@ -31,10 +31,10 @@ struct gguf;
 int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err);
 void tokenizer_close(struct tokenizer *t);
 
-/* Converts text to token ids, without adding BOS. The text is UTF-8; invalid UTF-8 is VB_BAD_ARGUMENT, and the message has
- * the byte offset. With parse_special, added tokens that are written in the text become single ids, as with Hugging Face.
- * Without it, added tokens marked "special" are encoded like ordinary text. The caller frees *ids with vb_free and the
- * tokenizer's allocator. */
+/* Converts text to token ids, without adding BOS. Returns VB_BAD_ARGUMENT if the text is not valid UTF-8, and the
+ * message has the byte offset. If parse_special is 1, added tokens that are written in the text become single ids,
+ * as with Hugging Face. If parse_special is 0, added tokens marked "special" are encoded like ordinary text. The
+ * caller frees *ids with vb_free and the tokenizer's allocator. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
                      size_t *count, vb_error *err);
 
@@ -45,7 +45,7 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *size)
 
 int32_t tokenizer_bos(const struct tokenizer *t);     /* id of the BOS token; -1: there is none */
 int32_t tokenizer_eos(const struct tokenizer *t);     /* id of the EOS token; -1: there is none */
-int tokenizer_add_bos(const struct tokenizer *t);     /* add_bos_token of tokenizer_config.json: 1 or 0 */
+int tokenizer_add_bos(const struct tokenizer *t);     /* the value of add_bos_token in tokenizer_config.json: 1 or 0 */
 int32_t tokenizer_size(const struct tokenizer *t);    /* the largest token id plus 1 */
 int tokenizer_is_special(const struct tokenizer *t, int32_t id);
 const vb_allocator *tokenizer_allocator(const struct tokenizer *t);

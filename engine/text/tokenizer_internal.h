@@ -43,8 +43,9 @@ struct added_token {
     int single_word, lstrip, rstrip, normalized, special;
 };
 
-/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings. Such
- * lists are short, except for the first byte of a token, which is looked up in a table (`root` below). */
+/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings.
+ * Such lists are short. Only the list for the first byte of a token would be long, so a table (`root` below)
+ * replaces it. */
 struct trie_node {
     uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
     uint32_t token_plus_1;   /* 1 + index of the added token that ends here; 0: none ends here */
@@ -61,15 +62,15 @@ struct added {
 
 enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
-/* One pre-tokenizer, a step that cuts text at matches of a pattern. A stage without a pattern instead puts a space before
- * every piece of text that does not begin with one. */
+/* One pre-tokenizer, a step that cuts text at matches of a pattern. A stage without a pattern puts a space before
+ * every piece of text that does not begin with a space. */
 struct stage {
     pcre2_code *code;
     enum behavior behavior; /* what becomes of a match; the names are those of Hugging Face's SplitDelimiterBehavior */
-    int invert;             /* 1: matches and the text between them change roles */
+    int invert;             /* 1: the text between matches is treated as the match, and each match as the text between */
 };
 
-/* The tokenizer's allocator, in the form in which it is passed to PCRE2. Every compiled pattern keeps a pointer to it. */
+/* The tokenizer's allocator, for the memory functions that PCRE2 calls. Every compiled pattern keeps a pointer to it. */
 struct pcre_memory {
     vb_allocator allocator;
     int failed; /* 1: PCRE2 could not allocate memory while the tokenizer was opened */
@@ -86,8 +87,8 @@ struct tokenizer {
     struct merge *merges; /* a hash table of merge_mask + 1 entries */
     size_t merge_mask;
     uint64_t merge_secret;   /* random odd factor of the hash function (bpe.c) */
-    struct name_table words; /* maps the bytes of each token to its id; empty without ignore_merges */
-    int ignore_merges;       /* a word that is a token as a whole is not merged from its bytes */
+    struct name_table words; /* maps the bytes of each token to its id; empty if ignore_merges is 0 */
+    int ignore_merges;       /* 1: a whole word that is a token becomes this token, without merging its bytes */
 
     struct added added;
     struct stage stages[MAX_STAGES];
@@ -143,8 +144,8 @@ struct shown { /* a string from a file, cleaned for an error message: one line, 
 struct shown token_show(const char *s);
 /* Returns a member of a JSON object, or NULL if it is missing or null. */
 json_t *get_member(const json_t *object, const char *key);
-/* Reads a boolean member into *flag, or `otherwise` if the member is missing. Another type is an error, and the message
- * contains `where`, the place of the object in the file. */
+/* Sets *flag to the value of a boolean member, or to `otherwise` if the member is missing. Returns VB_BAD_CHECKPOINT
+ * if the value is not a boolean; the message contains `where`, the place of the object in the file. */
 int get_flag(struct tokenizer_loading *l, const json_t *object, const char *where, const char *key, int otherwise, int *flag);
 
 /* ---- model.c: reads vocabulary, merges and added tokens; checks that decoder and normalizer are supported ---- */
@@ -157,8 +158,9 @@ void byte_characters(int byte_of[LAST_BYTE_CHARACTER + 1]);
 
 /* ---- bpe.c ---- */
 int merges_load(struct tokenizer_loading *l, const json_t *merges);
-/* Returns 1 if both tokenizers have the same merges with the same ranks. Each table has its own hash function, so entries
- * are looked up and not compared place by place. */
+/* Returns 1 if both tokenizers have the same merges with the same ranks. Each tokenizer has its own hash function, so
+ * equal merges are at different places of the two hash tables. Therefore each merge of one table is looked up in the
+ * other table. */
 int merges_same(const struct tokenizer *a, const struct tokenizer *b);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
@@ -176,11 +178,12 @@ struct added_scan {
     size_t search;     /* offset at which the search for the next token continues */
     size_t done;       /* offset up to which the text has been returned */
     size_t blank_from, blank_to;       /* the white space that was skipped last, so that it is not skipped twice */
-    const struct added_token *waiting; /* the token to return next, after the plain text before it */
-    size_t token_end;                  /* offset behind that token */
+    const struct added_token *waiting; /* the token to return after the plain text that precedes it */
+    size_t token_end;                  /* offset of the first byte after that token */
 };
-/* Returns the next part of the text: its id if it is an added token, or id -1 and the bytes if it is plain text. Parts are
- * never empty. The result is 1, or 0 at the end of the text, or a negative error code. */
+/* Returns the next part of the text. For an added token, *id becomes its id. For plain text, *id becomes -1, and
+ * *begin and *size are set to the bytes of the text. Parts are never empty. The result is 1, or 0 at the end of the
+ * text, or a negative error code. */
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id);
 
 /* ---- split.c ---- */
@@ -221,13 +224,14 @@ int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoke
 /* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The
  * caller frees *sizes with vb_free and the tokenizer's allocator. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
-/* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. The strings contain common text, and
- * most Unicode characters among letters, digits and spaces. */
+/* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. One string is common text. The
+ * others put most Unicode characters, one after the other, among letters, digits and spaces. */
 int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
 /* ---- pattern.c ---- */
-/* Translates a regular expression of Oniguruma, `onig`, to a PCRE2 pattern that matches the same text. A construct that has
- * another meaning in PCRE2 and no translation is VB_UNSUPPORTED; the message names it. The caller frees *pcre with vb_free. */
+/* Translates a regular expression of Oniguruma, `onig`, to a PCRE2 pattern that matches the same text. Returns
+ * VB_UNSUPPORTED if a construct has another meaning in PCRE2 and cannot be translated; the message names the construct.
+ * The caller frees *pcre with vb_free. */
 int pattern_translate(struct tokenizer_loading *l, const char *onig, char **pcre);
 int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t options, pcre2_code **code);
 /* Searches for the pattern from offset `start` on. Returns 1 if it is found, 0 if not, or a negative error code. The
@@ -235,8 +239,8 @@ int pattern_compile(struct tokenizer_loading *l, const char *pattern, uint32_t o
 int match_at(struct encoding *e, const pcre2_code *code, const char *text, size_t size, size_t start);
 
 /* ---- unicode.c ---- */
-/* Returns the characters of a Unicode category, such as "Lu", that were added after Unicode 14, in the syntax of a PCRE2
- * character class. There may be none: "". */
+/* Returns the characters of a Unicode category, such as "Lu", that were added after Unicode 14, in the syntax of a
+ * PCRE2 character class. Returns "" if there are none. */
 const char *unicode_since_14(const char *category, size_t size);
 /* Returns the characters of the script Han in the same syntax. */
 const char *unicode_han(void);
