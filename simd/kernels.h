@@ -88,8 +88,8 @@ struct weight_view {
  * and write such a value with atomic operations. Once it is known, it does not change. */
 enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-56 */, MAGNITUDES_TINY };
 
-/* The length of x in packed order. Packed order has, for each chunk of 32 numbers, first its 16 odd elements and then its
- * 16 even ones. x [K] is padded with +0 to whole chunks. The order in memory without packing is called natural. */
+/* Returns the length of x [K] in packed order. In packed order, each chunk of 32 numbers has first its 16 odd elements
+ * and then its 16 even elements, and x is padded with +0 to whole chunks. The order without packing is called natural. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
 
 /* 32 quantised numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
@@ -176,7 +176,7 @@ struct kernels {
 extern const struct kernels *const kernel_tables[];
 #define MOST_KERNEL_TABLES 8
 
-/* The names of the tables of all architectures. */
+/* The names of all tables, including those of other architectures. */
 #define INSTRUCTION_SETS "scalar, avx2, avx512, neon"
 
 /* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL,

@@ -24,7 +24,7 @@ typedef int32x4_t integers[4][ROWS_OF_X]; /* [r][t] holds the sums of rows 4r..4
  * all of x and all codes, which do not fit into the registers. */
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 
-/* Elements 4j..4j+3 of x, repeated for each of four rows of a panel. */
+/* Returns elements 4j..4j+3 of x, repeated for each of four rows of a panel. */
 ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
 {
     return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));

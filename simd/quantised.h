@@ -72,9 +72,9 @@ static inline const unsigned char *panel_codes(const unsigned char *panel, enum 
     return panel + group / 2 * panel_pair_bytes(type) + 64 + group % 2 * panel_code_bytes(type);
 }
 
-/* Whether panels can hold matrices of this type. */
+/* Returns whether panels can hold matrices of this type. */
 static inline int weight_has_panels(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q4_0; }
-/* The size in bytes of all panels of a matrix [rows, cols]. */
+/* Returns the size in bytes of all panels of a matrix [rows, cols]. */
 static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t cols)
 {
     return (rows + PANEL_ROWS - 1) / PANEL_ROWS * panel_bytes(type, cols);

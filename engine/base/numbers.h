@@ -10,10 +10,10 @@ static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 
-/* FNV-1a with 64 bits, over words of 32 bits instead of bytes. */
+/* One step of 64-bit FNV-1a, but with a word of 32 bits instead of a byte. */
 static inline uint64_t fnv1a_word(uint64_t hash, uint32_t word) { return (hash ^ word) * 1099511628211u; }
 
-/* Seconds since some moment in the past. It never goes back. */
+/* Returns the seconds since a fixed moment in the past. The result never decreases. */
 double monotonic_seconds(void);
 
 #endif

@@ -27,7 +27,7 @@ struct tensor {
     char dtype_name[16];           /* the dtype as the file names it, for example "BF16" or "I64" */
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
-    const void *data;              /* in the mapping or in a copy, not necessarily aligned; NULL without weights */
+    const void *data;              /* in the mapping or in a copy, maybe not aligned; NULL if the checkpoint has no weights */
     size_t bytes;
     const char *file;              /* name of the file that stores the tensor, for messages */
     int taken;                     /* how often checkpoint_take returned it: 0 or 1 */
@@ -114,7 +114,7 @@ int safetensors_parse(const char *data, size_t size, size_t file_size, const cha
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,
                       const vb_allocator *a, vb_error *err);
 
-/* The number of bytes of one number of this dtype, or 0 if safetensors files have no such dtype. */
+/* Returns the size in bytes of one number of this dtype, or 0 if safetensors files have no such dtype. */
 size_t safetensors_item(const char *dtype);
 
 #endif
