@@ -53,10 +53,9 @@ struct vector_loops {
      * widens the vectors to f32 and calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
     /* Computes y[t][c] = fma(x[t][n], w[n][c], y[t][c]) for each token t, each of `columns` columns c, and each row n of
-     * w in ascending order. `columns` is
-     * STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights are in natural order,
-     * FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes, 0 for no
-     * prefetching. */
+     * w in ascending order. `columns` is STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights
+     * are in natural order, FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes,
+     * 0 for no prefetching. */
     void (*strip)(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
                   size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
