@@ -17,8 +17,8 @@
  * ascending. Then the blocks are joined in ascending order, with M = max m_b and e_b = exp(m_b - M). L = fma(e_b, l_b,
  * L) and o[c] = fma(e_b, o_b[c], o[c]) both start at +0. At the end, o[c] is divided by L.
  *
- * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Tokens that a query may not attend to are not
- * computed at all. */
+ * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Nothing is computed for tokens that a query may
+ * not attend to. */
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
 
@@ -26,17 +26,17 @@
 
 #define ATTENTION_BLOCK 256
 
-/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j begins at
- * rows + slots[j] * packed_length(c + r). It is [latent | rope part], c + r numbers in packed order (simd/kernels.h). */
+/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j begins at rows +
+ * slots[j] * packed_length(c + r). The row is [latent | rope part], c + r numbers in packed order (simd/kernels.h). */
 struct timeline {
     const float *rows;
     const int32_t *slots;
     size_t length; /* >= 1 */
 };
 
-/* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, they are
- * c rows with n columns instead; a quantised W_uk is always transposed, and no other is; q_abs then follows rule 2 over
- * n. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
+/* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, W_uk has
+ * c rows with n columns for each head instead. uk_transposed is set if W_uk is quantised, and only then; q_abs then
+ * follows rule 2 over n. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
 struct attention {
     size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
     struct weight_view w_uk, w_uv;

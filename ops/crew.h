@@ -21,19 +21,23 @@ struct crew_member {
     int thread; /* number of the member, from 1; the leader is 0 */
     int wanted; /* nonzero if the member may take tasks */
     int asleep, inside; /* inside: nonzero while the member computes a task */
-    uint64_t own_job, job; /* with `exact`: the newest job with a task for this member alone; the newest one whose task it began */
+    /* with `exact`: the newest job that has a task reserved for this member; the newest job whose reserved task it has
+     * begun */
+    uint64_t own_job, job;
     pthread_t id;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    _Alignas(64) int late; /* for the leader only, like the members below: it was still inside a task after crew_patience seconds */
-    double rest, until;    /* for how long and until when it gets no tasks, in seconds of the monotonic clock */
+    /* this member was still inside a task after crew_patience seconds; only the leader uses `late`, `rest` and `until` */
+    _Alignas(64) int late;
+    double rest, until;    /* for how long and until when this member is left out, in seconds of the monotonic clock */
 };
 
 struct crew {
     /* The tasks of one crew_run are a job. A job is divided into parts, one for each part of the placement (one part in
      * all if placement is NULL). A thread takes a task by incrementing the part's `ticket` with compare-and-swap. The
      * upper half of a ticket is the job's number, and the lower half is the number of the part's next task. Between two
-     * jobs, the leader writes the members below; until it is done, the lower half is above every task number. */
+     * jobs, the leader writes the fields of the next job. Until they are complete, the lower half of every ticket is
+     * larger than any task number, so that no thread takes a task. */
     struct crew_part {
         _Alignas(64) uint64_t ticket;
         size_t end; /* end of the part's range of tasks */
@@ -44,18 +48,18 @@ struct crew {
     int leader_sleeps;
     _Alignas(64) void (*work)(void *arg, size_t task, int thread);
     void *arg;
-    size_t own, total; /* with `exact`: tasks [own, total) are reserved for one member each */
+    size_t own, total; /* total: the number of tasks; with `exact`, each of the tasks [own, total) is reserved for one member */
     int over;          /* nonzero: members shall end */
-    int exact, threads, started, in_use; /* these three numbers of threads include the leader */
+    int exact, threads, started, in_use; /* threads, started and in_use count the leader too */
     int changed;         /* nonzero: `wanted` of all members has to be computed again */
     double next_return;  /* the earliest `until` of the members that are left out */
     pid_t process;
-    size_t passes, pass_threads; /* ops/parallel.c counts passes here, and adds up the numbers of threads they had */
+    size_t passes, pass_threads; /* the number of passes, and the sum of their thread counts; op_begin_pass adds to both */
     size_t left_out;     /* how many times a member was left out */
     double waited;       /* seconds that the leader has waited for interrupted members */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    struct crew_member *member; /* [threads]; member[0] is the leader's */
+    struct crew_member *member; /* [threads]; member[0] belongs to the leader */
 };
 
 #define CREW_MOST_TASKS ((size_t)1 << 31)
@@ -70,9 +74,9 @@ struct crew *crew_open(void *memory, int threads, const struct placement *placem
 /* Ends and joins the threads. c may be NULL. The caller keeps and frees the memory. */
 void crew_close(struct crew *c);
 
-/* Makes threads 0 .. threads - 1 work on the next jobs, and starts those of them that do not run yet. `threads` is at
- * most crew.threads. Returns the number of threads. It is smaller than `threads` if the system refuses to start a
- * thread, and 1 in a forked child. */
+/* Makes threads 0 .. threads - 1 work on the next jobs, and starts the threads among them that do not run yet.
+ * `threads` is at most crew.threads. Returns the number of threads that work. This number is smaller than `threads` if
+ * the system refuses to start a thread, and 1 in a forked child. */
 int crew_use(struct crew *c, int threads);
 /* Returns how many threads in use are not left out at present, including the leader. */
 int crew_available(const struct crew *c);
@@ -82,12 +86,13 @@ int crew_available(const struct crew *c);
  * may call this, not from two threads at once and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 
-/* crew_patience and crew_rest decide about late members; they use no clock, so that tests can call them. crew_patience
- * returns how many seconds the leader waits before it treats a member as interrupted. `led` is how long the leader
- * itself has worked on the job: no single task of a member should take longer. */
+/* crew_patience and crew_rest decide how long the leader waits for a member, and for how long the member is then left
+ * out. They do not read a clock, so that tests can choose the times. crew_patience returns how many seconds the leader
+ * waits before it treats a member as interrupted. `led` is how long the leader itself has worked on the job: no single
+ * task of a member should take longer. */
 double crew_patience(double led);
-/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. It was left
- * out before for `rest` seconds, which ended `since` seconds ago. */
+/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. The previous
+ * rest of this member lasted `rest` seconds and ended `since` seconds ago. */
 double crew_rest(double waited, double rest, double since);
 
 #endif

@@ -4,8 +4,8 @@
  *     moe(x) = sum_{e chosen, ascending} fma(g_e, mlp_e(x), .) from +0;  then + mlp_shared(x)
  *
  * An MLP consists of three linear layers and kernel silu_mul. Here d is the width of the model, i the intermediate
- * size, S the number of rows, and g_e the weight of expert e. Each output of an expert is first stored in a buffer of
- * its own, per token and expert. So the order of the sum does not depend on which expert is computed first. */
+ * size, S the number of rows, and g_e the weight of expert e. The output of each expert for each token is first stored
+ * in a separate buffer. So the order of the sum does not depend on which expert is computed first. */
 #ifndef VB_MLP_H
 #define VB_MLP_H
 
@@ -20,9 +20,9 @@ size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate);
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S);
 
 size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen);
-/* op_moe computes y [S,d] = moe(x), for x [S,d]; y may be x. expert [S,chosen] and weight [S,chosen] are those that
- * op_router writes: the experts of a row ascend. weights_of(arg, e) returns the matrices of expert e. `shared` is NULL
- * if the layer has no shared expert. */
+/* op_moe computes y [S,d] = moe(x), for x [S,d]; y may be x. expert [S,chosen] and weight [S,chosen] come from
+ * op_router, and the experts of each row are in ascending order. weights_of(arg, e) returns the matrices of expert e.
+ * `shared` is NULL if the layer has no shared expert. */
 struct moe_weights {
     size_t experts, chosen, intermediate;
     struct mlp_weights (*weights_of)(const void *arg, size_t e);

@@ -11,10 +11,11 @@
 #include "ops/pace.h"
 #include "ops/placement.h"
 
-/* A thread of OpenMP is used only for at least this many multiplications, which are about ten microseconds of work. A
- * barrier of OpenMP takes a few microseconds, or milliseconds when another program uses one of the cores. */
+/* With OpenMP, a parallel region uses a further thread only if each thread then has at least this many multiplications,
+ * which are about ten microseconds of work. A barrier of OpenMP takes a few microseconds, or milliseconds when another
+ * program uses one of the cores. */
 #define OP_THREAD_COST 131072.0
-/* The same limit for a member of a crew: one or two microseconds of work. A waiting member starts in a tenth of a
+/* The same limit for the threads of a crew: one or two microseconds of work. A waiting member starts in a tenth of a
  * microsecond. */
 #define OP_CREW_COST 16384.0
 
@@ -35,8 +36,9 @@ struct op_ctx {
                                     use threads of OpenMP */
     double thread_cost;          /* replaces OP_THREAD_COST and OP_CREW_COST unless it is 0 */
     int bf16;                    /* precision bf16: the inputs of linear layers are rounded to BF16 */
-    struct onednn *const *onednn; /* NULL, or one for each thread: then oneDNN computes linear layers (of prompts), with other
-                                    bits than docs/ARITHMETIC.md. Every W is then BF16 (with bf16 set) or F32 */
+    /* NULL, or an array with one struct onednn for each thread. If it is set, oneDNN computes the linear layers (of prompts
+     * only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is set, else F32. */
+    struct onednn *const *onednn;
     char *scratch;               /* 64-byte aligned */
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
@@ -52,7 +54,7 @@ float *op_take(struct op_ctx *cx, size_t floats);
 static inline size_t op_mark(const struct op_ctx *cx) { return cx->scratch_used; }
 static inline void op_give(struct op_ctx *cx, size_t mark) { cx->scratch_used = mark; }
 
-/* Returns the working memory for kernels that thread number `thread` calls. */
+/* Returns the working memory that kernels use when thread number `thread` calls them. */
 static inline void *op_kernel_scratch(const struct op_ctx *cx, int thread)
 {
     return cx->kernel_scratch + (size_t)thread * KERNEL_SCRATCH;
@@ -65,16 +67,16 @@ static inline void *op_kernel_scratch(const struct op_ctx *cx, int thread)
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),
                  void *arg);
 
-/* As op_parallel, when tasks compute ranges of rows of several matrices. Tasks first[m] .. first[m + 1] - 1 belong to
- * matrix m, in the order of its rows. first[0] is 0, and first[matrices] is the number of tasks. With cx->placement,
+/* Like op_parallel, but the tasks compute ranges of rows of several matrices. Tasks first[m] .. first[m + 1] - 1 belong
+ * to matrix m, in the order of its rows. first[0] is 0, and first[matrices] is the number of tasks. With cx->placement,
  * every thread of a crew begins with the rows that are in its own NUMA node's memory. op_parallel assumes that all
  * tasks belong to one matrix. */
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
                           void (*work)(void *arg, size_t task, int thread), void *arg);
 
 /* op_begin_pass and op_end_pass enclose the parallel regions of one forward pass over `rows` rows. op_begin_pass sets
- * cx->threads to the number of threads that `pace` chooses; it stays so after the pass. op_end_pass reports the pass's
- * time to `pace`. Without a crew, both do nothing. */
+ * cx->threads to the number of threads that `pace` chooses; cx->threads keeps this number after the pass. op_end_pass
+ * reports the pass's time to `pace`. Without a crew, both do nothing. */
 struct op_pass {
     double begun;
     size_t rows;
@@ -83,14 +85,15 @@ struct op_pass {
 struct op_pass op_begin_pass(struct op_ctx *cx, struct pace *pace, size_t rows);
 void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass);
 
-/* Sets how many threads a library that uses OpenMP gets when the calling thread calls it. Returns the number before. */
+/* Sets the number of threads that OpenMP gives to a library when the calling thread calls the library. Returns the
+ * number that was set before. */
 int op_foreign_threads(int threads);
 
-/* op_row_tasks and op_row_range divide the `rows` rows of a matrix into tasks. The first returns the number of tasks,
- * and the second sets [*begin, *end) to the rows of one task. A task has whole groups of 32 rows (OP_ROW_GROUP),
- * because 32 outputs are one chunk of a sum in the next layer. `after` is the total number of rows of the matrices that
- * follow this one in the same parallel region (0 for the last). With op_ctx.onednn the division does not depend on the
- * number of threads, because oneDNN's bits may depend on the division. */
+/* op_row_tasks and op_row_range divide the `rows` rows of a matrix into tasks. op_row_tasks returns the number of
+ * tasks, and op_row_range sets [*begin, *end) to the rows of task number `task`. A task consists of whole groups of 32
+ * rows (OP_ROW_GROUP), because 32 outputs are one chunk of a sum in the next layer. `after` is the total number of rows
+ * of the matrices that follow this one in the same parallel region (0 for the last). With op_ctx.onednn the division
+ * does not depend on the number of threads, because the division may change the bits of oneDNN's results. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 

@@ -18,9 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLACEMENT_NODES 64  /* nodes and processors with higher numbers are not used */
+#define PLACEMENT_NODES 64  /* nodes and processors whose numbers reach these limits are not used */
 #define PLACEMENT_CPUS 1024
-#define OP_ROW_GROUP 32     /* op_row_range never separates the rows of such a group */
+#define OP_ROW_GROUP 32     /* the number of rows in a group; op_row_range never divides a group */
 #define PLACEMENT_SPREAD 16 /* in mode interleave, this many consecutive pages are in the same memory */
 
 struct topology {
@@ -35,14 +35,16 @@ enum placement_mode { PLACEMENT_OFF, PLACEMENT_INTERLEAVE, PLACEMENT_BIND };
 struct placement {
     int parts;                                              /* number of parts; 0: nothing is placed */
     int nodes;                                              /* number of nodes with processors or memory that may be used */
-    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];       /* each part's node, and the node whose memory has its rows; -1 in mode interleave */
+    /* for each part: its node, and the node whose memory holds its rows; node[0] and home[0] are -1 in mode interleave */
+    int node[PLACEMENT_NODES], home[PLACEMENT_NODES];
     int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] - 1] */
     int cpu[PLACEMENT_CPUS];
-    unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];  /* [part]: the part itself, then other parts, nearest home first */
+    /* order[p]: part p, then the other parts; a part with a nearer home comes earlier */
+    unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];
     int memories, memory[PLACEMENT_NODES];                  /* the nodes with memory: how many, and which, ascending */
 };
 
-/* Makes a plan for `bytes` bytes of weights. Returns the number of parts, 0 if the mode is off or there is only one
+/* Makes a plan for `bytes` bytes of weights. Returns the number of parts, or 0 if the mode is off or there is only one
  * node. */
 int placement_plan(struct placement *p, const struct topology *t, enum placement_mode mode, uint64_t bytes);
 
@@ -58,13 +60,13 @@ struct place placement_of_thread(const struct placement *p, int thread, int thre
 void placement_share(const struct placement *p, int part, size_t count, size_t *begin, size_t *end);
 
 /* Calls each(context, begin, end, node) for ascending ranges of whole pages at `data`, with the node whose memory
- * should hold them. The matrix and the row of a page's first byte decide about the page, so each page belongs to one
- * matrix only. The rows of a part are those that op_row_range gives to its tasks. */
+ * should hold them. The matrix and the row that contain a page's first byte decide about the whole page, so each page
+ * belongs to one matrix only. A part owns the rows that op_row_range gives to its tasks. */
 typedef void (*placement_pages)(void *context, uintptr_t begin, uintptr_t end, int node);
 void placement_of_rows(const struct placement *p, uintptr_t data, size_t rows, size_t row_bytes, size_t page,
                        placement_pages each, void *context);
-/* As placement_of_rows, for data that belongs to no part (embeddings): the memories are used in turn, beginning with the
- * first, each for PLACEMENT_SPREAD pages. */
+/* Like placement_of_rows, but for data that belongs to no part (embeddings). The memories are used in turn, beginning
+ * with the first, each for PLACEMENT_SPREAD pages. */
 void placement_of_bytes(const struct placement *p, uintptr_t data, size_t bytes, size_t page, placement_pages each,
                         void *context);
 

@@ -11,9 +11,9 @@
  *     Q4_0: d = w_m / -8, w_m the first w whose |w| is largest,  q = min(15, trunc(w * (1/d) + 8.5))
  *
  * The divisions, the product and + 8.5 are each rounded to f32 once. q is computed with the f32 value of d. Then d is
- * rounded to f16, to nearest, ties to even. If d is 0, or so small (2^-128 and below) that 1/d is infinite, then 0
- * takes the place of 1/d; d is then 0 as f16. These formulas are ggml's quantize_row_q8_0_ref and _q4_0_ref (compiled
- * without fma). */
+ * rounded to f16, to nearest, ties to even. If d is 0, or so small (2^-128 and below) that 1/d is infinite, then 0 is
+ * used instead of 1/d, and the f16 value of d is 0. These formulas are ggml's quantize_row_q8_0_ref and _q4_0_ref
+ * (compiled without fma). */
 #ifndef VB_QUANTISE_H
 #define VB_QUANTISE_H
 
@@ -23,8 +23,9 @@
 #define QUANTISE_Q8_0_BYTES 34
 #define QUANTISE_Q4_0_BYTES 18
 
-/* Quantise K weights, a multiple of 32, to K / 32 blocks. `blocks` need not be aligned. They return 0, or -1 if a
- * weight is not finite or a scale is not finite as f16; the blocks are then undefined. */
+/* Quantise K weights, a multiple of 32, to K / 32 blocks. `blocks` need not be aligned. Both functions return 0 on
+ * success. They return -1 if a weight is not finite or a scale is not finite as f16, and the blocks are then
+ * undefined. */
 int op_quantise_q8_0(void *blocks, const float *w, size_t K);
 int op_quantise_q4_0(void *blocks, const float *w, size_t K);
 

@@ -3,7 +3,7 @@
  *     y[s,d] = (x[s,d] * r[s]) * w[d],     r[s] = 1 / sqrt(ss / D + eps),     ss = dot(x[s], x[s])
  *
  * S is the number of rows, and D the length of a row. All numbers are f32. The rows of x [S,D] are ldx floats apart,
- * and those of y [S,D] are ldy floats apart. w is [D]. y may be x.
+ * and the rows of y [S,D] are ldy floats apart. w is [D]. y may be x.
  *
  * Kernel dot computes ss. Each further step is rounded to f32 once, in this order: ss / D, + eps, the square root, the
  * reciprocal, and the two products. The bits of row s depend on row s alone. */

@@ -30,9 +30,9 @@ struct rope_yarn {
     double factor, beta_fast, beta_slow, mscale, mscale_all_dim, original_max_position_embeddings;
 };
 
-/* Fills *rope. If yarn is NULL, it is RoPE without YaRN. */
+/* Fills *rope. If yarn is NULL, *rope describes RoPE without YaRN. */
 void rope_init(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
-/* As rope_init, but every step is rounded to f32. Other programs compute frequencies and angles in f32 (convention
+/* Like rope_init, but every step is rounded to f32. Other programs compute frequencies and angles in f32 (convention
  * rope-angle). */
 void rope_init_f32(struct rope *rope, size_t dim, int interleave, double theta, const struct rope_yarn *yarn);
 

@@ -9,8 +9,8 @@
 
 void op_round_bf16(float *y, const float *x, size_t n);
 
-/* Rounds as op_round_bf16, and then sets numbers smaller than 2^-56 in magnitude to +0. Precision bf16 needs this for
- * the inputs of linear layers; the values are those of kernel `narrow`. */
+/* Rounds like op_round_bf16, and then sets numbers smaller than 2^-56 in magnitude to +0. Precision bf16 needs this for
+ * the inputs of linear layers. Kernel `narrow` computes the same values. */
 void op_round_x(float *y, const float *x, size_t n);
 
 #endif

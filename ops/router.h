@@ -4,15 +4,18 @@
  * its two best choices. The topk_group best groups are kept, and the experts with the best choices in them are chosen.
  * Their weights come from s *without* the bias.
  *
- * DeepSeek-V2: s = softmax(logits), and choice = s. The score of a group is its best s if topk_method is
- * group_limited_greedy. With topk_method greedy, there are no groups.
+ * DeepSeek-V2: s = softmax(logits), and choice = s. If topk_method is group_limited_greedy, the score of a group is the
+ * largest s in it. With topk_method greedy, there are no groups.
  *
- * docs/ARITHMETIC.md, rule 7, defines the order. A larger value comes first; of equal values, the one with the lower
- * index. -0 equals +0, and NaN comes last. The softmax uses m_b, p_j, l_b, e_b and L of rule 4, in blocks of 256, and
- * s_j = (p_j e_b) / L. Sums over the chosen experts are in ascending order of the experts' indices.
+ * docs/ARITHMETIC.md, rule 7, defines the order in which experts and groups are chosen. A larger value comes first. Of
+ * equal values, the one with the lower index comes first. -0 equals +0, and NaN comes last. The softmax uses m_b, p_j,
+ * l_b, e_b and L of rule 4, in blocks of 256, and s_j = (p_j e_b) / L. Sums over the chosen experts are in ascending
+ * order of the experts' indices.
  *
- * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. Otherwise it is (s / sum) * routed_scaling_factor with
- * sigmoid, rounded twice, and s / sum with softmax, which is not scaled (as in Hugging Face's code). */
+ * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. If norm_topk_prob is nonzero, a weight depends on the
+ * scoring function, and `sum` is the sum of s over the chosen experts. With sigmoid, a weight is (s / sum) *
+ * routed_scaling_factor, and the division and the product are each rounded. With softmax, a weight is s / sum without
+ * the factor (as in Hugging Face's code). */
 #ifndef VB_ROUTER_H
 #define VB_ROUTER_H
 
@@ -22,16 +25,16 @@ struct router {
     size_t experts, chosen;         /* number of experts E, and experts per token (num_experts_per_tok) */
     size_t groups, chosen_groups;   /* n_group and topk_group */
     int sigmoid;                    /* scoring_func: nonzero for sigmoid, 0 for softmax */
-    int group_sum_of_two;           /* a group's score is the sum of its two best choices (noaux_tc); if 0, its best choice */
+    int group_sum_of_two;           /* a group's score. 1 (noaux_tc): the sum of its two best choices; 0: its best choice */
     int grouped;                    /* nonzero unless topk_method is greedy */
     int norm_topk_prob;
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
-    /* Other implementations differ here (engine/model/conventions.h). If these three members are 0, the router works as
-     * described above. */
-    int mask_with_zero;             /* experts outside of the kept groups can be chosen too; their choice is 0 */
-    int normaliser;                 /* norm_topk_prob divides by: 0: the sum, 1: sum + 1e-20, 2: max(sum, 2^-14) */
-    int bf16;                       /* weights are rounded to BF16; with sigmoid also s, the sum, and s / sum */
+    /* With the next three members, the router does what other implementations do (engine/model/conventions.h). If all
+     * three are 0, the router works as described above. */
+    int mask_with_zero;             /* 1: experts outside of the kept groups can be chosen too, and their `choice` is 0 */
+    int normaliser;                 /* the divisor for norm_topk_prob. 0: sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */
+    int bf16;                       /* 1: weights are rounded to BF16; with sigmoid, s, the sum and s / sum are rounded too */
 };
 
 size_t op_router_scratch(const struct router *r);

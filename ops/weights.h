@@ -11,7 +11,7 @@ static inline size_t weight_type_bytes(enum weight_type type)
     return bytes[type];
 }
 
-/* Bytes of all rows. The padding of panels counts, but the scales of F8_E4M3 do not. */
+/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3 are not. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)

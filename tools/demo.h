@@ -32,7 +32,7 @@ struct demo_checkpoint {
  * files itself. The caller must have called cli_listen_to_signals. */
 int demo_checkpoint_make(struct cli *c, struct demo_checkpoint *out);
 void demo_checkpoint_remove(const struct demo_checkpoint *made);
-/* Returns EXIT_DONE. If a signal has come that ends the program, reports it and returns an error code instead. */
+/* If a signal that ends the program has come, reports it and returns an error code. Otherwise returns EXIT_DONE. */
 int demo_go_on(const struct cli *c);
 
 #endif

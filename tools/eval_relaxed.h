@@ -1,8 +1,8 @@
 /* tools/eval_relaxed.h -- measures on a given text what relaxed acceptance would cost: how many drafts it would accept that are
  * not the target's most likely token, and how much less likely these drafts are.
  *
- * As everywhere in eval, model and modules read the text and not their own output (teacher forcing). Row i of depth k drafts
- * the token that the target's row i+k+1 predicts too. */
+ * As everywhere in eval, model and modules read the text and not their own output (teacher forcing). The draft of depth k at row
+ * i and the target's row i+k+1 predict the same position. */
 #ifndef VB_EVAL_RELAXED_H
 #define VB_EVAL_RELAXED_H
 
@@ -19,14 +19,14 @@ struct relaxed {
     size_t topk;
     double delta;
     int32_t begin, end;  /* the two thinking tokens; -1: the whole text counts as lying between them */
-    int thinking;        /* whether the text so far ends between the thinking tokens */
+    int thinking;        /* whether the end of the text so far lies between the thinking tokens */
     unsigned char *open; /* [window]: whether token i of the window lies between the thinking tokens */
     struct near *list;   /* [window, topk]: for each row of the target, the tokens that would be accepted */
     /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
     size_t drafts, forwards; /* the number of drafts; the number of chains */
     size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* for each depth: how many drafts strict and relaxed acceptance accept */
-    size_t others;       /* drafts that relaxed accepts although they are not the best token */
-    double nats;         /* the sum of their `nats` */
+    size_t others;       /* the number of drafts that relaxed acceptance accepts although they are not the best token */
+    double nats;         /* the sum of near.nats over the drafts that `others` counts */
 };
 
 /* Reads --acceptance relaxed and its options. It removes them from the session options, because eval's sessions choose no tokens.

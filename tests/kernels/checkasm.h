@@ -25,8 +25,8 @@ extern const char *const kind_names[KINDS];
 /* Writes n random numbers of this kind, stored as this type. out may be unaligned. */
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n);
 
-/* Writes n random numbers that are to be multiplied with weights of this kind. For CANCEL, each number appears twice, `apart`
- * places from each other. */
+/* Writes n random numbers that are to be multiplied with weights of this kind. For CANCEL, each number appears twice, at x[i] and
+ * x[i + apart]. */
 void random_factors(float *x, enum kind kind, size_t n, size_t apart);
 
 /* The size of one number in bytes. */

@@ -8,10 +8,11 @@
 /* Which scales random blocks get. FINITE: any finite f16; ANY: also infinities and NaN; UNIT: every scale is 1. */
 enum scales { ORDINARY_SCALES, FINITE_SCALES, ANY_SCALES, UNIT_SCALES };
 
-/* Writes random blocks of this type. `extreme`: most codes are at the ends of their range. */
+/* Writes random blocks of this type. If `extreme` is nonzero, most codes are at the ends of their range. */
 void random_blocks(unsigned char *out, enum weight_type type, enum scales scales, int extreme, size_t blocks);
 
-/* Makes a random group of inputs with the step d. `extreme`: every q is 127 or -127, and nearly all have the same sign. */
+/* Makes a random group of inputs with the step d. If `extreme` is nonzero, every q is 127 or -127, and nearly all have the same
+ * sign. */
 void random_group(struct quantised_group *x, float d, int extreme);
 
 /* Compares the scalar kernel, and the function that decodes single weights, with the definition of the type. */

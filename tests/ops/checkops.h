@@ -1,9 +1,10 @@
 /* tests/ops/checkops.h -- for tests of operators: guarded memory, matrices of every stored type with the values of their
  * weights, plain C versions of the arithmetic rules, error bounds, and a kernel table that records its callers.
  *
- * Each operator is checked in two ways. Its bits must be those of plain C code that follows the order in the operator's header,
- * whatever rows are computed beside them, on any number of threads and with any kernel table. Its values must be within a bound
- * of the formula in double. The bound is derived from the operands, by the usual forward error analysis, where it is used. */
+ * Each operator is checked in two ways. First, its results must have the same bits as the results of plain C code, which follows
+ * the order in the operator's header. This must hold for any number of other rows in the call, any number of threads and any
+ * kernel table. Second, its results may differ from the formula, computed in double, by at most a bound. Each test derives this
+ * bound from the operands by the usual forward error analysis. */
 #ifndef VB_CHECKOPS_H
 #define VB_CHECKOPS_H
 
@@ -38,33 +39,34 @@ const struct kernels *scalar_table(void);
 
 extern int in_bf16; /* precision bf16: context_of and contract_x use it */
 
-/* Names the case; every message begins with the name. */
+/* CASE sets case_name, the name of the case; every message begins with this name. */
 extern char case_name[256];
 void __attribute__((format(printf, 1, 2))) CASE(const char *format, ...);
 
 /* ---- random numbers ---- */
 
-/* In [-1, 1); uses all 24 bits of the significand. */
+/* Returns a random number in [-1, 1); it uses all 24 bits of the significand. */
 float random_float(uint64_t *seed);
 
 /* ---- memory ----
  *
- * Each buffer ends where an inaccessible page begins, so that access behind it crashes. It starts as NaN. */
+ * Each buffer ends where an inaccessible page begins, so that an access beyond its end crashes. A new buffer contains NaN. */
 
-extern size_t guard_count; /* buffers that are allocated; a mark for release_to */
+extern size_t guard_count; /* the number of allocated buffers; release_to takes an earlier value of it */
 
 void *guarded(size_t bytes);
 float *guarded_floats(size_t n);
 float *random_floats(size_t n, uint64_t *seed);
 float *copy_of(const float *x, size_t n);
 
-/* Frees the buffers that were allocated since guard_count was `mark`. A write before one of them fails the test. */
+/* Frees the buffers that were allocated since guard_count was `mark`. The test fails if something was written to the memory just
+ * before one of these buffers. */
 void release_to(size_t mark);
 
-/* Frees all buffers. Also a teardown function for cmocka; tests call it with NULL. */
+/* Frees all buffers. It is also a teardown function for cmocka. Tests that call it directly pass NULL. */
 int release_all(void **state);
 
-/* A context for operators whose scratch memory has exactly `bytes` bytes. */
+/* Returns a context for operators. Its scratch memory has exactly `bytes` bytes. */
 struct op_ctx context_of(const struct kernels *k, int threads, size_t bytes);
 
 /* ---- comparisons ---- */
@@ -74,7 +76,7 @@ uint32_t bits_of(float f);
 /* Whether the bits are equal. Two NaN are equal: the contract doesn't define their payload. */
 int same_bits(float a, float b);
 
-/* All of a matrix; ld: the distance of its rows. */
+/* Compares whole matrices. ld_got and ld_want: the number of floats from one row to the next. */
 void check_same_bits(const float *got, size_t ld_got, const float *want, size_t ld_want, size_t rows, size_t cols);
 
 /* |got - want| must be at most `bound`; row and index are for the message. */
@@ -88,12 +90,12 @@ void check_untouched(const float *y, size_t ld, size_t rows, size_t cols);
 /* gamma(k): after k roundings, |error| <= gamma(k) |operand|  (Higham 2002, lemma 3.1) */
 double rounding_gamma(double k);
 
-/* How often a product of rule 1 is rounded at most: two fma in each chunk of its block, four additions of the fold, and one
- * addition per block after the first. The product itself is not rounded, because of fma. */
+/* The largest number of roundings that one product goes through in a dot product of rule 1: two fma in each chunk of its block,
+ * four additions of the fold, and one addition per block after the first. The product itself is not rounded, because of fma. */
 double dot_depth(size_t K);
 
-/* The bound of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma with a result below 2^-126
- * adds at most half of 2^-149. The error of the sum in double that we compare with is at most K 2^-53 sum|w x|. */
+/* The bound of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma with a result below 2^-126 adds
+ * at most half of 2^-149. The dot product is compared with a sum in double. The error of this sum is at most K 2^-53 sum|w x|. */
 double dot_bound(size_t K, double sum_abs);
 
 /* ---- rules of docs/ARITHMETIC.md in plain C ---- */
@@ -101,7 +103,8 @@ double dot_bound(size_t K, double sum_abs);
 /* Rule 1, for vectors in natural order (not packed). */
 float contract_dot(const float *w, const float *x, size_t K);
 
-/* The x that a linear layer multiplies. In precision bf16: rounded to 8 significant bits, ties to even, then 0 if below 2^-56. */
+/* Writes to y the numbers that a linear layer multiplies. In precision bf16, they are x rounded to 8 significant bits, ties to
+ * even, and then 0 if smaller than 2^-56 in magnitude. Otherwise they are x. */
 void contract_x(float *y, const float *x, size_t n);
 
 /* One block of rule 4c: p[j] = exp(s[j] - m), and *sum is their sum. Returns m. */
@@ -109,8 +112,9 @@ float contract_softmax_block(float *p, const float *s, size_t n, float *sum);
 
 /* ---- matrices ---- */
 
-/* A stored matrix. value [rows, cols]: its weights as f32, from code that shares nothing with the engine's decoders. In `view`
- * the rows have gaps between them, the data begins at an odd address, and F8 matrices begin in the middle of a block of scales. */
+/* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares nothing with the engine's
+ * decoders. In `view` the rows have gaps between them, the data begins at an odd address, and F8 matrices begin in the middle of
+ * a block of scales. */
 struct matrix {
     struct weight_view view;
     float *value;
@@ -120,26 +124,28 @@ struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uin
 
 /* ---- a table that records its callers ----
  *
- * In its first call each thread waits until all threads of its parallel region have made one. This proves that they ran at the
- * same time, and gives the tasks to threads in another order than a single thread would have. The first region of the operator
+ * When a thread calls a kernel for the first time, it waits until all threads of its parallel region have called a kernel. This
+ * proves that the threads run at the same time, and changes the order in which tasks are done. The first region of the operator
  * must be large enough for all threads. */
 
 /* A table with the kernels of `real` that records which threads call it. */
 struct kernels spy_begin(const struct kernels *real);
 
-/* Since spy_begin the kernels must have been called by so many threads. */
+/* Since spy_begin, the kernels must have been called in parallel regions of exactly `threads` threads. */
 void check_threads_ran(int threads);
 
 /* ---- a floating-point environment that no bit may depend on: flush to zero, round towards zero ---- */
 
-/* Sets this environment in `threads` threads, the caller's included; returns the one that the caller had. */
+/* Sets this environment in `threads` threads, including the caller's. Returns the environment that the caller's thread had
+ * before. */
 uint64_t spoil_environment(int threads);
 
-/* Sets the environment to what it was. Fails the test if a kernel ran in the spoiled environment since spy_begin, or if a thread
- * no longer had it. */
+/* Sets the environment of `threads` threads to `before`. Fails the test if a kernel has run in the spoiled environment since
+ * spy_begin, or if a thread no longer has the spoiled environment. */
 void restore_environment(int threads, uint64_t before);
 
-/* Runs call() on `threads` threads in a spoiled environment. Operators must protect kernels from it and leave it as it was. */
+/* Runs call() on `threads` threads in a spoiled environment. Operators must run kernels in the default environment, and must
+ * restore the spoiled one. */
 #define IN_SPOILED_ENVIRONMENT(threads, call)                       \
     do {                                                            \
         uint64_t environment_before_ = spoil_environment(threads);  \

@@ -27,13 +27,13 @@ int make_dumps_dir(void **unused);
         forget(&dumped);                                                             \
     } while (0)
 
-/* The JSON of `verbatim diff`, which must end with exit code `code`. */
+/* Runs `verbatim diff`, which must end with exit code `code`, and returns its JSON output. */
 #define DIFF(code, ...) json_of_code(code, (const char *const[]){verbatim, "diff", __VA_ARGS__, "--json", NULL})
 
-/* What diff reports about the tap of this name; there must be one. */
+/* Returns what diff reports about the tap of this name. The test fails if there is no such tap. */
 json_t *tap(const json_t *j, const char *name);
 
-/* `what` names the case in the message. */
+/* The verdict in j must be `verdict`. `what` names the case in the message. */
 void expect_verdict(const char *what, const json_t *j, const char *verdict);
 
 #define EXPECT(code, verdict, ...)                         \
@@ -43,11 +43,11 @@ void expect_verdict(const char *what, const json_t *j, const char *verdict);
         json_decref(told);                                 \
     } while (0)
 
-/* The verdict must be "structural", and this the first structural tap. Releases j. */
+/* The verdict must be "structural", and `name` must be the first structural tap. Releases j. */
 void expect_structural_at(json_t *j, const char *name);
 
-/* The verdict must be "rounding", and some tap must differ by more than 1 % of its bound, for else the bound is too wide to
- * show anything. Prints the largest share of a bound. */
+/* The verdict must be "rounding", and some tap must differ by more than 1 % of its bound, because a bound that is much wider than
+ * the differences would show nothing. Prints the largest ratio of a difference to its bound. */
 void expect_rounding(const json_t *j, const char *what);
 
 /* ---- changing a dump ----------------------------------------------------------------------------------------------- */
@@ -61,10 +61,10 @@ struct edited {
 struct edited edit(const char *path);
 void save(struct edited *e);
 
-/* The numbers of an F32 tensor, to be changed in place, and in *count how many there are. */
+/* Returns the numbers of an F32 tensor, which the test may change in place. *count: how many numbers there are. */
 float *floats(struct edited *e, const char *name, size_t *count);
 
-/* How many numbers one row of a tensor has: the product of all extents but the first. */
+/* Returns how many numbers one row of a tensor has: the product of all extents except the first. */
 size_t width_of(const struct edited *e, const char *name);
 
 /* Writes the file `path` in the test's directory. */
@@ -74,10 +74,10 @@ void write_to(const char *path, const void *bytes, size_t size);
  * *dtype. The numbers of an F32 tensor are converted to F16 or BF16; any other change of dtype is invalid. */
 typedef int (*change)(char name[256], const char **dtype);
 
-/* Writes a dump again with each tensor as `how` decides. */
+/* Writes a dump again; `how` decides about each tensor. */
 void rewrite(const char *path, change how);
 
-/* Copies a dump, and its manifest if wanted. */
+/* Copies a dump, and also its manifest if `with_manifest` is nonzero. */
 void copy_dump(const char *from, const char *to, int with_manifest);
 
 /* Deletes the manifest of a dump. */

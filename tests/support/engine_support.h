@@ -39,11 +39,11 @@ const char *mtp_method(size_t i);
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-/* The model in `dir`, and in golden/tiny/NAME. An error fails the test. */
+/* open_model opens the model in `dir`, and open_tiny the model in golden/tiny/NAME. An error fails the test. */
 vb_model *open_model(const char *dir);
 vb_model *open_tiny(const char *name);
 
-/* Whether the bundled model golden/tale is there. If not, prints once that tests are skipped. */
+/* Whether the bundled model golden/tale is there. If it is missing, prints once that tests are skipped. */
 int have_tale(void);
 
 /* Writes n tokens of the model's vocabulary; the same seed gives the same tokens. */
@@ -56,27 +56,27 @@ const char *const *isas_here(void);
 
 #define MOST_TOLD 1400 /* tokens in a record */
 
-/* The tokens of a run. For each: a hash of the logits that chose it, its index in the timeline, and its depth if it was a
- * draft (as in vb_event). */
+/* The tokens of a run. For each token, the record has a hash of the logits from which it was chosen, its index in the timeline,
+ * and its depth if it was a draft (as in vb_event). */
 struct record {
     int32_t token[MOST_TOLD];
     uint64_t row[MOST_TOLD];
     size_t index[MOST_TOLD];
     int depth[MOST_TOLD];
-    size_t n, V, stop_after; /* stop_after: the callback stops the run after so many tokens; 0: never */
+    size_t n, V, stop_after; /* stop_after: the number of tokens after which the callback stops the run; 0: it never does */
     vb_result result;
 };
 
 /* The callback that fills a record (the context). Returns 1 when the run has to stop. */
 int record_event(void *context, const vb_event *e);
 
-/* Empties the record and returns options for a run of n tokens that fills it. End tokens don't end the run. */
+/* Empties the record, and returns options for a run of n tokens. The run fills the record. End tokens don't end the run. */
 vb_generate_options recording(struct record *r, const vb_session *s, size_t n);
 
 /* Continues the session by n tokens and records them. End tokens don't end the run. */
 void generate(vb_session *s, size_t n, struct record *r);
 
-/* A new session that holds the prompt. */
+/* Returns a new session that holds the prompt. */
 vb_session *open_session(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t n);
 
 /* Removes the first i tokens from a record. */
@@ -84,29 +84,30 @@ void drop(struct record *r, size_t i);
 
 /* ---- sessions that share passes ---- */
 
-/* Like vb_generate for each of these sessions (at most 64), but in one batch, which has the options of the first session.
+/* Like vb_generate for each of these sessions (at most 64), but in one batch. The batch has the options of the first session.
  * Returns the first error. */
 int generate_together(vb_session *const *sessions, size_t count, const vb_generate_options *options, vb_result *results, vb_error *err);
 
 /* Records n tokens after the prompt in a new session. */
 void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t count, size_t n, struct record *r);
 
-/* The same without drafts, on one thread and with the best instruction set: all other runs must give the same bits. */
+/* Like run, but without drafts, on one thread and with the best instruction set. All other runs must give the same bits. */
 void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
                struct record *r);
 
-/* The first `n` tokens of b, and the logits that chose them, must equal those of a; `what` names the case in the message.
- * check_same: all of them, and the fingerprint of the run. */
+/* The first `n` tokens of a and b must be equal, and so must the logits that chose them. `what` names the case in the message.
+ * check_same compares all tokens and logits, and also the fingerprints of the runs. */
 void check_same_prefix(const char *what, const struct record *a, const struct record *b, size_t n);
 void check_same(const char *what, const struct record *a, const struct record *b);
 
 /* ---- drafters made by tests ------------------------------------------------------------------------------------------- */
 
-/* Functions for a drafter_type: `rewind` that can forget nothing, and `close` that does nothing. */
+/* Functions for a drafter_type: no_rewind returns 0 (rows never have to be computed again), and close_nothing does nothing. */
 size_t no_rewind(const struct drafter *d);
 void close_nothing(struct drafter *d);
 
-/* Sets the drafter of a session that was opened without one. The test keeps ownership of the drafter. K: the most drafts. */
+/* Sets the drafter of a session that was opened without one. The test keeps ownership of the drafter. K: the largest number of
+ * drafts. */
 void give_drafter(vb_session *s, const struct drafter_type *type, void *drafter, int K);
 
 /* ---- checkpoints changed for a test ------------------------------------------------------------------------------- */

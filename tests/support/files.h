@@ -15,7 +15,7 @@
 /* Makes a new directory under /tmp and writes its path to `path`. */
 void make_dir(char path[64]);
 
-/* Removes a directory and the files in it. It may have no subdirectories. */
+/* Removes a directory and the files in it. The directory must not contain directories. */
 void remove_dir(const char *path);
 
 /* Writes the file DIR/NAME; an existing file is replaced. */
@@ -27,11 +27,11 @@ void write_text(const char *dir, const char *name, const char *text);
 char *safetensors_bytes(const char *header, const void *data, size_t size, size_t *total);
 void write_safetensors(const char *dir, const char *name, const char *header, const void *data, size_t size);
 
-/* Removes "line 1, column 7: " from a message: tests don't compare the place where the JSON parser noticed an error. */
+/* Removes "line 1, column 7: " from a message: tests do not check the place at which the JSON parser reports an error. */
 void forget_place(char *message);
 
-/* The state of an allocator (the `context` of the two functions below). Request number `fail` gets NULL; requests count from
- * 0, and -1 means that none fails. */
+/* The state of an allocator (the `context` of the two functions below). Requests are numbered from 0, and request number `fail`
+ * gets NULL. If `fail` is -1, no request fails. */
 struct counted {
     long requests, alive, fail; /* alive: blocks that were allocated and not freed */
 };

@@ -1,5 +1,5 @@
-/* tests/support/gguf.h -- writes GGUF files: of any content, valid or not, and of a model that was opened from the Hugging Face
- * layout. It shares no code with engine/files/gguf.c, because tests check that reader with these files. */
+/* tests/support/gguf.h -- writes GGUF files. A test can write any content, valid or not, or a model that was opened from the
+ * Hugging Face layout. It shares no code with engine/files/gguf.c, because tests use these files to check that code. */
 #ifndef VB_TEST_GGUF_H
 #define VB_TEST_GGUF_H
 
@@ -15,30 +15,32 @@ struct bytes {
     size_t used, room;
 };
 
-/* Appends bytes; the low `size` bytes of x, little-endian; a string of GGUF: its length in 8 bytes, then its bytes. */
+/* put appends n bytes. put_number appends the low `size` bytes of x, little-endian. put_text appends a string as GGUF stores it:
+ * its length in 8 bytes, then its bytes. */
 void put(struct bytes *b, const void *data, size_t n);
 void put_number(struct bytes *b, uint64_t x, size_t size);
 void put_text(struct bytes *b, const char *s);
 
-/* A file that is being written. Start with zeros; set `alignment` and `without` if wanted. */
+/* A file that is being written. Before the first call all members are 0, except `alignment` and `without` if the test needs
+ * them. */
 struct gguf_writer {
     struct bytes keys, infos, data; /* the three parts of the file */
     uint64_t n_keys, n_tensors;
     size_t alignment;    /* of tensors; 0: 32 */
-    const char *without; /* the key of this name is left out */
-    size_t keep;         /* while `dropping`: where the key that is left out begins in `keys` */
+    const char *without; /* the name of a key that is left out; NULL: none */
+    size_t keep;         /* while `dropping` is set: the offset in `keys` of the key that is left out */
     int dropping;
 };
 
 /* ---- metadata ---- */
 
-/* Removes the newest key if it is the one to be left out. key() and gguf_bytes() call it. */
+/* If the newest key is the one that `without` names, removes it. key() and gguf_bytes() call this function. */
 void end_dropping(struct gguf_writer *w);
 
 /* Writes the name and type of a key. The caller then appends the value to w->keys. */
 void key(struct gguf_writer *w, const char *name, uint32_t type);
 
-/* Keys with their values; an array's `count` elements are appended to w->keys by the caller. */
+/* Write keys with their values. After key_array, the caller appends the `count` elements of the array to w->keys. */
 void key_number(struct gguf_writer *w, const char *name, uint32_t type, uint64_t x);
 void key_u32(struct gguf_writer *w, const char *name, int64_t x);
 void key_string(struct gguf_writer *w, const char *name, const char *s);
@@ -50,39 +52,41 @@ void key_array(struct gguf_writer *w, const char *name, uint32_t type, uint64_t 
 void tensor(struct gguf_writer *w, const char *name, uint32_t type, int ndim, const size_t *extents, const void *data,
             size_t bytes);
 
-/* The bytes of the finished file, which the caller frees. The writer is empty afterwards. gguf_write: writes them to DIR/NAME. */
+/* gguf_bytes returns the bytes of the finished file, which the caller frees. gguf_write writes these bytes to DIR/NAME. Both
+ * leave the writer empty. */
 char *gguf_bytes(struct gguf_writer *w, size_t *size);
 void gguf_write(struct gguf_writer *w, const char *dir, const char *name);
 
 /* ---- the file of a model ---- */
 
-/* How a model is written; the variants are those of different converters. */
+/* How a model is written. Different converters of GGUF files make these choices. */
 struct gguf_choice {
-    int all_f32;      /* matrices as F32. Else with the type that is stored, but FP8 as F32, which holds its values exactly */
-    int unsplit;      /* one tensor attn_kv_b, as older converters write it, instead of attn_k_b and attn_v_b */
-    int flat;         /* attn_k_b and attn_v_b with two dimensions, as the converter of ik_llama.cpp writes them */
-    int mixed;        /* attn_v_b as F32, whatever type attn_k_b has */
-    int no_groups;    /* without expert_group_count and expert_group_used_count */
-    int no_gating;    /* without expert_gating_func */
-    size_t alignment; /* 0: without general.alignment, which means 32 */
-    const char *tokenizer; /* also write the tokenizer of this directory; NULL: none */
+    /* 1: matrices are written as F32; 0: with their stored type, except that FP8 becomes F32, which holds the values exactly */
+    int all_f32;
+    int unsplit;      /* 1: one tensor attn_kv_b instead of attn_k_b and attn_v_b, as older converters write it */
+    int flat;         /* 1: attn_k_b and attn_v_b have two dimensions, as the converter of ik_llama.cpp writes them */
+    int mixed;        /* 1: attn_v_b is F32, even if attn_k_b has another type */
+    int no_groups;    /* 1: the keys expert_group_count and expert_group_used_count are missing */
+    int no_gating;    /* 1: the key expert_gating_func is missing */
+    size_t alignment; /* the alignment of tensors; 0: 32, and the key general.alignment is missing */
+    const char *tokenizer; /* a directory whose tokenizer is written too; NULL: no tokenizer is written */
 };
 
-/* Tensors PREFIX NAME ".weight" and PREFIX NAME. */
+/* put_matrix writes a tensor with the name PREFIX NAME ".weight", and put_vector one with the name PREFIX NAME. */
 void put_matrix(struct gguf_writer *w, const char *prefix, const char *name, const struct weight_view *v, int all_f32);
 void put_vector(struct gguf_writer *w, const char *prefix, const char *name, const float *v, size_t n);
 
-/* The tensors of layer `index`, and of the whole model. */
+/* put_layer writes the tensors of layer `index`, and put_model those of the whole model. */
 void put_layer(struct gguf_writer *w, const struct config *c, const struct layer *l, int index, const struct gguf_choice *o);
 void put_model(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
 
 #define OF "deepseek2." /* the prefix of the architecture's keys */
 
-/* The keys of the config. */
+/* Writes the keys for the config. */
 void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
 
-/* The keys of the tokenizer in `dir`, with `padded_to` tokens in all. `pre` is the value of tokenizer.ggml.pre. The ids of BOS
- * and EOS are written by put_config: 0 and 1. */
+/* Writes the keys for the tokenizer in `dir`, padded to `padded_to` tokens. `pre` is the value of tokenizer.ggml.pre. The ids of
+ * BOS and EOS, 0 and 1, come from put_config. */
 void put_tokenizer(struct gguf_writer *w, const char *dir, const char *pre, size_t padded_to);
 
 /* Writes a whole model to DIR/NAME. */

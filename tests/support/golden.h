@@ -19,16 +19,16 @@ struct golden {
     json_t *header;
 };
 
-/* The file at `path`, and golden/truth/FILE.safetensors. Close it with golden_close. */
+/* golden_read reads the file at `path`, and golden_open reads golden/truth/FILE.safetensors. Close the result with golden_close. */
 struct golden golden_read(const char *path);
 struct golden golden_open(const char *file);
 void golden_close(struct golden *g);
 
-/* The first number of a tensor, and in *count how many there are. The address may be unaligned. The type of the numbers is the
- * tensor's dtype; in golden/truth that is F64 unless its README says otherwise. */
+/* Returns a pointer to the first number of a tensor, which may be unaligned. *count: how many numbers there are. Their type is
+ * the tensor's dtype, which in golden/truth is F64 unless the README there says otherwise. */
 void *golden_data(const struct golden *g, const char *name, size_t *count);
 
-/* golden/truth/FILE.json. The caller releases it with json_decref. */
+/* Reads golden/truth/FILE.json. The caller releases it with json_decref. */
 json_t *golden_json(const char *file);
 
 /* Copies an array of token ids to `out`; returns how many there are. */

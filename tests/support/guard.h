@@ -6,7 +6,7 @@
 #ifndef VB_TEST_GUARD_H
 #define VB_TEST_GUARD_H
 
-/* PROT_NONE, or PROT_READ where masked loads read everything. */
+/* Returns PROT_NONE, or PROT_READ if masked loads read the whole vector here. */
 int guard_protection(void);
 
 #endif

@@ -16,10 +16,10 @@ struct list {
     size_t count;
 };
 
-/* The config and the tensors of the checkpoint in `dir`. */
+/* Fills *l with the config and the tensors of the checkpoint in `dir`. */
 void list_open(struct list *l, const char *dir);
 
-/* The tensor of this name, which must be in the list. */
+/* Returns the tensor of this name, which must be in the list. */
 struct tensor *list_find(struct list *l, const char *name);
 
 /* Removes every tensor whose name begins with `prefix`. */
@@ -28,18 +28,20 @@ void list_remove_prefix(struct list *l, const char *prefix);
 /* Binds a model to the tensors in the list; returns the engine's error code. */
 int list_bind(const struct list *l, struct model **m, vb_error *err);
 
-/* The same, but an error fails the test. */
+/* Like list_bind, but returns the model, and an error fails the test. */
 struct model *bind_or_fail(const struct list *l);
 
-/* Binding must return `code` and exactly this message. */
+/* Binding must return `code` and exactly the message that `format` makes. */
 void expect_bind(const struct list *l, int code, const char *format, ...);
 
 int ends_with(const char *name, const char *end);
 
-/* How many parameters one layer has, by the shapes in the papers, and in *active how many of them one token uses. */
+/* Returns the number of parameters of one layer, computed from the shapes in the papers. *active: how many of them one token
+ * uses. */
 int64_t layer_parameters(const struct config *c, int layer, int64_t *active);
 
-/* model_parameters and model_active_parameters must equal the sums of these. */
+/* model_parameters and model_active_parameters must equal the sums over all layers (from layer_parameters) plus the parameters
+ * outside of the layers. */
 void check_parameters(const struct model *m);
 
 #endif

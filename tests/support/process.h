@@ -49,7 +49,7 @@ struct said {
 extern const char *verbatim;      /* the path of the program; find_verbatim sets it */
 extern const char *stdin_of_runs; /* the file that runs read as stdin; /dev/null unless a test sets it */
 
-/* Looks for the program: argv[1], else ../verbatim relative to the directory of this test program. */
+/* Sets `verbatim` to argv[1], or, if there is none, to ../verbatim relative to the directory of this test program. */
 void find_verbatim(int argc, char **argv);
 
 /* In a child after fork: connects stdin, stdout and stderr and executes the command. Never returns. */
@@ -73,7 +73,7 @@ void expect_code(const struct said *s, int wanted);
 
 /* ---- a child that runs beside the test ---- */
 
-/* A line of /proc/CHILD/status: what follows `key`. `line` is the memory for it. */
+/* Finds the line of /proc/CHILD/status that begins with `key`, copies it to `line`, and returns the part after `key`. */
 const char *status_of(pid_t child, const char *key, char line[256]);
 
 /* The child's state in /proc: 'R' running, 'S' waiting for something, 'Z' ended and not yet waited for. */
@@ -82,16 +82,17 @@ int state_of(pid_t child);
 /* Whether the child has a handler for this signal. */
 int handles(pid_t child, int number);
 
-/* For WAIT_UNTIL: sleeps a millisecond, or fails the test when the child has ended or the time is over. */
+/* WAIT_UNTIL calls this function, which sleeps for a millisecond. If the child has ended or the time is over, it fails the test. */
 void not_yet(pid_t child, int ended, time_t end, const char *wanted);
 
-/* Waits until the condition is true. The child must run meanwhile; the test calls waitpid only later. */
+/* Waits until the condition is true. If the child ends before, the test fails. The test must not have called waitpid for the
+ * child yet. */
 #define WAIT_UNTIL(child, condition) \
     for (time_t end_ = time(NULL) + PATIENCE, ended_; ended_ = state_of(child) == 'Z', !(condition);) \
         not_yet(child, (int)ended_, end_, #condition)
 
-/* A terminal whose output is stopped, as after Ctrl-S: whoever writes to it blocks until let_on. Returns the end that the test
- * reads; *theirs is the end for the child. */
+/* A terminal whose output is stopped, as after Ctrl-S: a process that writes to it blocks until the test calls let_on. Returns
+ * the end that the test reads; *theirs is the end for the child. */
 int holding_terminal(int *theirs);
 void let_on(int theirs);
 
@@ -100,10 +101,11 @@ void let_on(int theirs);
 /* The run must end with this exit code, an empty stdout, and one line on stderr that contains `part`. Releases the run. */
 void expect_failure(struct said s, int code, const char *part);
 
-/* stdout must be one JSON value and a newline; returns the value. */
+/* Returns the JSON value in stdout, which must consist of this value and a newline. */
 json_t *parsed(const struct said *s);
 
-/* Runs the command. It must print JSON, leave stderr empty and end with exit code 0, or with `code`. Returns the JSON value. */
+/* Runs the command. The command must print JSON, leave stderr empty, and end with exit code 0 (json_of) or `code` (json_of_code).
+ * Returns the JSON value. */
 json_t *json_of(const char *const *arguments);
 json_t *json_of_code(int code, const char *const *arguments);
 
@@ -113,14 +115,15 @@ json_t *json_of_code(int code, const char *const *arguments);
  * b boolean, a array, o object, n null, R real or null. */
 void expect_keys(const json_t *object, const char *keys);
 
-/* The value of a key. integer: 0 when it is no integer; real: it must be a number; string: "(no string)" when it is none. */
+/* Each function returns the value of a key. If the value has another type, integer returns 0, real fails the test, and string
+ * returns "(no string)". */
 long long integer(const json_t *object, const char *key);
 double real(const json_t *object, const char *key);
 const char *string(const json_t *object, const char *key);
 
 /* ---- files ---- */
 
-/* The content of a file, followed by a 0 byte. The caller frees it. */
+/* Returns the content of a file, followed by a 0 byte. The caller frees it. */
 char *bytes_of(const char *path, size_t *size);
 
 /* Copies the regular files of one directory into another. */

@@ -15,8 +15,8 @@ int make_prompts_dir(void **unused);
 
 #define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, make_prompts_dir, remove_test_dir)
 
-/* Parses answers, one per line: the answer whose "index" is i becomes answer[i], all others are NULL. Returns how many there
- * are. read_answers reads the file `out`. Release them with drop_answers. */
+/* Parses answers, one per line. The answer whose "index" is i becomes answer[i]. Entries of `answer` without an answer are NULL.
+ * Returns the number of answers. read_answers does the same for the file `out`. Release the answers with drop_answers. */
 size_t answers_in(const char *text, json_t *answer[MOST]);
 size_t read_answers(json_t *answer[MOST]);
 void drop_answers(json_t *answer[MOST]);

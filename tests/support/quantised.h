@@ -1,13 +1,14 @@
 /* tests/support/quantised.h -- GGUF files of small models whose weights are random blocks of quantised types, in any mixture.
- * They need no quantiser: codes and group scales are random bytes, and the scales are chosen so that weights have the size of
- * those in a trained matrix. */
+ * They need no quantiser: codes and group scales are random bytes, and the scales are chosen so that the weights are about as
+ * large as in a trained matrix. */
 #ifndef VB_TEST_QUANTISED_H
 #define VB_TEST_QUANTISED_H
 
 #include "tests/support/gguf.h"
 
-/* Types of blocks. numbers, bytes: of one block. d_at, minimum_at: where a block has its scale d and its minimum. spread: the
- * standard deviation of random numbers when d is 1. minimum: the minimum that makes their mean 0 when d is 1. */
+/* A type of blocks. A block has `numbers` numbers in `bytes` bytes. Its scale d is at byte d_at, and its minimum at byte
+ * minimum_at. If d is 1 and the codes are random, the numbers have the standard deviation `spread`, and a minimum of `minimum`
+ * makes their mean 0. */
 struct block_type {
     const char *name;
     uint32_t type; /* in GGUF */
@@ -19,10 +20,12 @@ extern const struct block_type block_types[10];
 struct quantised_model {
     const char *name;
     const char *types[4];         /* the types of matrices, used in turn */
-    const char *k_b, *v_b;        /* types of attn_k_b and attn_v_b; v_b NULL: the next of `types`; k_b NULL: attn_kv_b instead */
-    const char *embedding, *gate; /* types of these matrices; embedding NULL: the next of `types`; gate NULL: F32 */
-    int tied;                     /* no output matrix: the embedding is used */
-    int large;                    /* rows long enough for blocks of 256 numbers */
+    /* the types of attn_k_b and attn_v_b. v_b NULL: the next of `types`. k_b NULL: the file has attn_kv_b instead of both */
+    const char *k_b, *v_b;
+    /* the types of the embedding and of the router's matrix. embedding NULL: the next of `types`. gate NULL: F32 */
+    const char *embedding, *gate;
+    int tied;                     /* nonzero: the file has no output matrix, and the embedding is used instead */
+    int large;                    /* nonzero: rows are long enough for blocks of 256 numbers */
     size_t taken;                 /* how many of `types` were used; start with 0 */
     uint64_t seed;
 };

@@ -6,7 +6,8 @@
 #include "engine/text/tokenizer.h"
 #include "tests/support/engine_support.h"
 
-/* Runs both models: twelve tokens after a random prompt, with drafts if there are MTP modules. All logits must be the same. */
+/* Runs both models: twelve tokens after a random prompt, with drafts if there are MTP modules. Both runs must have the same
+ * logits. */
 void check_same_runs(const char *what, const vb_model *directory, const vb_model *file);
 
 /* Two numbers must have the same bits. */
@@ -18,10 +19,10 @@ void check_same_config(const char *what, const struct config *directory, const s
 /* Both tokenizers must give the same ids for this text. */
 void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special);
 
-/* The same for a list of texts, with and without special tokens in them. */
+/* Does the same for a list of texts, with and without special tokens in them. */
 void check_same_texts(const struct tokenizer *a, const struct tokenizer *b);
 
-/* The first `size` tokens, the ids of BOS and EOS, and the ids of those texts must be equal. */
+/* The first `size` tokens, the ids of BOS and EOS, and the ids of the texts that check_same_texts compares must be equal. */
 void check_same_tokenizer(const struct tokenizer *a, const struct tokenizer *b, int32_t size);
 
 #endif

@@ -2,8 +2,8 @@
 #ifndef VB_TEST_SCRATCH_H
 #define VB_TEST_SCRATCH_H
 
-/* KERNEL_SCRATCH bytes, the same at each call. They start as NaN, so that a kernel that reads them before it writes them
- * gives wrong results. */
+/* Returns KERNEL_SCRATCH bytes of memory; every call returns the same memory. It contains NaN at first, so that a kernel gives
+ * wrong results if it reads a byte before it writes it. */
 void *kernel_scratch(void);
 
 #endif

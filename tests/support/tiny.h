@@ -1,12 +1,12 @@
-/* tests/support/tiny.h -- the checkpoints of golden/tiny, each with the number of its MTP modules; those that have modules first.
- * For tests that run on all of them. */
+/* tests/support/tiny.h -- the checkpoints of golden/tiny, each with the number of its MTP modules. Checkpoints with modules come
+ * first. Tests that run on all tiny checkpoints use this list. */
 #ifndef VB_TEST_TINY_H
 #define VB_TEST_TINY_H
 
 #define TINY_CHECKPOINTS(X) X("v3", 1) X("v3-mtp3", 3) X("glm", 1) X("v2", 0) X("v2-lite", 0) X("moonlight", 0)
 
-/* The elements of an array of their names, paths or numbers of modules. TINY_COUNT: how many there are. TINY_WITH_MODULES: how many
- * have modules. */
+/* The first three macros make the elements of an array: the names of the checkpoints, their paths, or their numbers of modules.
+ * TINY_COUNT is the number of checkpoints, and TINY_WITH_MODULES the number of checkpoints with modules. */
 #define TINY_NAME(name, modules) name,
 #define TINY_PATH(name, modules) "golden/tiny/" name,
 #define TINY_MODULES(name, modules) modules,

@@ -1,4 +1,4 @@
-/* tools/bench/bench.h -- `verbatim bench`: what is measured, and how it compares with what the machine allows. */
+/* tools/bench/bench.h -- `verbatim bench`: measurements, and their comparison with the limits of the machine. */
 #ifndef VB_BENCH_H
 #define VB_BENCH_H
 
@@ -16,22 +16,23 @@ enum bench_kind {
 };
 extern const char *const bench_kinds[BENCH_KINDS];
 
-/* One line of the table: a piece of work and its measured times. */
+/* An item is one line of the printed table: a piece of work and its measured times. */
 struct bench_item {
     enum bench_kind kind;
     char name[48];
     size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it */
     const char *draft;     /* for GENERATE: the draft method */
     int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no tree */
-    double force;          /* each draft is made right with this probability; negative: drafts are not changed */
+    double force;          /* the probability with which each draft is made right; negative: drafts are not changed */
     size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
     enum weight_type type; /* for LINEAR: the type of the weights; with oneDNN, of x too */
-    int onednn;            /* for LINEAR: oneDNN does the work; for PREFILL: --prefill onednn is used */
+    int onednn;            /* for LINEAR: whether oneDNN does the work; for PREFILL: whether --prefill onednn is used */
     vb_session *session;   /* for PASS: stays open between rounds */
-    struct bench_work work; /* what one run reads and computes */
+    struct bench_work work; /* the bytes that one run reads, and its operations */
     double seconds[BENCH_ROUNDS];
-    double read[BENCH_ROUNDS], fma[BENCH_ROUNDS]; /* the machine's speed measured just before, per second */
+    /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
+    double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
     size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run */
 };
 
@@ -44,7 +45,7 @@ struct bench {
     size_t count;
     int rounds, threads;
     int warm;              /* whether this is the first round, which only warms up */
-    double read, fma;      /* the machine's newest measured speed, per second */
+    double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per second */
     const char *isa;       /* name of the instruction set in use */
     void *data;            /* random BF16 numbers for BENCH_READ; also the weights of LINEAR and (as F32) the cache of ATTENTION */
     size_t bytes;
@@ -59,22 +60,22 @@ struct bench {
     struct timeline *seen;
     struct onednn *onednn; /* NULL: oneDNN is not used */
     const char *no_onednn; /* why oneDNN is not used */
-    const char *no_onednn_bf16; /* why oneDNN is not measured with BF16 weights; NULL: it is */
+    const char *no_onednn_bf16; /* why oneDNN is not measured with BF16 weights; NULL: it is measured with them */
     int prefill_onednn;    /* whether oneDNN can compute prompts with this model's types of weights */
 };
 
 /* --- lines.c: the lines of the table --- */
-/* Fills b->item with the lines that the options ask for. */
+/* Fills b->item with the items that the options ask for. */
 void bench_choose(struct bench *b);
-/* Whether lines of this kind are wanted: --only lists the kind or was not given. */
+/* Whether items of this kind are wanted: --only lists the kind or was not given. */
 int bench_wants(const struct bench *b, enum bench_kind kind);
 /* Checks that --only lists only names of kinds. Reports errors. */
 int bench_check_only(struct bench *b);
 
 /* --- run.c --- */
-/* The number of bytes that one pass of this line reads. For LINEAR and ATTENTION: that one run reads. */
+/* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, it is the number that one run reads. */
 double bench_pass_bytes(const struct bench_item *i);
-/* Measures the machine, then runs this line once and stores its time for round b->rounds. Returns nonzero on error. */
+/* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- ops.c: linear layers and attention alone --- */
@@ -82,31 +83,32 @@ int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 #define BENCH_MOST_QUERIES 32 /* the largest number of rows for attention */
 /* Finds the size [*N,*K] of the largest matrix in the model's layers. lm_head is not counted, because few rows go through it. */
 void bench_largest_matrix(const struct model *m, size_t *N, size_t *K);
-/* Allocates memory and prepares oneDNN for all chosen lines. Reports errors. */
+/* Allocates memory and prepares oneDNN for all chosen items. Reports errors. */
 int bench_ops_open(struct bench *b);
 void bench_ops_close(struct bench *b);
-/* Sets `calls` and `work` of a line of kind LINEAR or ATTENTION. */
+/* Sets `calls` and `work` of an item of kind LINEAR or ATTENTION. */
 void bench_ops_plan(const struct bench *b, struct bench_item *i);
 int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err);
 void bench_run_attention(struct bench *b, const struct bench_item *i);
 
 /* --- work.c --- */
-/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head`, the output head is included. It runs
- * the pass to see which experts the router chooses; each expert is counted once per pass. Reports errors. */
+/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head` is nonzero, the output head is included.
+ * The function runs the pass to see which experts the router chooses. Each expert is counted once per pass. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
-/* The same for a pass of `rows` rows through an MTP module, with its head on one row. It counts as many experts as the rows can
- * choose at most. */
+/* Counts the same for a pass of `rows` rows through an MTP module, whose head computes logits for one row. The number of experts
+ * is the largest number that the rows can choose. */
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
-/* The same for attention alone (from the queries to the values of the heads), with `rows` queries that see `depth` tokens. */
+/* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
+ * tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);
 
 /* --- tell.c --- */
-/* The median of the line's times, in seconds. */
+/* The median of the item's measured times, in seconds. */
 double bench_median(const struct bench_item *item, int rounds);
-/* The speed-up over plain decoding: the ratio is taken in each round, then the median over rounds. */
+/* The speed-up over plain decoding. A ratio is computed for each round, and the result is the median of the ratios. */
 double bench_speed_up(const struct bench *b, const struct bench_item *i);
-/* The speed-up if time depended only on the bytes read: tokens per pass x B(1) / (B(K+1) + the modules' passes), where B(n) is the
- * number of bytes that passes of n rows read in this run. */
+/* The speed-up that is possible if time depends only on the bytes read. It is tokens per pass x B(1) / (B(K+1) + M). B(n) is the
+ * number of bytes that a pass of n rows reads in this run, and M the number that the modules' passes read. */
 double bench_limit(const struct bench *b, const struct bench_item *i);
 /* Prints the table, or with --json the object. Returns an exit code. */
 int bench_tell(struct bench *b);

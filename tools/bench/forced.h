@@ -5,20 +5,22 @@
 
 #include "engine/verbatim.h"
 
-/* The least number of bytes that a run must read, and its number of floating-point operations. The lines that measure the
- * machine store in `bytes` the bytes read or the operations done. */
+/* The least number of bytes that a run must read, and its number of floating-point operations. If an item measures the machine
+ * itself, `bytes` is the number of bytes read or of operations done. */
 struct bench_work {
     double bytes, flops;
 };
 
-/* Counts the work of all passes after the prompt, of the target and of MTP modules, from the taps of the run (work.c). */
+/* Counts the work of all passes after the prompt, both in the target and in MTP modules. It sees these passes through taps
+ * (work.c). */
 struct bench_counter;
 struct bench_counter *bench_counter_open(const vb_model *m, size_t prompt);
 void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */
 struct bench_work bench_counter_close(struct bench_counter *counter);
 
-/* Replaces the session's drafter. The new drafter runs the old one, then replaces each token of its draft: with probability
- * `force` by the right token (the one in `plain`), else by a wrong one. plain must stay valid while the session is open. */
+/* Replaces the session's drafter. The new drafter runs the old one, and then replaces each token of the draft. With probability
+ * `force` it writes the right token, which is in `plain`; otherwise it writes a wrong one. plain must stay valid while the
+ * session is open. */
 void bench_force(vb_session *s, const int32_t *plain, size_t count, double force);
 
 #endif

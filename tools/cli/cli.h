@@ -1,6 +1,7 @@
 /* tools/cli/cli.h -- what the subcommands of `verbatim` share: options, prompts, errors, output.
  *
- * A function that "reports errors" prints the error (with --json, as JSON) and returns its exit code, and otherwise EXIT_DONE. */
+ * If a function "reports errors", it prints the error (with --json, as JSON) and returns the exit code of the error. If there is
+ * no error, it returns EXIT_DONE. */
 #ifndef VB_CLI_H
 #define VB_CLI_H
 
@@ -46,7 +47,7 @@ enum option_group {
     TAKES_QUANTIZE = 1 << 21,
     TAKES_LOGPROBS = 1 << 22,
     TAKES_CHAT = 1 << 23,    /* messages, but no prompt */
-    TAKES_SESSION = 1 << 24, /* the options --session, which makes the prompt optional, and --save-session */
+    TAKES_SESSION = 1 << 24, /* the options --session and --save-session; with --session, the prompt is optional */
     TAKES_SAVE = 1 << 25,
     TAKES_DEMO = 1 << 26,
     TAKES_PROMPTS = 1 << 27,
@@ -57,14 +58,14 @@ enum option_group {
 
 #define MOST_STOPS 16
 
-/* The sampling options that session.sampling does not store in the form in which they are given; see tools/cli/sampling.c. */
+/* Sampling options as the user gave them, where session.sampling stores another form; see tools/cli/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
     int num_stops;
     const char *relaxed_delta, *thinking; /* the texts of --relaxed-delta and --thinking-tokens */
     int32_t *bias_tokens; /* the token ids in --logit-bias */
-    float *bias_values;   /* the values for these tokens */
+    float *bias_values;   /* the values in --logit-bias, one for each of bias_tokens */
 };
 
 /* The drafting options in the formats of other systems, as they were given. cli_foreign_draft translates them. */
@@ -75,10 +76,10 @@ struct foreign_draft {
     char *words_read;                  /* a copy of `words`, split into separate words */
     const char *by;                    /* the option that chose the draft method; NULL: none of these options did */
     char ignored[128];                 /* the keys in these options that have no effect in Verbatim */
-    int relaxed;                       /* one of these options asks for --acceptance relaxed */
+    int relaxed;                       /* whether one of these options asks for --acceptance relaxed */
 };
 
-/* The drafting options that the session options do not store in the form in which they are given; see tools/cli/drafting.c. */
+/* Drafting options as the user gave them, where the session options store another form; see tools/cli/drafting.c. */
 struct cli_drafting {
     const char *model_dir, *precision, *given_settings;
     int32_t ngram_min, ngram_max; /* 0: not given */
@@ -116,7 +117,7 @@ struct cli {
     long long runs;             /* -1: not given */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
-    int draft_by_system;        /* the draft method was chosen by --as */
+    int draft_by_system;        /* whether --as chose the draft method */
     struct foreign_draft foreign;
     vb_session_options session; /* among others: threads, instruction set, prefill chunk, draft method, sampling */
     struct cli_sampling sampling;
@@ -131,14 +132,15 @@ struct cli {
     double open_seconds;        /* how long it took to open model and tokenizer, including --numa and --mlock */
 };
 
-/* A help text that replaces, in the help of one command, the text of an option. */
+/* A text that replaces the help text of an option in the help of one command. */
 struct note {
     const char *option, *text;
 };
 
 /* Other properties in which commands differ. */
 enum command_trait {
-    COMPARES_METHODS = 1,  /* runs several draft methods if --draft is not given; options of a single method are allowed then too */
+    /* runs several draft methods if --draft is not given; options that only one of them uses are then allowed too */
+    COMPARES_METHODS = 1,
     DRAFTS_UNASKED = 2,    /* uses a draft method even if --draft is not given */
     COMPARES_SYSTEMS = 4,  /* here --as sets conventions only, and does not choose the draft method */
     REPORTS_GROUPS = 8     /* its output says whether the expert groups are known, so no warning is needed */
@@ -150,7 +152,7 @@ struct command {
     const char *about;     /* the description in the help, with its line breaks */
     unsigned takes;        /* bits of enum option_group */
     int (*run)(struct cli *c); /* returns an exit code */
-    const struct note *notes;  /* the last note has the option NULL; NULL: there are none */
+    const struct note *notes;  /* an array that ends with a note whose `option` is NULL; a NULL pointer: there are no notes */
     unsigned traits;           /* bits of enum command_trait */
     const struct command *const *actions; /* the subcommands, such as `save` of `session`, with a NULL at the end; a NULL pointer: there are
                                            * no subcommands */
@@ -188,13 +190,14 @@ int cli_is_relaxed(const struct cli *c);
 /* Stores the stop strings and the tokenizer in *o. Model and tokenizer must be open. Reports errors. */
 int cli_stops(const struct cli *c, vb_generate_options *o);
 
-/* Translates the drafting options in the formats of other systems, and --as, to --draft, --draft-tokens and so on. Options that
- * contradict each other are refused. Reports errors. */
+/* Translates --speculative-config, --plugin-params and --draft-words to Verbatim's own options (--draft, --draft-tokens and so
+ * on). If no option names a draft method, --as chooses it. Options that contradict each other are refused. Reports errors. */
 int cli_foreign_draft(struct cli *c);
-/* Prints the resulting options on stderr. The model must be open. */
+/* Prints to stderr the options that cli_foreign_draft has set. The model must be open. */
 void cli_tell_foreign_draft(const struct cli *c);
 void cli_foreign_close(struct cli *c);
-/* For an option that Verbatim does not have: the name of a system that has it. NULL: no known system has it. */
+/* Takes the name of an option that Verbatim does not have. Returns the name of a system that has it, or NULL if no known system
+ * has it. */
 const char *cli_foreign_option(const char *name, size_t length);
 
 /* Checks the drafting options. Reports errors. */
@@ -208,14 +211,14 @@ int cli_open(struct cli *c);
 vb_model_facts cli_facts(const struct cli *c); /* of c->model */
 void cli_close(struct cli *c);
 
-/* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. BOS is added as add_bos_token,
- * --bos and --no-bos say. Checks that the prompt is not empty and that every id is in the vocabulary. The caller frees *ids.
+/* Reads the prompt from --prompt, --prompt-file, --tokens or --chat, and returns its token ids. add_bos_token, --bos and --no-bos
+ * decide whether BOS is added. Checks that the prompt is not empty and that every id is in the vocabulary. The caller frees *ids.
  * Reports errors. */
 int cli_prompt(struct cli *c, int32_t **ids, size_t *count);
 
-/* Opens the chat template unless it is open already. Reports errors, also if there is no template or no tokenizer. */
+/* Opens the chat template unless it is open already. Reports errors; a missing template or tokenizer is one of them. */
 int cli_open_template(struct cli *c);
-/* The next six functions are in tools/cli/messages.c. All of them report errors. */
+/* The next six functions are in tools/cli/messages.c, and all six report errors. */
 /* Builds the conversation from --system, --messages, and --prompt or --prompt-file. */
 int cli_messages(struct cli *c, json_t **messages);
 /* Appends one message to the conversation. */
@@ -224,13 +227,15 @@ int cli_add_message(const struct cli *c, json_t *messages, const char *role, con
 int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size);
 /* Builds the conversation and applies the chat template, for --chat. */
 int cli_chat_text(struct cli *c, char **text, size_t *size);
-/* The same for given messages (NULL: none), with --system before them and `prompt` (NULL: none) after them as a user message. */
+/* Like cli_chat_text, but the conversation consists of --system, `messages` (NULL: none), and `prompt` as a user message (NULL:
+ * none). */
 int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, char **text, size_t *size);
-/* Checks that --chat, --messages and the other options of a conversation are used together as they must be. */
+/* Checks the options of a conversation. --system, --messages and --chat-template-kwargs need --chat, unless the command is
+ * `chat`. --chat needs a message or --prompts, and excludes --tokens. */
 int cli_check_chat(const struct cli *c);
 
-/* Encodes a prompt and puts BOS before it where add_bos_token, --bos and --no-bos ask for it. `is_chat`: the chat template has
- * written the text, and with it BOS. Reports errors. */
+/* Encodes a prompt. add_bos_token, --bos and --no-bos decide whether BOS is put before the prompt. `is_chat`: the text comes from
+ * the chat template, which has already written BOS. Reports errors. */
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count);
 
 /* Reads token ids from a list such as 5,6,7 or from @FILE, separated by commas or white space. Reports errors. */
@@ -242,21 +247,21 @@ int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_ses
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
 /* The next three functions are in tools/cli/process.c. */
-/* To be called first. Opens descriptors 0 to 2 if they are closed, and installs a signal handler that reports an error if a
- * mapped file is truncated while it is in use. */
+/* The program calls this function first. It opens descriptors 0 to 2 if they are closed, and installs a signal handler. If a
+ * mapped file is truncated while it is in use, the handler reports an error. */
 void cli_begin(void);
 /* From now on, cli_must reports its error as JSON. */
 void cli_say_json(void);
-/* Returns `block`. If it is NULL (an allocation failed), reports that memory is missing and ends the process. Allocations of
+/* Returns `block`. If `block` is NULL (an allocation failed), reports that memory is missing and ends the process. Allocations by
  * jansson are checked in the same way. */
 void *cli_must(void *block);
 
-/* Prints a JSON value and a newline on stdout, and releases the value. Reports errors, also if the value is NULL, which
- * json_pack returns for a name that is not UTF-8. */
+/* Prints a JSON value and a newline on stdout, and releases the value. Reports errors. A NULL value is an error too: json_pack
+ * returns NULL if a string is not UTF-8. */
 int cli_print_json(json_t *value);
 
-/* Calls vb_encode, or vb_encode_plain if `special` is 0. `name` says in error messages where the text is from. The caller frees
- * *ids. Reports errors. */
+/* Calls vb_encode, or vb_encode_plain if `special` is 0. Error messages use `name` to say where the text comes from. The caller
+ * frees *ids. Reports errors. */
 int cli_encode(struct cli *c, const char *name, const char *text, size_t size, int special, int32_t **ids, size_t *count);
 
 /* Returns the text of these tokens for printing, or NULL if there is no tokenizer. Invalid UTF-8 is replaced by U+FFFD. An end
@@ -270,22 +275,23 @@ json_t *cli_stats(const vb_result *r, int draft_tokens);
 /* The name of a reason why a draft was rejected, as --json prints it. */
 const char *cli_reject_name(enum vb_reject why);
 
-/* The draft method in use and its K (with auto, the largest possible K). Without drafting they return "none" and 0. */
+/* cli_draft_name returns the draft method in use, and cli_draft_tokens its K (with auto, the largest possible K). Without
+ * drafting, they return "none" and 0. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
-/* The K to report after a run. With auto, this is the length of the longest draft that was verified. */
+/* Returns the K that is reported after a run. With auto, this is the length of the longest draft that was verified. */
 int cli_used_tokens(const struct cli *c, const vb_result *r);
 
 /* The next five functions are in tools/cli/file.c. */
-/* Checks that a file can be written to `path` (NULL: nothing to check), the value of `option`. A directory is refused; an
- * existing file is refused without --force. Reports errors. */
+/* Checks that the file `path` can be written; `option` is the option that named it. If `path` is NULL, nothing is checked. A
+ * directory is refused. An existing file is refused if --force is not given. Reports errors. */
 int cli_check_file(const struct cli *c, const char *option, const char *path);
 /* From now on, signals that would end the program (SIGINT, SIGTERM, SIGHUP) are only recorded, so that a partly written file can be
  * removed first. A signal that was ignored when the program began stays ignored. */
 void cli_listen_to_signals(void);
-/* The signal that was recorded, or 0. */
+/* Returns the number of the recorded signal, or 0. */
 int cli_stopped(void);
-/* Reports that this signal stopped the writing of `path`. Returns an exit code. */
+/* Reports that the recorded signal stopped the writing of `path`. Returns an exit code. */
 int cli_tell_stopped(const struct cli *c, const char *path);
 /* Removes all partly written files. Signal handlers may call it. */
 void cli_remove_parts(void);
@@ -293,7 +299,8 @@ void cli_remove_parts(void);
 /* The next two functions are in tools/session.c. */
 /* Saves the session to a file. Reports errors. */
 int cli_save_session(const struct cli *c, vb_session *session, const char *path);
-/* Loads the session of --session. It gets enough context to append `more` tokens and then generate n. Reports errors. */
+/* Loads the session from the file that --session names. The session gets enough context to append `more` tokens and then generate
+ * n. Reports errors. */
 int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
 
 /* The time of a monotonic clock, in seconds. */

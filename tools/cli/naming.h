@@ -17,15 +17,16 @@ const char *naming_known(void); /* the known engines: "hf, llama.cpp, megatron, 
  * another value, out is `ours`. `layers`: the number of layers of the target; the layers after these are MTP modules. */
 void naming_to(const struct naming *n, const char *ours, int layers, char out[NAMING_ROOM]);
 
-/* Translates the engine's name `theirs` to Verbatim's name and returns 1. Returns 0 and leaves the name as it is if it is
- * unknown; it may be one of Verbatim's own names. For a fused projection, out is two names joined by '+'; the columns of the
- * first come before those of the second. If the engine uses one of Verbatim's names for another value, out is that name
- * followed by " (of another value)". `layers`: as above; if negative, the number is not known, and names that count MTP modules
- * from 0 are not translated. */
+/* Translates the engine's name `theirs` to Verbatim's name and returns 1. If the engine has no name `theirs` (it may be one of
+ * Verbatim's own names), copies it to out unchanged and returns 0. For a fused projection, out is two names joined by '+'; the
+ * columns of the first come before those of the second. If the engine uses one of Verbatim's names for another value, out is that
+ * name followed by " (of another value)". `layers`: as in naming_to. If `layers` is negative, the number is not known, and names
+ * that count MTP modules from 0 are not translated. */
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM]);
 
-/* Finds when a value is computed. Returns its layer, or -1 if it is not in a layer; *last is then 1 if it is computed after all
- * layers. *step orders the values of a layer: a larger step is later. A name that is not Verbatim's gets the last step. */
+/* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in a layer.
+ * In this case, *last is 1 if the value is computed after all layers. *step orders the values of a layer: a larger step is later.
+ * A name that is not Verbatim's gets the last step. */
 int naming_place(const char *ours, int *step, int *last);
 
 #endif

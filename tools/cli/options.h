@@ -22,7 +22,7 @@ struct option {
     enum heading heading;
     unsigned takes;          /* bits of enum option_group: commands with any of these bits take the option; 0: all commands do */
     enum option_kind kind;
-    size_t offset;           /* where the value is stored in struct cli, in bytes from its beginning */
+    size_t offset;           /* the offset of the value in struct cli, in bytes */
     long long least, most;   /* the smallest and the largest value, for integers */
     const char *help;        /* the help text, in sentences without line breaks */
 };

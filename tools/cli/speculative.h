@@ -8,19 +8,19 @@
 /* What one of these options asks for. */
 struct wish {
     const char *option;        /* the name of the option, for messages */
-    const char *method;        /* Verbatim's name of the draft method; NULL: no method is asked for */
+    const char *method;        /* Verbatim's name for the draft method; NULL: no method is asked for */
     const char *length_option; /* the name of the option that gives the draft length, for messages */
     long long tokens;          /* the draft length; -1: none is asked for */
     const char *model;         /* the directory of a second model, or NULL */
     int32_t ngram_min, ngram_max, topk, nodes; /* 0: not asked for */
     float p_min;               /* 0: not asked for */
     int padded;
-    int relaxed;               /* asks for --acceptance relaxed, with the two values below */
+    int relaxed;               /* whether the option asks for --acceptance relaxed, with the two values below */
     int32_t relaxed_topk;
     const char *relaxed_delta;
 };
 
-/* Another system's name of a draft method, and Verbatim's name of it. */
+/* The name of a draft method in another system, and Verbatim's name for the same method. */
 struct method_name {
     const char *name, *method;
 };
@@ -29,7 +29,8 @@ int wish_method(const struct cli *c, struct wish *w, const struct method_name *n
 /* Reports that `value` is not a draft length. */
 int wish_bad_length(const struct cli *c, const char *option, const char *value);
 
-/* These read --speculative-config, --plugin-params and --draft-words into *w, where the caller has set w->option. Report errors. */
+/* wish_of_vllm reads --speculative-config, wish_of_mindie reads --plugin-params, and wish_of_words reads --draft-words. They
+ * store the result in *w; the caller has already set w->option. They report errors. */
 int wish_of_vllm(struct cli *c, struct wish *w);
 int wish_of_mindie(struct cli *c, struct wish *w);
 int wish_of_words(struct cli *c, struct wish *w);

@@ -12,10 +12,10 @@
 
 struct tensors {
     struct cli_stream data; /* the temporary file with the data so far */
-    size_t size;            /* the number of bytes in it */
+    size_t size;            /* the number of bytes in `data` */
     vb_tensor *list;        /* [count]: the tensors so far */
     size_t count;
-    json_t *names;          /* an object whose keys are their names */
+    json_t *names;          /* an object whose keys are the names of the tensors */
 };
 
 /* Creates the temporary file, in the directory of `path`. End with tensors_close. Returns 0, or an errno. */
@@ -25,7 +25,7 @@ int tensors_begin(struct tensors *t, const char *path);
 void tensors_add(struct tensors *t, const char *name, const char *dtype, const size_t *shape, size_t rank, const void *data,
                  size_t size);
 /* Writes the complete safetensors file to `fd`, an empty file; `path` is its name for error messages. Shows progress. Stops with
- * VB_STOPPED when cli_stopped(). Returns VB_OK or an error code. */
+ * VB_STOPPED if cli_stopped() is nonzero. Returns VB_OK or an error code. */
 int tensors_write(struct tensors *t, int fd, const char *path, vb_error *err);
 void tensors_close(struct tensors *t);
 

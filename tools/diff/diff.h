@@ -15,11 +15,11 @@
  *   `tie-flip`     The two sides made a different choice (of experts, or of the best token), and the margin of the choice is at
  *                  most twice the bound. Rounding can explain this: if each of two values moves by at most the bound, they can
  *                  change places only if they were at most twice the bound apart.
- *   `structural`   Any other difference: a row out of bounds, another shape, another token, or a number that is not finite on one
+ *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
- *   `after a tie-flip`   All rows that differ depend on a tie-flip. These are the same row in later steps of the computation and,
- *                  through attention, every later row from the next layer on. They are not judged, and neither they nor their
- *                  numbers are reported. */
+ *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it: the
+ *                  same row in later steps of the computation, and, because of attention, every later row from the next layer
+ *                  on. Rows that depend on a tie-flip get no verdict, and neither they nor their numbers are reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
@@ -30,7 +30,7 @@ enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* t
 
 struct diff_row {
     int32_t sequence, index, token; /* token -1: not known */
-    size_t width;                   /* how many numbers it has: as series.width, but rows of attention scores can be shorter */
+    size_t width;                   /* how many numbers the row has: series.width, or fewer if the row has attention scores */
     const char *data;               /* points into the mapped file; may be unaligned */
 };
 
@@ -44,9 +44,10 @@ struct diff_series { /* all rows of one name */
     struct diff_row *rows;
     char shape[64];            /* the shape in the file, for messages */
     const char *layout;        /* the order of the RoPE dimensions: "interleaved", "halves", or NULL if not known */
-    size_t block, rope;        /* if > 0: of every `block` columns the last `rope` are stored as halves; diff_numbers interleaves them */
-    int disordered;            /* the rows are not in ascending order, so that a row may be there twice */
-    int known_rows;            /* the manifest says which rows these are */
+    /* if > 0: in each group of `block` columns, the last `rope` columns are stored as halves, and diff_numbers interleaves them */
+    size_t block, rope;
+    int disordered;            /* nonzero: the rows are not in ascending order, and may contain the same row twice */
+    int known_rows;            /* nonzero: the manifest gives the sequence and the index of each row */
 };
 
 struct diff_side {
@@ -63,14 +64,14 @@ struct diff_side {
     json_t *notes;             /* sentences about this side that are printed with the result */
 };
 
-/* Reads a dump. `names`: the names that a dump without manifest uses; NULL: Verbatim's. `layers`: how many layers the target has,
- * or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
+/* Reads a dump. `names`: the engine whose names a dump without manifest uses; NULL: Verbatim. `layers`: how many layers the
+ * target has, or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
 
 /* Makes both sides comparable where they store the same rows in different forms: fused columns, another order of the RoPE
- * dimensions, only the last row of the logits. `layout_a`, `layout_b`: the order of the RoPE dimensions if no manifest has it, or
- * NULL. */
+ * dimensions, only the last row of the logits. `layout_a` and `layout_b` give the order of the RoPE dimensions for sides whose
+ * manifest does not give it; NULL: not known. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
@@ -81,8 +82,7 @@ void diff_numbers(const struct diff_series *s, const struct diff_row *row, doubl
  * file is then deleted. `seed`: as reference_options.perturb. `scores`: whether attention scores are wanted too. Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
-/* For a side that has router logits but no chosen experts: computes its choices by the rules that the other side follows
- * (router.c). */
+/* If a side has router logits but no chosen experts, computes its choices with the routing rules of the other side (router.c). */
 void diff_choose(struct diff_side *side, const struct diff_side *other);
 /* Sorts the series into the order of computation, after some were added or renamed. */
 void diff_sort(struct diff_side *side);
@@ -96,9 +96,11 @@ struct bounds {
     int arithmetic_given;   /* --arithmetic was given */
     enum diff_dtype arithmetic; /* the arithmetic of the less precise side: F32, F16 or BF16 */
     size_t longest;         /* the number of terms in the longest sum */
-    json_t *spread;         /* for each "DEPTH NAME": the largest relative distance of a row in these runs */
-    json_t *turned;         /* only if inputs of linear layers are quantised, else NULL: the same from a second set of runs, in
-                             * which an input that is nearly halfway between two quantised values may become either */
+    /* for each "DEPTH NAME": the largest relative distance between a row of a perturbed run and the same row without perturbation */
+    json_t *spread;
+    /* NULL unless inputs of linear layers are quantised. Like `spread`, but from a second set of runs, in which an input that is
+     * nearly halfway between two quantised values may become either of them */
+    json_t *turned;
     int layers;             /* how many layers the target has */
 };
 /* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
@@ -124,7 +126,7 @@ struct diff_place { /* the place of a difference, and the two numbers there */
 struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
-    enum diff_dtype dtype;      /* the less precise of both dtypes */
+    enum diff_dtype dtype;      /* the less precise of the two dtypes */
     char why[256];              /* why the verdict is structural or tie-flip */
     size_t rows, after;         /* how many rows were compared; how many were not, because they depend on a tie-flip */
     size_t only_a, only_b;      /* how many rows only one side has */
@@ -132,8 +134,11 @@ struct tap { /* the result for one name */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
-    struct diff_place first, worst; /* first: the first difference; worst: the first number that is out of bounds */
-    int is_logits, is_choice;   /* whether the values are logits, or choices of experts or groups; the members below are for these */
+    /* first: the first number that differs; worst: the first number that differs by more than the bound, or that is finite on one
+     * side only */
+    struct diff_place first, worst;
+    /* whether the values are logits; whether they are choices of experts or groups. The members below are used only for these two */
+    int is_logits, is_choice;
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
     double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
     size_t top1_equal, flips;   /* rows with the same best token; rows with different choices */

@@ -1,16 +1,16 @@
 /* tools/prompts/prompts.h -- generate --prompts: runs a file of prompts (JSON Lines) as a batch, and writes a file of answers.
  *
- * The file of prompts is kept in memory as text. Each line is parsed twice: before the run starts, to check all lines, and
- * again when it is the prompt's turn. An answer is also a line of JSON, {"index": N, "request": KEY, ...}. KEY is a hash of the
- * prompt's line and of everything else that the answer depends on. When an interrupted run continues, it recognises its answers
- * by this key. */
+ * The file of prompts is kept in memory as text. Each line is parsed twice: before the run starts, to check all lines, and again
+ * when it is the prompt's turn. An answer is also a line of JSON, {"index": N, "request": KEY, ...}. KEY is a hash of the
+ * prompt's line and of everything else that the answer depends on. When an interrupted run is started again, this key shows which
+ * prompts already have an answer. */
 #ifndef VB_PROMPTS_H
 #define VB_PROMPTS_H
 
 #include "tools/cli/cli.h"
 
 #define SETTINGS_SIZE 65 /* room for a SHA-256 in hexadecimal digits and the final 0 */
-#define KEY_SIZE 17      /* room for the first 16 digits of such a hash, which are the key of an answer, and the final 0 */
+#define KEY_SIZE 17      /* room for the key of an answer (the first 16 digits of such a hash) and the final 0 */
 
 /* ---- the lines of the file (tools/prompts/file.c) ---------------------------------------------------------------------- */
 
@@ -18,7 +18,7 @@ struct prompt_line {
     const char *text; /* the line without white space at both ends */
     size_t size;      /* in bytes; 0: the line is blank */
     size_t most;      /* the largest number of tokens that prompt and answer can have together */
-    int answered;     /* the file of answers already has its answer */
+    int answered;     /* whether the file of answers already has an answer to this prompt */
 };
 
 struct prompt_file {
@@ -47,13 +47,15 @@ struct prompt {
     int32_t *tokens;
     size_t count, max_tokens;
     vb_sampling sampling;
-    const char *draft;    /* the draft method; NULL: that of the command line */
-    int32_t draft_tokens; /* 0: as on the command line, or if `draft` is given, the default of that method; negative: no drafts */
+    const char *draft;    /* the draft method; NULL: the method of the command line */
+    /* negative: no drafts. 0: not given; then the default of the method `draft` is used, or if `draft` is NULL, the value of the
+     * command line */
+    int32_t draft_tokens;
     const char *stop[MOST_STOPS];
     size_t num_stops;
 };
 
-/* Parses a line. Reports errors, and then releases everything. The caller sets c->where to a text that names the line. */
+/* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names the line. */
 int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *out);
 void prompt_close(struct prompt *p);
 

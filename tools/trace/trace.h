@@ -1,5 +1,5 @@
-/* tools/trace/trace.h -- prints a trace as a table or as a web page. A trace is a JSON array with one object per pass, which
- * tools/trace/trace.c makes. */
+/* tools/trace/trace.h -- prints a trace as a table or as a web page. A trace is a JSON array with one object per pass.
+ * tools/trace/trace.c makes traces. */
 #ifndef VB_TOOLS_TRACE_H
 #define VB_TOOLS_TRACE_H
 
