@@ -36,8 +36,8 @@ struct crew {
     /* The tasks of one crew_run are a job. A job is divided into parts, one for each part of the placement (one part in
      * all if placement is NULL). A thread takes a task by incrementing the part's `ticket` with compare-and-swap. The
      * upper half of a ticket is the job's number, and the lower half is the number of the part's next task. Between two
-     * jobs, the leader writes the fields of the next job. Until they are complete, the lower half of every ticket is
-     * larger than any task number, so that no thread takes a task. */
+     * jobs, the leader writes the fields of the next job. Until these fields are complete, the lower half of every
+     * ticket is larger than any task number, so that no thread takes a task. */
     struct crew_part {
         _Alignas(64) uint64_t ticket;
         size_t end; /* end of the part's range of tasks */

@@ -11,9 +11,9 @@
 #include "ops/pace.h"
 #include "ops/placement.h"
 
-/* With OpenMP, a parallel region uses a further thread only if each thread then has at least this many multiplications,
- * which are about ten microseconds of work. A barrier of OpenMP takes a few microseconds, or milliseconds when another
- * program uses one of the cores. */
+/* With OpenMP, the number of threads in a parallel region is limited so that each thread has at least this many
+ * multiplications, which are about ten microseconds of work. A barrier of OpenMP takes a few microseconds, or
+ * milliseconds when another program uses one of the cores. */
 #define OP_THREAD_COST 131072.0
 /* The same limit for the threads of a crew: one or two microseconds of work. A waiting member starts in a tenth of a
  * microsecond. */

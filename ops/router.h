@@ -30,7 +30,7 @@ struct router {
     int norm_topk_prob;
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
-    /* With the next three members, the router does what other implementations do (engine/model/conventions.h). If all
+    /* The next three members make the router do what other implementations do (engine/model/conventions.h). If all
      * three are 0, the router works as described above. */
     int mask_with_zero;             /* 1: experts outside of the kept groups can be chosen too, and their `choice` is 0 */
     int normaliser;                 /* the divisor for norm_topk_prob. 0: sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */

@@ -1,7 +1,7 @@
 /* tests/ops/checkops.h -- for tests of operators: guarded memory, matrices of every stored type with the values of their
  * weights, plain C versions of the arithmetic rules, error bounds, and a kernel table that records its callers.
  *
- * Each operator is checked in two ways. First, its results must have the same bits as the results of plain C code, which follows
+ * Each operator is checked in two ways. First, its results must have the same bits as the results of plain C code that follows
  * the order in the operator's header. This must hold for any number of other rows in the call, any number of threads and any
  * kernel table. Second, its results may differ from the formula, computed in double, by at most a bound. Each test derives this
  * bound from the operands by the usual forward error analysis. */
@@ -52,7 +52,7 @@ float random_float(uint64_t *seed);
  *
  * Each buffer ends where an inaccessible page begins, so that an access beyond its end crashes. A new buffer contains NaN. */
 
-extern size_t guard_count; /* the number of allocated buffers; release_to takes an earlier value of it */
+extern size_t guard_count; /* the number of allocated buffers; to free the newest ones, pass an earlier value of it to release_to */
 
 void *guarded(size_t bytes);
 float *guarded_floats(size_t n);

@@ -9,7 +9,7 @@
 #define TINY "golden/tiny/"
 #define V3 TINY "v3"
 
-/* The checkpoints in golden/tiny, and how many MTP modules each has. */
+/* The checkpoints in golden/tiny, and the number of MTP modules of each. */
 extern const char *const checkpoints[TINY_COUNT];
 extern const int modules[TINY_COUNT];
 

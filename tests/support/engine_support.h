@@ -102,7 +102,7 @@ void check_same(const char *what, const struct record *a, const struct record *b
 
 /* ---- drafters made by tests ------------------------------------------------------------------------------------------- */
 
-/* Functions for a drafter_type: no_rewind returns 0 (rows never have to be computed again), and close_nothing does nothing. */
+/* Functions for a drafter_type: no_rewind returns 0, so that no earlier rows are computed again, and close_nothing does nothing. */
 size_t no_rewind(const struct drafter *d);
 void close_nothing(struct drafter *d);
 

@@ -15,7 +15,7 @@
 /* Makes a new directory under /tmp and writes its path to `path`. */
 void make_dir(char path[64]);
 
-/* Removes a directory and the files in it. The directory must not contain directories. */
+/* Removes a directory and the files in it. The directory must not have subdirectories. */
 void remove_dir(const char *path);
 
 /* Writes the file DIR/NAME; an existing file is replaced. */

@@ -48,7 +48,7 @@ void key_array(struct gguf_writer *w, const char *name, uint32_t type, uint64_t 
 
 /* ---- tensors ---- */
 
-/* Adds a tensor. extents: outermost first (GGUF stores them innermost first). */
+/* Adds a tensor. `extents` begins with the outermost dimension (GGUF stores the innermost one first). */
 void tensor(struct gguf_writer *w, const char *name, uint32_t type, int ndim, const size_t *extents, const void *data,
             size_t bytes);
 
@@ -59,7 +59,7 @@ void gguf_write(struct gguf_writer *w, const char *dir, const char *name);
 
 /* ---- the file of a model ---- */
 
-/* How a model is written. Different converters of GGUF files make these choices. */
+/* How a model is written. For each choice, there is a converter of GGUF files that makes it. */
 struct gguf_choice {
     /* 1: matrices are written as F32; 0: with their stored type, except that FP8 becomes F32, which holds the values exactly */
     int all_f32;

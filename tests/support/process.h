@@ -82,7 +82,8 @@ int state_of(pid_t child);
 /* Whether the child has a handler for this signal. */
 int handles(pid_t child, int number);
 
-/* WAIT_UNTIL calls this function, which sleeps for a millisecond. If the child has ended or the time is over, it fails the test. */
+/* WAIT_UNTIL calls this function, which sleeps for a millisecond. If the child has ended or the time is over, the function fails
+ * the test. */
 void not_yet(pid_t child, int ended, time_t end, const char *wanted);
 
 /* Waits until the condition is true. If the child ends before, the test fails. The test must not have called waitpid for the

@@ -24,7 +24,7 @@ int cli_stream_close(struct cli_stream *s);
 int cli_stream_copy(struct cli_stream *s, FILE *to, size_t size, void (*progress)(const char *label, size_t done, size_t total));
 
 /* A file that gets its name only when it is complete. While it is open, signals that would end the program only set a flag. A
- * caller that writes for a long time must check cli_stopped(). If that is nonzero, it must call cli_file_end. */
+ * caller that writes for a long time must check cli_stopped(), and must call cli_file_end if the result is nonzero. */
 struct cli_file {
     struct new_file file;
     struct cli_stream stream;

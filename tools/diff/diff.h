@@ -17,9 +17,10 @@
  *                  change places only if they were at most twice the bound apart.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
- *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it: the
- *                  same row in later steps of the computation, and, because of attention, every later row from the next layer
- *                  on. Rows that depend on a tie-flip get no verdict, and neither they nor their numbers are reported. */
+ *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it.
+ *                  One is the same row in later steps of the computation. The other, because of attention, is every later row
+ *                  from the next layer on. Rows that depend on a tie-flip get no verdict, and neither they nor their numbers
+ *                  are reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
@@ -96,7 +97,7 @@ struct bounds {
     int arithmetic_given;   /* --arithmetic was given */
     enum diff_dtype arithmetic; /* the arithmetic of the less precise side: F32, F16 or BF16 */
     size_t longest;         /* the number of terms in the longest sum */
-    /* for each "DEPTH NAME": the largest relative distance between a row of a perturbed run and the same row without perturbation */
+    /* for each "DEPTH NAME": the largest relative distance of a row of a perturbed run from the same row without perturbation */
     json_t *spread;
     /* NULL unless inputs of linear layers are quantised. Like `spread`, but from a second set of runs, in which an input that is
      * nearly halfway between two quantised values may become either of them */
@@ -137,7 +138,7 @@ struct tap { /* the result for one name */
     /* first: the first number that differs; worst: the first number that differs by more than the bound, or that is finite on one
      * side only */
     struct diff_place first, worst;
-    /* whether the values are logits; whether they are choices of experts or groups. The members below are used only for these two */
+    /* whether the values are logits; whether they are choices of experts or groups. Other values do not use the members below */
     int is_logits, is_choice;
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
     double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
