@@ -237,22 +237,23 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--context", "Take N tokens of the text for each window (default 64). At most 8 windows are used."},
     {"-n", "Decode N tokens after each window (default 64)."},
-    {"--draft", "Measure with this method only (default: all conventions with mtp-eagle, and the default conventions with the other "
-                "methods too)."},
+    {"--draft", "Measure with this method only. By default, all conventions are measured with mtp-eagle, and the default conventions "
+                "also with the other methods."},
     {"--convention", "Start from these conventions instead of the defaults."},
     {"--as", "Start from all conventions of this system instead of the defaults."},
-    {"--names", "With --against: the tensor names in DUMP are those of this system, if DUMP has no manifest: hf, llama.cpp, megatron, "
-                "sglang or vllm."},
+    {"--names", "With --against, and if DUMP has no manifest: read DUMP with the tensor names of this system (hf, llama.cpp, megatron, "
+                "sglang or vllm)."},
     {"--json", "Print {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}."},
     {NULL, NULL}};
 
 const struct command command_conventions = {
-    "conventions", "list where implementations disagree; measure the effect of each convention",
+    "conventions", "list the points on which implementations disagree; measure the effect of each convention",
     "[--json]\nMODEL (--file FILE | --tokens IDS) [OPTIONS]\nMODEL --against DUMP [OPTIONS]",
-    "Without MODEL, lists the conventions and the systems, and says which system follows which convention. With MODEL, cuts a text\n"
-    "into windows and decodes after each window: with the default conventions, with every draft method, with each convention\n"
-    "changed alone, and with all conventions of each system. For each of these it prints tokens per forward pass and acceptance at\n"
-    "each draft depth. Conventions about drafting must not change any logit of the output; the exit code is 3 if one does. With\n"
-    "--against, searches for the conventions that reproduce a dump.\n",
+    "Without MODEL, lists the conventions and the systems, and says which system follows which convention.\n"
+    "With MODEL, cuts a text into windows and decodes after each window with several settings: the default conventions, every draft\n"
+    "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens per forward\n"
+    "pass and the acceptance at each draft depth. Conventions about drafting must not change any logit of the output. If one of\n"
+    "them does, the exit code is 3.\n"
+    "With --against, searches for the conventions that reproduce a dump.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

@@ -216,6 +216,6 @@ const struct command command_demo = {
     "demo", "decode one prompt plainly, with mtp-vanilla and with mtp-eagle, and compare",
     "MODEL --prompt TEXT [OPTIONS]",
     "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. Then decodes\n"
-    "it again several times without printing, and compares speed, acceptance and fingerprints. A fingerprint is a hash of all\n"
-    "logits from which tokens were chosen. The exit code is 3 if the fingerprints differ.\n",
+    "the prompt several more times without printing the text, and compares speed, acceptance and fingerprints. A fingerprint is a\n"
+    "hash of all logits from which tokens were chosen. The exit code is 3 if the fingerprints differ.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run, notes, 0, NULL};

@@ -191,18 +191,19 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
-    {"--acceptance", "With the value relaxed: also measure what relaxed acceptance would cost. The model counts as thinking in the whole "
-                     "text, unless --thinking-tokens is given."},
-    {"--thinking-tokens", "With --acceptance relaxed: the model counts as thinking only between these two tokens, given as ids or as "
-                          "text."},
+    {"--acceptance", "With the value relaxed: also measure the cost of relaxed acceptance. Unless --thinking-tokens is given, the whole "
+                     "text is treated as thinking."},
+    {"--thinking-tokens", "With --acceptance relaxed: treat only the text between these two tokens as thinking. The tokens are given as "
+                          "ids or as text."},
     {"--json", "Print an object with the keys tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth, "
-               "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement is the share of rows where module and "
-               "model prefer the same token. Acceptance also requires this of all earlier depths."},
+               "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement at depth k is the share of rows where "
+               "module k and the model prefer the same token. Acceptance at depth k is the share of rows where they agree at depth k and "
+               "at all smaller depths."},
     {NULL, NULL}};
 
 const struct command command_eval = {
     "eval", "measure perplexity, and the loss and agreement of the MTP modules",
     "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
-    "Cuts the text into windows and evaluates each window alone; the first token of a window is not predicted. The MTP modules also\n"
-    "read the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
+    "Cuts the text into windows and evaluates each window alone. The first token of a window is not predicted. The MTP modules read\n"
+    "the tokens of the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run, notes, 0, NULL};

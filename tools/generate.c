@@ -74,8 +74,8 @@ const struct command command_generate = {
     "MODEL --chat [--system TEXT] [--messages FILE] [--prompt TEXT | --prompt-file FILE] [OPTIONS]\n"
     "MODEL --prompts FILE [-o FILE] [--max-sequences N] [--cache-tokens N] [OPTIONS]\n"
     "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]",
-    "Prints the text on stdout as it is generated; on a terminal, accepted drafts are green. A line of statistics follows on\n"
-    "stderr. Ctrl-C stops the text before the next layer of the model is computed, and the exit code is then 130.\n",
+    "Prints the text on stdout while it is generated. On a terminal, accepted drafts are green. At the end, a line of statistics is\n"
+    "printed on stderr. Ctrl-C stops the run before the next layer of the model is computed, and the exit code is then 130.\n",
     TAKES_MODEL | TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL |
         TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS,
     run, notes, 0, NULL};

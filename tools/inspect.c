@@ -146,7 +146,7 @@ static const struct note notes[] = {
 const struct command command_inspect = {
     "inspect", "show architecture, sizes, MTP modules and unused tensors of a model",
     "MODEL [OPTIONS]",
-    "Prints the model's configuration (from config.json or the metadata of a GGUF file, completed by the defaults of its\n"
-    "architecture), the number of parameters, how many of them one token uses, the MTP modules, and every unused tensor with the\n"
-    "reason.\n",
+    "Prints the model's configuration, which comes from config.json or from the metadata of a GGUF file. Missing keys have the\n"
+    "defaults of the architecture. Also prints the number of parameters, how many parameters one token uses, the MTP modules, and\n"
+    "every unused tensor with the reason.\n",
     TAKES_MODEL | TAKES_CHECK, run, notes, REPORTS_GROUPS, NULL};

@@ -134,9 +134,9 @@ static int info(struct cli *c)
 static const struct note notes[] = {
     {"-o", "Write the session to FILE. FILE appears only when it is complete. An existing file is replaced only with --force."},
     {"--draft", "Also save the state of this draft method (default none)."},
-    {"--json", "Print an object. The keys of save are file, bytes, tokens and computed (how many tokens have cache rows). The command "
-               "info adds version, context, checkpoint, architecture, precision, conventions, weights, prefill, draft, "
-               "draft_conventions, with_hidden and drafter_bytes."},
+    {"--json", "Print an object. The keys of `save` are file, bytes, tokens and computed (the number of tokens that have cache rows). "
+               "The action `info` adds the keys version, context, checkpoint, architecture, precision, conventions, weights, prefill, "
+               "draft, draft_conventions, with_hidden and drafter_bytes."},
     {NULL, NULL}};
 
 static const struct command session_save = {
@@ -146,11 +146,12 @@ static const struct command session_info = {"session info", "", "", "", TAKES_NO
 static const struct command *const actions[] = {&session_save, &session_info, NULL};
 
 const struct command command_session = {
-    "session", "save a prompt after reading it, for generate --session; show the contents of such a file",
+    "session", "save a computed prompt to a file for generate --session, or show the contents of such a file",
     "save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"
     "info FILE [--json]",
-    "With save, computes the prompt and writes a file from which `generate MODEL --session FILE` continues. It may run on another\n"
-    "machine and use other threads, another instruction set or another draft method; the bits are the same. (`generate\n"
-    "--save-session FILE` also saves the generated text.) With info, shows what FILE contains and checks that the file is\n"
-    "undamaged. The only option of info is --json, but save takes all options below.\n",
+    "`session save` computes the prompt and writes a file from which `generate MODEL --session FILE` continues. `generate` may run\n"
+    "on another machine and use other threads, another instruction set or another draft method. The output has the same bits.\n"
+    "(`generate --save-session FILE` also saves the generated text.)\n"
+    "`session info` shows the contents of FILE and checks that the file is undamaged. The only option of `session info` is --json.\n"
+    "`session save` has all options below.\n",
     0, NULL, notes, 0, actions};

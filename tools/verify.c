@@ -350,18 +350,19 @@ static const struct note notes[] = {
     {"--threads", "Use N threads in every run (default: several numbers in turn)."},
     {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
     {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},
-    {"--prefill", "Choose what computes the prompt: contract or onednn (default contract). With onednn, the prompt is always computed in "
-                  "chunks of 512 tokens, so this setting is not varied."},
+    {"--prefill", "Choose the kernels that compute the prompt: contract or onednn (default contract). With onednn, the prompt is always "
+                  "computed in chunks of 512 tokens, so `verify` does not vary the chunk size."},
     {"--json", "Print an object with the keys equal, prefill, compared_with and rows. Each row describes one run."},
     {NULL, NULL}};
 
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
-    "First decodes plainly, that is, without drafts. Then decodes again with each setting varied alone (draft method, draft length,\n"
-    "threads, prefill chunk, instruction set), and with 8 combinations of settings. All logits from which tokens were chosen are\n"
-    "compared bit by bit. The exit code is 3 if any bit differs. With --acceptance relaxed, or with rejection at a temperature\n"
-    "above 0, the text depends on the drafts. Runs are then compared only with the first run of the same draft method and length.\n",
+    "First decodes plainly, that is, without drafts. Then decodes again with each setting changed alone (draft method, draft\n"
+    "length, threads, prefill chunk, instruction set), and with 8 combinations of settings. All logits from which tokens were\n"
+    "chosen are compared bit by bit. The exit code is 3 if any bit differs.\n"
+    "The text depends on the drafts with --acceptance relaxed, and with --acceptance rejection at a temperature above 0. In these\n"
+    "two cases, a run is compared only with the first run of the same draft method and length.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |
         TAKES_ACCEPTANCE,
     run, notes, COMPARES_METHODS, NULL};

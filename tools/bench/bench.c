@@ -136,28 +136,33 @@ static const struct note notes[] = {
     {"--draft-topk", "Also measure trees with M children per token at K = 2, 4 and 6, for methods that can draft trees."},
     {"--draft-nodes", "Verify the N most probable tokens of each tree."},
     {"--seed", "Set the seed of the random tokens (default 0)."},
-    {"--context", "Measure nothing that is longer than N tokens. For example, 600 leaves out the lines with 2048 tokens."},
+    {"--context", "Leave out all measurements with more than N tokens. For example, 600 leaves out the measurements with 2048 tokens."},
     {"-n", "Decode N tokens per run (default 64)."},
     {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}."},
     {NULL, NULL}};
 
 const struct command command_bench = {
-    "bench", "measure passes against what the machine allows, and the speed-up of drafting",
+    "bench", "compare the speed of passes with the limits of the machine, and measure the speed-up of drafting",
     "MODEL [OPTIONS]",
     "Measures these kinds of work in turn, round after round, on random tokens, and prints medians.\n"
     "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16 and int8 arithmetic. BF16 and int8\n"
     "                         are left out if the CPU has no instructions for them.\n"
-    "  `prefill`              Prompts of 128, 512 and 2048 tokens. Also with --prefill onednn, if the weights and the CPU allow it.\n"
-    "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A row is one token.\n"
-    "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by a matrix\n"
-    "                         of 2048x7168 numbers. The weights are larger than the CPU caches. If oneDNN is installed, it is\n"
-    "                         measured too, but with BF16 weights only if it supports BF16 on this CPU.\n"
+    "  `prefill`              Prompts of 128, 512 and 2048 tokens. If the weights and the CPU allow it, --prefill onednn is\n"
+    "                         measured too.\n"
+    "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A row is one\n"
+    "                         token.\n"
+    "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by a matrix of\n"
+    "                         2048x7168 numbers. The weights are larger than the CPU caches. If oneDNN is installed, it is measured\n"
+    "                         too, but with BF16 weights only if it supports BF16 on this CPU.\n"
     "  `attention`            The attention of 1 and 32 rows over 2048 tokens, in each layer once.\n"
-    "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. Then one method again\n"
-    "                         (mtp-eagle if possible) with forced acceptance: each draft is made right with a given probability.\n"
-    "The ceiling of a line is the greatest speed that the machine allows: it is set by the read bandwidth or by the peak of fma,\n"
-    "whichever is slower. An expert that several rows of a pass chose is counted once. The BF16 arithmetic of oneDNN can be faster\n"
-    "than this ceiling. If a line is faster than memory can be read, it shows \"in cache\" instead of its share of the ceiling. The\n"
-    "limit of a speed-up is what the speed-up would be if time depended only on the bytes read: tokens per forward x B(1) / (B(K+1)\n"
-    "+ the passes of the modules), where B(n) is the number of bytes that a pass of n rows read in this run.\n",
+    "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, one method\n"
+    "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct with a given\n"
+    "                         probability.\n"
+    "The ceiling of a measurement is the smaller of two speeds: its bytes read at the read bandwidth, and its operations computed\n"
+    "at the fma peak. An expert that several rows of a pass chose is counted once. The BF16 arithmetic of oneDNN can be faster than\n"
+    "this ceiling. A measurement that is faster than the read bandwidth allows has its weights in the CPU caches. The table then\n"
+    "shows \"in cache\" instead of the percentage of the ceiling.\n"
+    "The limit of a speed-up is the speed-up that would be reached if time depended only on the bytes read. It is tokens per\n"
+    "forward x B(1) / (B(K+1) + the bytes of the modules' passes). B(n) is the number of bytes that a pass of n rows read in this\n"
+    "run.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

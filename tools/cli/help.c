@@ -10,18 +10,18 @@
 static const struct {
     const char *name, *title, *about;
 } headings[HEADINGS] = {
-    [MODEL_OPTIONS] = {"model", "Model", "which model, its precision and its conventions"},
+    [MODEL_OPTIONS] = {"model", "Model", "the model, its precision and its conventions"},
     [PROMPT_OPTIONS] = {"prompt", "Prompt", "the text or the tokens that the model reads"},
     [CHAT_OPTIONS] = {"conversation", "Conversation", "messages and the chat template"},
     [SAMPLING_OPTIONS] = {"sampling", "Sampling", "how the next token is chosen from the logits"},
     [DRAFT_OPTIONS] = {"draft", "Drafting", "how tokens are drafted (proposed for verification)"},
-    [ACCEPTANCE_OPTIONS] = {"acceptance", "Acceptance of drafts", "which drafts are accepted"},
-    [OUTPUT_OPTIONS] = {"output", "Output", "how much is generated, and how it is shown"},
+    [ACCEPTANCE_OPTIONS] = {"acceptance", "Acceptance of drafts", "the rules for accepting drafts"},
+    [OUTPUT_OPTIONS] = {"output", "Output", "the length and the format of the output"},
     [MACHINE_OPTIONS] = {"machine", "Machine", "threads, instruction set, memory"},
-    [SESSION_OPTIONS] = {"sessions", "Saved sessions", "saving a session and continuing it later"},
-    [MANY_OPTIONS] = {"many", "Many prompts", "answering many prompts at the same time"},
-    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values are dumped, and how dumps are compared"},
-    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
+    [SESSION_OPTIONS] = {"sessions", "Saved sessions", "save a session and continue it later"},
+    [MANY_OPTIONS] = {"many", "Many prompts", "answer many prompts at the same time"},
+    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "the choice of values for a dump, and the comparison of dumps"},
+    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "the choice of checks and measurements"},
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
 };
 

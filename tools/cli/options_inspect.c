@@ -13,22 +13,23 @@ const struct option options_to_inspect[] = {
     {"--reference", NULL, NULL, COMPARE_OPTIONS, TAKES_REFERENCE, FLAG, AT(reference), 0, 0,
      "Compute with the double-precision reference instead of the engine."},
     {"--names", NULL, "SYSTEM", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,
-     "Read or write the dump with the tensor names of another system: hf, llama.cpp, megatron, sglang or vllm. A value for which that "
-     "system has no name keeps Verbatim's name."},
+     "Read or write the dump with the tensor names of another system: hf, llama.cpp, megatron, sglang or vllm. If the system has no name "
+     "for a value, the value keeps Verbatim's name."},
     {"--against", NULL, "DUMP", COMPARE_OPTIONS, TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0,
-     "Find the conventions that reproduce DUMP, which Verbatim or another engine has written. The exit code is 3 if no conventions do."},
+     "Find the conventions that reproduce DUMP, which Verbatim or another engine has written. The exit code is 3 if no conventions "
+     "reproduce DUMP."},
     {"--bits", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(bits), 0, 0,
      "Treat rounding as a difference: the exit code is then 3 if any bit differs."},
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,
-     "Measure how far rounding can move each value, with N runs of the reference that have small random perturbations (default 8). With "
-     "0, this bound is estimated from dtype and depth."},
+     "Measure how much rounding can change each value, with N runs of the reference that have small random perturbations (default 8). If "
+     "N is 0, this bound is estimated from the dtype and the layer's depth."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
      "When A and B are both dumps: measure the rounding bound with this model."},
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,
-     "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Use bf16 "
-     "also for an engine that quantises the inputs of linear layers to 8 bits."},
+     "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Also choose "
+     "bf16 if one of the engines quantises the inputs of linear layers to 8 bits."},
     {"--layout-a", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, TEXT_VALUE, AT(layout_a), 0, 0,
      "Specify the order of the RoPE dimensions in q_rope and k_rope of the first dump, if it has no manifest: interleaved or halves."},
     {"--layout-b", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0,
@@ -43,21 +44,22 @@ const struct option options_to_inspect[] = {
     {"--mtp-loss-scaling-factor", NULL, "X", MEASURE_OPTIONS, TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0,
      "Compute the total loss as the main loss plus X times the mean loss of the MTP depths (default 0.1, as in Megatron)."},
     {"--held-out", NULL, "TEXT", MEASURE_OPTIONS, TAKES_DEMO, TEXT_VALUE, AT(held_out), 0, 0,
-     "Also measure with a second prompt, such as a text that the model has not seen in training. Its results have a table of their own, "
-     "and its text is not printed."},
+     "Also measure with a second prompt, such as a text that the model has not seen in training. A separate table shows the results of "
+     "the second prompt. The text that was generated after it is not printed."},
     {"--large", NULL, NULL, MEASURE_OPTIONS, TAKES_DEMO, FLAG, AT(large), 0, 0,
      "Also measure drafting on a model that is larger than the CPU caches, in q8 and bf16. For this, a checkpoint of 656 MB is generated "
      "in $TMPDIR, opened and deleted, which takes half a minute."},
     {"--rounds", NULL, "N", MEASURE_OPTIONS, TAKES_BENCH | TAKES_DEMO, LONG_VALUE, AT(rounds), 1, 1 << 20,
-     "Measure N times, at most 64, after one round that warms up (default 9)."},
+     "Measure N times, at most 64 (default 9). One additional round before these warms up the machine."},
     {"--only", NULL, "KIND,...", MEASURE_OPTIONS, TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0,
      "Measure the machine and only these kinds: prefill, pass, linear, attention, generate."},
     {"--long", NULL, NULL, MEASURE_OPTIONS, TAKES_BENCH, FLAG, AT(longer), 0, 0,
      "Also measure with up to 16384 tokens. This takes minutes."},
     {"--force-accept", NULL, "P", MEASURE_OPTIONS, TAKES_BENCH, DOUBLE_VALUE, AT(force_accept), 0, 0,
-     "In the measurements with forced acceptance, make each draft right with probability P (default: 0.6, 0.8 and 1 in turn)."},
+     "In the measurements with forced acceptance, make each draft correct with probability P (default: 0.6, 0.8 and 1 in turn)."},
     {"--svg", NULL, "FILE", MEASURE_OPTIONS, TAKES_BENCH, TEXT_VALUE, AT(svg), 0, 0,
-     "Write a picture to FILE that plots the speed-up of drafting, and its limit, against acceptance for each K."},
+     "Write a picture to FILE. For each K, the picture plots two curves against acceptance: the speed-up of drafting and the limit of "
+     "the speed-up."},
 
     /* ---- quantising ---- */
     {"--type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0,
@@ -65,8 +67,9 @@ const struct option options_to_inspect[] = {
      "8 or 4 bits with one scale. A matrix whose row length is not a multiple of 32 keeps its type (FP8 becomes F32), and its name is "
      "printed."},
     {"--embedding-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0,
-     "Store the embedding as as-stored, f32, bf16, q8_0 or q4_0 (default as-stored: its type is not changed)."},
+     "Store the embedding in the type as-stored, f32, bf16, q8_0 or q4_0 (default as-stored: the type is not changed)."},
     {"--head-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0,
-     "Store the output heads, those of MTP modules too, as as-stored, f32, bf16, q8_0 or q4_0 (default: the value of --type)."},
+     "Store all output heads in the type as-stored, f32, bf16, q8_0 or q4_0 (default: the value of --type). This includes the output "
+     "heads of MTP modules."},
     {0},
 };

@@ -18,14 +18,15 @@ const struct option options_to_run[] = {
      "are quantised to 8 or 4 bits when the model is opened, which makes decoding faster."},
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
      "Reorder quantised weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
-     "slowly. The output is the same."},
+     "slowly. This option does not change the output."},
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,
-     "Choose what computes the prompt: contract or onednn (default contract). With contract, Verbatim's own kernels compute it, and the "
-     "bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices, which is faster. The prompt is then "
-     "computed in chunks of 512 tokens, and with BF16 weights the inputs of linear layers are rounded as with --precision bf16. The bits "
-     "of onednn differ from those of contract and may differ between machines, but they do not depend on drafting, threads or --isa."},
+     "Choose the kernels that compute the prompt: contract or onednn (default contract). With contract, Verbatim's own kernels compute "
+     "the prompt, and the bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices, which is faster. "
+     "With onednn, the prompt is computed in chunks of 512 tokens. If the weights are BF16, onednn also rounds the inputs of linear "
+     "layers as --precision bf16 does. The results with onednn and with contract have different bits. The bits with onednn may differ "
+     "between machines, but do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,
      "Compute N tokens of the prompt in one pass (default 512). The output is the same for every N."},
     {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0,
@@ -33,7 +34,7 @@ const struct option options_to_run[] = {
      "about drafting do not change the output."},
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
      "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers or "
-     "official. Also draft with that system's method, unless a method is given."},
+     "official. If no draft method is given, this option also selects the draft method of the system."},
 
     /* ---- the prompt ---- */
     {"--prompt", "-p", "TEXT", PROMPT_OPTIONS, TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0,
@@ -57,7 +58,8 @@ const struct option options_to_run[] = {
     {"--chat", NULL, NULL, CHAT_OPTIONS, TAKES_PROMPT, FLAG, AT(chat), 0, 0,
      "Build the prompt with the checkpoint's chat template: chat_template.jinja, chat_template in tokenizer_config.json, or "
      "tokenizer.chat_template in a GGUF file. The template receives the messages of --messages, and then --prompt or --prompt-file as a "
-     "user message. At least one of these options is needed. Only the template adds BOS."},
+     "user message. At least one of --messages, --prompt and --prompt-file is needed. The template writes the BOS token itself, so "
+     "Verbatim adds a BOS token only with --bos."},
     {"--messages", NULL, "FILE", CHAT_OPTIONS, TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(messages), 0, 0,
      "Begin the conversation with the messages in FILE, a JSON array: [{\"role\": \"user\", \"content\": \"Hello\"}, ...]."},
     {"--system", NULL, "TEXT", CHAT_OPTIONS, TAKES_PROMPT | TAKES_CHAT, TEXT_VALUE, AT(system), 0, 0,
@@ -113,42 +115,43 @@ const struct option options_to_run[] = {
      "With --draft draft-model: use the smaller checkpoint in DIR, which must have the same vocabulary. With --draft eagle or eagle3: "
      "use the published draft head in DIR."},
     {"--draft-precision", NULL, "MODE", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0,
-     "With --draft draft-model: set the precision of the smaller model (default: that of --precision)."},
+     "With --draft draft-model: set the precision of the smaller model (default: the same as --precision)."},
     {"--padded", NULL, NULL, DRAFT_OPTIONS, TAKES_DRAFT, FLAG, SESSION(padded), 0, 0,
-     "Pad every pass of a round to K+1 rows (K: --draft-tokens), as systems with fixed tensor shapes do. The output is the same."},
+     "Pad every pass of a round to K+1 rows (K: --draft-tokens), as systems with fixed tensor shapes do. This option does not change the "
+     "output."},
     {"--speculative-config", NULL, "JSON", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, AT(foreign.vllm), 0, 0,
      "Set the drafting options in vLLM's format. The keys are method (mtp, deepseek_mtp, ngram, eagle, eagle3 or draft_model), "
-     "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and disable_padded_drafter_batch. The options that result are "
-     "printed on stderr."},
+     "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and disable_padded_drafter_batch. The resulting options of "
+     "Verbatim are printed on stderr."},
     {"--plugin-params", NULL, "JSON|@FILE", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, AT(foreign.mindie), 0, 0,
      "Set the drafting options in MindIE's format. The keys are plugin_type (mtp) and num_speculative_tokens. With @FILE, plugin_params "
-     "is read from the config.json of MindIE's service. The options that result are printed on stderr."},
+     "is read from the config.json of MindIE's service. The resulting options of Verbatim are printed on stderr."},
     {"--draft-words", NULL, "SYSTEM 'WORDS'", DRAFT_OPTIONS, TAKES_DRAFT, WORDS_VALUE, AT(foreign.words_system), 0, 0,
      "Set the drafting options with the option names of sglang, tensorrt-llm or llama.cpp, quoted as one argument: --draft-words "
-     "llama.cpp '--spec-type draft-mtp --spec-draft-n-max 2'. The options that result are printed on stderr."},
+     "llama.cpp '--spec-type draft-mtp --spec-draft-n-max 2'. The resulting options of Verbatim are printed on stderr."},
 
     /* ---- acceptance ---- */
     {"--acceptance", NULL, "MODE", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, SAMPLING(acceptance), 0, 0,
      "Choose which drafts are accepted: strict, rejection or relaxed (default strict). With strict, a draft is accepted only if it "
      "equals the token that plain decoding would choose. With rejection, drafts are sampled at the same temperature and accepted at "
-     "random, by rejection sampling: the output has the distribution of plain decoding, but it is another text. With relaxed, any "
-     "sufficiently likely draft is also accepted while the model is thinking (see --thinking-tokens): this changes the distribution of "
-     "the output."},
+     "random, by rejection sampling. The output then has the probability distribution of plain decoding, but it is not the same text. "
+     "With relaxed, any sufficiently likely draft is also accepted while the model is thinking (see --thinking-tokens): this changes the "
+     "distribution of the output."},
     {"--draft-sample-method", NULL, "METHOD", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, SAMPLING(draft_sample_method), 0, 0,
      "With --acceptance rejection: choose how tokens are drafted, probabilistic or greedy (default probabilistic). With probabilistic, "
      "drafts are sampled. With greedy, the most likely tokens are drafted."},
     {"--relaxed-topk", NULL, "N", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, INT_VALUE, SAMPLING(relaxed_topk), 1, 1 << 30,
      "With --acceptance relaxed: a draft is sufficiently likely only if it is among the N most likely tokens (default 10)."},
     {"--relaxed-delta", NULL, "P", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0,
-     "With --acceptance relaxed: a draft is sufficiently likely only if its probability is at most P below that of the most likely "
-     "token, both at temperature 1 (default 0.6)."},
+     "With --acceptance relaxed: a draft is sufficiently likely only if its probability is at least the largest probability minus P "
+     "(default 0.6). Both probabilities are taken at temperature 1."},
     {"--thinking-tokens", NULL, "BEGIN,END", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0,
      "With --acceptance relaxed: set the two tokens between which the model is thinking, as ids or as text (default <think>,</think>)."},
 
     /* ---- the output ---- */
     {"-n", "--predict --n-predict", "N", OUTPUT_OPTIONS, TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30,
      "Generate at most N tokens. The default is 128 for generate, 160 for demo, 16 for trace, 0 for dump and 64 for the other commands. "
-     "The command chat generates as many as the context allows."},
+     "The command chat generates as many tokens as the context allows."},
     {"--ignore-eos", NULL, NULL, OUTPUT_OPTIONS, TAKES_LENGTH, FLAG, AT(ignore_eos), 0, 0,
      "Continue after an end-of-text token."},
     {"--stop", NULL, "TEXT", OUTPUT_OPTIONS, TAKES_STOP, STOP_VALUE, AT(sampling.stop), 0, MOST_STOPS,
@@ -158,8 +161,9 @@ const struct option options_to_run[] = {
     {"--json", NULL, NULL, OUTPUT_OPTIONS, 0, FLAG, AT(json), 0, 0,
      "Print the result as JSON on stdout. An error is then printed as an object with the key error."},
     {"--logprobs", NULL, "N", OUTPUT_OPTIONS, TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000,
-     "With --json: add the key logprobs. It lists, for each generated token, the log-probability of that token and those of the N most "
-     "likely tokens (0 to 1000). They are computed from the logits before temperature, penalties, top-k and top-p."},
+     "With --json: add the key logprobs. It lists, for each generated token, the log-probability of that token and the log-probabilities "
+     "of the N most likely tokens (0 to 1000). All log-probabilities are computed from the logits before temperature, penalties, top-k "
+     "and top-p."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
      "memory."},
@@ -168,14 +172,14 @@ const struct option options_to_run[] = {
 
     /* ---- the machine ---- */
     {"--threads", "-t", "N", MACHINE_OPTIONS, TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, SESSION(threads), 1, 4096,
-     "Use at most N threads (default: one for each processor that this process may use). Fewer threads are used where that is faster. "
-     "The output is the same."},
+     "Use at most N threads (default: one for each processor that this process may use). Verbatim uses fewer threads if that is faster. "
+     "This option does not change the output."},
     {"--isa", NULL, "NAME", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, SESSION(isa), 0, 0,
-     "Choose the instruction set: best, scalar, avx2, avx512 or neon (default best). The output is the same."},
+     "Choose the instruction set: best, scalar, avx2, avx512 or neon (default best). This option does not change the output."},
     {"--numa", NULL, "MODE", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0,
      "Choose where threads and weights are placed on a machine with several NUMA nodes: off, interleave or bind (default off). With "
      "interleave, the weights are spread over the memories of all nodes. With bind, each node first computes with the weights in its own "
-     "memory. In both modes, all weights are read when the model is opened. The output is the same."},
+     "memory. In both modes, all weights are read when the model is opened. This option does not change the output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},
@@ -187,17 +191,17 @@ const struct option options_to_run[] = {
     {"--save-session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION, TEXT_VALUE, AT(save), 0, 0,
      "Save the session to FILE when the output is complete."},
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,
-     "Save the session without the hidden states that MTP modules need. The first draft after loading then uses zeros in their place, in "
-     "an extra cache row, as MindIE does. The output is the same."},
+     "Save the session without the hidden states that MTP modules need. The first draft after loading then uses zeros instead of a "
+     "hidden state, in an extra cache row, as MindIE does. This option does not change the output."},
     {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH, FLAG, AT(force), 0, 0,
      "Replace FILE if it exists."},
 
     /* ---- many prompts ---- */
     {"--prompts", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(prompts), 0, 0,
      "Answer many prompts at the same time. Each line of FILE is a JSON object with one of the keys prompt, tokens and messages. (If "
-     "FILE is -, stdin is read.) It may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
+     "FILE is -, stdin is read.) The object may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
      "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line. Each answer is "
-     "the same as if its prompt ran alone."},
+     "the same as that of a run with this prompt alone."},
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
      "computed again, so the same command continues after Ctrl-C or a crash."},

@@ -272,8 +272,9 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--tokens", "Give the token ids (5,6,7 or @FILE) if no manifest has them, or use these instead of the manifest's."},
-    {"--names", "The tensor names in a dump without manifest are those of this system: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no manifest contains "
+                 "token ids."},
+    {"--names", "Read a dump without a manifest with the tensor names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
     {"--json", "Print an object with the keys verdict, first, first_structural, taps, only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
@@ -282,12 +283,13 @@ const struct command command_diff = {
     "diff", "compare two dumps, or a dump with a model, and name the first difference",
     "A B [OPTIONS]",
     "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, or a directory with\n"
-    "dump.safetensors. A model is run on the tokens of the other side, so that one different token does not change all later\n"
-    "values. If A and B are both models, A runs in the engine with default options and B runs with the options below; but if\n"
-    "--reference is given, --precision applies to A too.\n\n"
-    "For each value it prints how many numbers have equal bits, the largest distance in ULPs and in absolute terms, the largest\n"
-    "distance relative to the largest number of its row, the bound for this relative distance, NMSE and cosine. If the two dtypes\n"
-    "differ, the numbers are first rounded to the less precise one.\n"
+    "dump.safetensors. If one side is a model, it is run on the tokens of the other side. A token that differs therefore does not\n"
+    "change all later values. If A and B are both models, A runs in the engine with default options and B runs with the options\n"
+    "below. There is one exception: if --reference is given, --precision applies to A too.\n"
+    "\n"
+    "For each value, the table shows how many numbers have equal bits, the largest distance in ULPs, and the largest absolute\n"
+    "distance. It also shows the largest distance relative to the largest number of the row, the bound for this relative distance,\n"
+    "NMSE and cosine. If A and B have different dtypes, the numbers are first rounded to the less precise dtype.\n"
     "Each value gets one of five verdicts.\n"
     "  `identical`            All bits are equal.\n"
     "  `rounding`             The distance is within the bound.\n"

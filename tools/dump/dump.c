@@ -34,13 +34,15 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write to OUT, a file name that ends in .safetensors or a directory, in which dump.safetensors is created. The manifest is "
-           "written beside it, with .jsonl in place of .safetensors. Both files appear only when they are complete."},
+    {"-o", "Write to OUT. If the name OUT ends in .safetensors, OUT is a file. Otherwise OUT is a directory, and dump.safetensors is "
+           "created in it. The manifest is written to the same directory, and its name ends in .jsonl instead of .safetensors. Both "
+           "files appear only when they are complete."},
     {"-n", "Also decode N tokens after the prompt (default 0). Each pass then has tensors of its own, called NAME@PASS."},
-    {"--names", "Name the tensors as another system does: hf, llama.cpp, megatron, sglang or vllm. A value for which that system has no "
-                "name keeps Verbatim's name. The manifest lists both names."},
+    {"--names", "Name the tensors as another system does: hf, llama.cpp, megatron, sglang or vllm. If the system has no name for a "
+                "value, the value keeps Verbatim's name. The manifest lists Verbatim's name and the other system's name."},
     {"--prefill-chunk", "Compute N tokens of the prompt in one pass (default: the whole prompt)."},
-    {"--reference", "Write the values of the double-precision reference (F64) instead of the engine's. It computes one pass only."},
+    {"--reference", "Write the values of the double-precision reference (F64) instead of the engine's values. The reference computes one "
+                    "pass only."},
     {"--json", "Print {\"out\": ..., \"tensors\": n} on stdout."},
     {NULL, NULL}};
 
@@ -49,10 +51,11 @@ const struct command command_dump = {
     "MODEL --tokens IDS -o OUT [-n N] [--taps GLOB,...] [--names SYSTEM] [--reference] [OPTIONS]",
     "Computes one pass of the model over the tokens, and one pass of each MTP module over the same tokens. With -n, decodes more\n"
     "tokens after that. Values are named after the modules of Hugging Face's implementation, for example\n"
-    "model.layers.3.self_attn.q_a_layernorm.output. The manifest has one line of JSON for each tensor: its names, layer, MTP depth,\n"
-    "step, pass, shape, dtype, order of RoPE dimensions and SHA-256. For each row of the tensor, the line also has the sequence,\n"
-    "token, index, RoPE position and cache slot; if the row is a draft, its number, whether it was accepted, and the number of the\n"
-    "draft that it follows (0 is the last committed token).\n",
+    "model.layers.3.self_attn.q_a_layernorm.output.\n"
+    "The manifest has one line of JSON for each tensor. The line contains the names of the tensor, layer, MTP depth, step, pass,\n"
+    "shape, dtype, order of RoPE dimensions and SHA-256. For each row of the tensor, the line also contains the sequence, token,\n"
+    "index, RoPE position and cache slot. If the row is a draft, the line contains the number of the draft, whether it was\n"
+    "accepted, and the number of the draft that it follows. Number 0 stands for the last committed token.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
         TAKES_PREFILL,
     run, notes, 0, NULL};

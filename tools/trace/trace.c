@@ -248,21 +248,22 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--draft", "Use this draft method (default: mtp-eagle if the model has MTP modules, else none)."},
-    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, the page is written too."},
+    {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, the web page is written as "
+               "well."},
     {NULL, NULL}};
 
 const struct command command_trace = {
-    "trace", "show the bookkeeping of every round: ids, slots, positions, hidden rows, drafts, cuts",
+    "trace", "show the bookkeeping of every round: token ids, cache slots, positions, hidden rows, drafts, removed rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
     "Prints one line for each pass of the model (called target) or of an MTP module. A round is one draft and the pass that\n"
-    "verifies it; round 0 is the prompt, or its first chunk. The table has these columns.\n"
+    "verifies it. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
     "  `round`, `pass`        The number of the round, and whether the target or a module runs.\n"
-    "  `input ids`            The tokens of the rows. Those in (brackets) only pad the pass.\n"
+    "  `input ids`            The tokens of the rows. Tokens in (brackets) only pad the pass.\n"
     "  `slots`, `positions`   The cache row and the RoPE position of each token.\n"
-    "  `context`              The number of tokens that the last row sees.\n"
+    "  `context`              The number of tokens to which the last row can attend.\n"
     "  `head`                 The rows for which logits are computed.\n"
     "  `hidden rows`          Where each row's hidden state comes from: h3 is row 3 of the target, m2 is row 2 of the module itself,\n"
     "                         m0:2 is row 2 of draft depth 0, and 0 is a row of zeros.\n"
-    "  `result`               The tokens that were chosen, and the cache rows that were cut afterwards.\n",
+    "  `result`               The tokens that were chosen, and the cache rows that were removed afterwards.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL,
     run, notes, DRAFTS_UNASKED, NULL};
