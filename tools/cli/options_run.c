@@ -79,7 +79,7 @@ const struct option options_to_run[] = {
     {"--seed", "-s", "N", SAMPLING_OPTIONS, TAKES_SAMPLING, SEED_VALUE, SAMPLING(seed), 0, 0,
      "Set the seed of the random numbers (default 0). The same seed gives the same output."},
     {"--repetition-penalty", NULL, "R", SAMPLING_OPTIONS, TAKES_SAMPLING, FLOAT_VALUE, SAMPLING(repetition_penalty), 0, 0,
-     "Make tokens less likely that already occur in the prompt or the output: divide their positive logits by R, and multiply their "
+     "Make tokens that already occur in the prompt or the output less likely: divide their positive logits by R, and multiply their "
      "negative logits by R (default 1: no penalty). 0 also means no penalty."},
     {"--presence-penalty", NULL, "X", SAMPLING_OPTIONS, TAKES_SAMPLING, SIGNED_VALUE, SAMPLING(presence_penalty), 0, 0,
      "Subtract X from the logit of every token that already occurs in the output (default 0)."},
@@ -146,7 +146,8 @@ const struct option options_to_run[] = {
      "With --acceptance relaxed: a draft is sufficiently likely only if its probability is at least the largest probability minus P "
      "(default 0.6). Both probabilities are taken at temperature 1."},
     {"--thinking-tokens", NULL, "BEGIN,END", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.thinking), 0, 0,
-     "With --acceptance relaxed: set the two tokens between which the model is thinking, as ids or as text (default <think>,</think>)."},
+     "With --acceptance relaxed: set the two tokens that begin and end the model's thinking, as ids or as text (default "
+     "<think>,</think>)."},
 
     /* ---- the output ---- */
     {"-n", "--predict --n-predict", "N", OUTPUT_OPTIONS, TAKES_LENGTH, LONG_VALUE, AT(n), 0, 1 << 30,
@@ -161,9 +162,9 @@ const struct option options_to_run[] = {
     {"--json", NULL, NULL, OUTPUT_OPTIONS, 0, FLAG, AT(json), 0, 0,
      "Print the result as JSON on stdout. An error is then printed as an object with the key error."},
     {"--logprobs", NULL, "N", OUTPUT_OPTIONS, TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000,
-     "With --json: add the key logprobs. It lists, for each generated token, the log-probability of that token and the log-probabilities "
-     "of the N most likely tokens (0 to 1000). All log-probabilities are computed from the logits before temperature, penalties, top-k "
-     "and top-p."},
+     "With --json: add the key logprobs. For each generated token, the key contains the log-probability of that token and the "
+     "log-probabilities of the N most likely tokens (0 to 1000). All log-probabilities are computed from the logits before temperature, "
+     "penalties, top-k and top-p."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
      "memory."},
@@ -178,8 +179,9 @@ const struct option options_to_run[] = {
      "Choose the instruction set: best, scalar, avx2, avx512 or neon (default best). This option does not change the output."},
     {"--numa", NULL, "MODE", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0,
      "Choose where threads and weights are placed on a machine with several NUMA nodes: off, interleave or bind (default off). With "
-     "interleave, the weights are spread over the memories of all nodes. With bind, each node first computes with the weights in its own "
-     "memory. In both modes, all weights are read when the model is opened. This option does not change the output."},
+     "interleave, the weights are spread over the memories of all nodes. With bind, the threads of each node first compute with the "
+     "weights in the memory of this node. In both modes, all weights are read when the model is opened. This option does not change the "
+     "output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},
@@ -204,7 +206,7 @@ const struct option options_to_run[] = {
      "the same as that of a run with this prompt alone."},
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
-     "computed again, so the same command continues after Ctrl-C or a crash."},
+     "computed again, so you can repeat the same command after Ctrl-C or a crash to continue."},
     {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS, INT_VALUE, AT(max_sequences), 1, 64,
      "With --prompts: compute at most N prompts at the same time, 1 to 64 (default 8)."},
     {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
