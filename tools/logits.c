@@ -86,7 +86,7 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the tensors to this safetensors file. It appears only when it is complete."},
+    {"-o", "Write the tensors to this safetensors file. The file appears only when it is complete."},
     {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
     {NULL, NULL}};
 

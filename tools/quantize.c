@@ -153,7 +153,7 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the model to this GGUF file. It appears only when it is complete. An existing file is replaced only with --force."},
+    {"-o", "Write the model to this GGUF file. The file appears only when it is complete. An existing file is replaced only with --force."},
     {"--json", "Print an object with the keys file, bytes, tokenizer, tensors and notes."},
     {NULL, NULL}};
 

@@ -161,7 +161,7 @@ void cli_help_command(FILE *to, const struct command *command, int is_short)
 void cli_help(const struct cli *c, FILE *to)
 {
     fputs("verbatim: a reference engine for DeepSeek-style language models (MLA, MoE, MTP)\n"
-          "It drafts tokens with the model's own MTP modules, and its output has the same bits as plain decoding.\n\n"
+          "Verbatim drafts tokens with the model's own MTP modules, and its output has the same bits as plain decoding.\n\n"
           "usage: verbatim COMMAND MODEL [OPTIONS]\n\n"
           "Commands:\n", to);
     for (const struct command *const *k = c->commands; *k; k++)
