@@ -3,36 +3,40 @@
 #ifndef VERBATIM_BATCH_H
 #define VERBATIM_BATCH_H
 
-/* A batch computes many requests together. Each request has a prompt that it continues. A request is admitted when there is
- * room, shares passes with the other running requests, and leaves when it is finished.
+/* A batch computes many requests together. Each request has a prompt, and the batch generates tokens after it. A
+ * request waits in a queue until there is room for it. Then it runs: its rows share passes with the rows of other
+ * running requests. It leaves the batch when it is finished.
  *
- * Each request gets the same bits as vb_generate computes for it alone. The bits do not depend on the other requests, on
- * the time of admission, or on preemption, which frees the cache rows of a request for a while. Only one thread at a time
- * may use a batch. */
+ * Each request gets the same bits that vb_generate computes for this request alone. The bits do not depend on the other
+ * requests or on the time at which the request starts to run. They do not depend on preemption either. Preemption frees
+ * the cache rows of a running request, which are computed again later. Only one thread at a time may use a batch. */
 typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
-    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the number of
-     * prompt tokens in a pass. Taps, traces, and prefill other than "contract" are refused. The acceptance modes rejection
-     * and relaxed do not work with the draft methods eagle-reroll and eagle-keep. */
+    /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the
+     * number of prompt tokens in a pass. Options with taps, with traces, or with `prefill` "onednn" are refused.
+     * Requests with acceptance mode rejection or relaxed are refused if the draft method is eagle-reroll or
+     * eagle-keep. */
     vb_session_options session;
     int32_t max_sequences; /* largest number of sequences in a pass, 1 to 64; 0: 8 */
-    int64_t cache_tokens;  /* total size of the cache in tokens, shared by all sequences; 0: max_sequences * (context + 16); with
-                              trees of drafts, 65 in place of 16. When it is full, the newest sequence is preempted: its cache
-                              rows are freed and are computed again later */
-    int32_t keep_finished; /* number of finished sequences, 0 to 64, whose cache rows stay for later requests that begin with the same
-                              tokens. As soon as rows are needed, the least recently used sequence is dropped. 0: none */
+    int64_t cache_tokens;  /* size in tokens of the cache that all sequences share. 0: max_sequences * (context + 16), or, if drafts
+                              form trees, max_sequences * (context + 65). When the cache is full, the newest sequence is preempted:
+                              its cache rows are freed and are computed again later */
+    int32_t keep_finished; /* largest number of finished sequences, 0 to 64, whose cache rows are kept for later requests that begin
+                              with the same tokens. When the cache has no free rows, the least recently used of these sequences is
+                              dropped */
     int keep_apart;        /* 1: sequences that begin with the same tokens do not share cache rows */
 } vb_batch_options;
 
-/* Opens a batch without requests. The model, and what `options` point to, must outlive the batch. `options` may be NULL. */
+/* Opens a batch without requests. The model, and the objects at which pointers in `options` point, must outlive the
+ * batch. `options` may be NULL. */
 int vb_batch_open(vb_batch **out, const vb_model *model, const vb_batch_options *options, vb_error *err);
-void vb_batch_close(vb_batch *batch); /* drops requests that are not finished, without calling `done` for them */
+void vb_batch_close(vb_batch *batch); /* also closes requests that are not finished, without a call of their `done` */
 
 /* How a request ended. The pointers are valid only during the call of `done`. */
 typedef struct vb_request_end {
     int64_t id;
-    int code;                /* VB_OK, or the error code */
+    int code;                /* VB_OK, or the code of the error that ended the request */
     const vb_error *error;   /* NULL if there was no error */
     const int32_t *tokens;   /* [count]: prompt and output */
     size_t prompt, count;    /* number of prompt tokens; number of all tokens */
@@ -42,41 +46,48 @@ typedef struct vb_request_end {
 typedef struct vb_request {
     const int32_t *tokens; /* the prompt; vb_batch_add copies it */
     size_t count;
-    const vb_sampling *sampling; /* NULL: as in the options of the batch. Must stay valid until the request ends */
-    /* NULL: as in the options of the batch. vb_batch_add copies the struct. What the struct points to must stay valid until the
+    const vb_sampling *sampling; /* NULL: the batch's options are used. Must stay valid until the request ends */
+    /* NULL: the batch's options are used. vb_batch_add copies the struct. What the struct points to must stay valid until the
      * request ends; `done` may close the draft model. */
     const vb_drafting *drafting;
-    /* NULL, or a session of the same model that the request continues, with the session's own options and cache. With a
-     * session, all fields above must be zero. The session must not be used otherwise until `done` is called, which may
-     * close it. The session's context may not be larger than the batch's, it may not have taps, and none of its prompt may
-     * be left to compute with prefill "onednn". */
+    /* NULL, or a session of the same model that the request continues with the session's own options and cache. If
+     * there is a session, the fields tokens, count, sampling, drafting and prompt_row must be zero. The caller must not
+     * use the session until `done` is called. `done` may close the session. The session's context must not be larger
+     * than the batch's. The session must not have taps. If its option prefill is "onednn", its prompt must have been
+     * computed before. */
     vb_session *session;
-    vb_generate_options options; /* its callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
-    /* NULL, or called for the logits of each prompt token but the last, once per token, in ascending index and before the first
-     * token is chosen; `depth` is -1 (see vb_row_callback). Such a request takes over no cache rows from other sequences. Logits
-     * that are not finite end the request with VB_NOT_FINITE. A result other than 0 ends it with VB_FINISH_STOPPED. With
-     * max_tokens 0 the request ends after the last of these calls. May not be combined with `session`. */
+    vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
+    /* NULL, or a callback that receives the logits of each prompt token except the last (see vb_row_callback; `depth`
+     * is -1). It is called once per token, in ascending order of index, before the first token is chosen. A request
+     * with prompt_row does not share cache rows that other sequences have computed. If logits are not finite, the
+     * request ends with VB_NOT_FINITE. If the callback returns a value other than 0, the request ends with
+     * VB_FINISH_STOPPED. If max_tokens is 0, the request ends after the last call of prompt_row. prompt_row must be
+     * NULL if `session` is not NULL. */
     vb_row_callback prompt_row;
-    /* Called once when the request ends, by vb_batch_step or vb_batch_cancel. It may add requests. May be NULL. */
+    /* Called once, by vb_batch_step or vb_batch_cancel, when the request ends. `done` may add requests. `done` may be
+     * NULL. */
     void (*done)(void *context, const vb_request_end *end);
-    void *context;               /* of prompt_row and done */
+    void *context;               /* passed to prompt_row and done */
 } vb_request;
 
-/* Adds a request to the queue, and sets *id to its number: 0, 1, 2 and so on. `id` may be NULL. A token outside the
- * vocabulary, or a request that is too long for the context or the cache, is VB_BAD_ARGUMENT and is not added. Other
- * mistakes are found later, and `done` reports them. */
+/* Adds a request to the queue, and sets *id to its number: 0, 1, 2 and so on. `id` may be NULL. Returns VB_BAD_ARGUMENT
+ * if the prompt is empty, if a token is outside the vocabulary, if the request is too long for the context or the
+ * cache, or if `session` does not fit (see vb_request.session). Returns VB_NO_MEMORY if there is no memory. After these
+ * errors the request is not added. Other errors are found later, and `done` reports them. */
 int vb_batch_add(vb_batch *batch, const vb_request *request, int64_t *id, vb_error *err);
 /* Ends a request at once with VB_FINISH_STOPPED. Returns 1, or 0 if no waiting or running request has this number. */
 int vb_batch_cancel(vb_batch *batch, int64_t id);
-/* A paused request takes part in no pass until it is resumed. Meanwhile it may lose its cache rows to other requests, older or
- * newer. The bits of its output do not change. Both functions return 1, or 0 if no waiting or running request has this number. */
+/* vb_batch_pause pauses a request, and vb_batch_resume ends the pause. A paused request takes part in no pass. It may
+ * lose its cache rows to older and to newer requests, but the bits of its output do not change. Both functions return
+ * 1, or 0 if no waiting or running request has this number. */
 int vb_batch_pause(vb_batch *batch, int64_t id);
 int vb_batch_resume(vb_batch *batch, int64_t id);
 /* Computes one pass for the running requests, and sets *left to the number of requests that wait or run and are not paused.
  *
- * The result is an error only if the pass itself was given up, by vb_session_options.stop (VB_STOPPED). No request ends then or
- * loses a token, and the next step computes the same rows again. An error of a single request (a mask that failed, logits that
- * are not finite, no memory) ends this request, and `done` reports it; the other requests go on. */
+ * Returns VB_STOPPED if vb_session_options.stop has cancelled the pass, and no other error. After VB_STOPPED no request
+ * has ended or lost a token, and the next step computes the same rows again. If one request has an error (its mask
+ * callback failed, its logits are not finite, there is no memory for it), this request ends, its `done` reports the
+ * error, and the other requests continue. */
 int vb_batch_step(vb_batch *batch, size_t *left, vb_error *err);
 /* Calls vb_batch_step until a step fails or no request is left, except paused ones. */
 int vb_batch_run(vb_batch *batch, vb_error *err);
@@ -86,13 +97,14 @@ typedef struct vb_batch_state {
     size_t paused;        /* number of paused requests among those that wait or run */
     size_t kept;          /* number of finished sequences whose cache rows are kept */
     size_t passes;
-    size_t preemptions;   /* how often a sequence had to free its cache rows */
-    size_t shared_tokens; /* tokens that were not computed, because another sequence with the same beginning had their cache rows */
-    /* The size of the cache in tokens; how much is in use now; the most that was in use, including rows reserved for
-     * passes. */
+    size_t preemptions;   /* how often a sequence was preempted */
+    size_t shared_tokens; /* number of tokens that were not computed, because another sequence that begins with the same tokens had
+                             their cache rows */
+    /* The size of the cache in tokens. How many of these are in use now. The largest number that was ever in use,
+     * including rows that were reserved for passes. */
     size_t cache_tokens, cache_tokens_used, most_cache_tokens_used;
-    size_t cache_bytes, pass_bytes; /* memory of the cache; working memory of passes */
-    size_t draft_bytes;   /* memory of the draft methods of all running and kept sequences */
+    size_t cache_bytes, pass_bytes; /* bytes of memory for the cache; bytes of working memory for passes */
+    size_t draft_bytes;   /* bytes of memory that the draft methods of all running and kept sequences use */
 } vb_batch_state;
 void vb_batch_look(const vb_batch *batch, vb_batch_state *out);
 

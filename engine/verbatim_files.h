@@ -4,55 +4,63 @@
 #define VERBATIM_FILES_H
 
 typedef struct vb_file_options {
-    int without_hidden; /* for saving, 1: the target's hidden rows are not saved. The first draft after loading then uses zeros for the
-                           newest hidden row, and its cache row is not kept. Later drafts are as usual */
-    int replace;        /* for saving, 1: an existing file at `path` is replaced; 0: it is an error */
-    /* Called with bytes done and in total: of the target's cache when saving, of the file when reading. A result other than
-     * 0 stops the function, which then returns VB_STOPPED. May be NULL. */
+    int without_hidden; /* for saving. 1: the target's hidden rows are not saved. After loading, the first draft then uses zeros in
+                           place of the newest hidden row, and the cache row that was computed from these zeros is removed again.
+                           Later drafts are the same as without saving and loading */
+    int replace;        /* for saving. 1: an existing file at `path` is replaced; 0: an existing file is an error */
+    /* Called with the number of bytes done so far and of all bytes. vb_session_save counts the bytes of the target's
+     * cache, and vb_session_load and vb_session_info_read count the bytes of the file. If the callback returns a value
+     * other than 0, the function stops and returns VB_STOPPED. `progress` may be NULL. */
     int (*progress)(void *context, size_t done, size_t total);
     void *progress_context;
 } vb_file_options;
 
-/* Saves a session to a file: its tokens, the target's KV cache, the state of its draft method, and the counts of output
- * tokens that penalties use. Sampling options are not saved; random numbers depend only on the seed and the token's index.
- * The file appears at `path` only when it is complete and on the disk. engine/pass/session_file.h describes its format.
- * `options` may be NULL.
+/* Saves a session to a file: its tokens, the target's KV cache, the state of its draft method, and how often each token
+ * is in the output (for penalties). Sampling options are not saved. A state of the random numbers is not needed,
+ * because they depend only on the seed and the token's index. The file appears at `path` only when it is complete and
+ * on the disk. engine/pass/session_file.h describes the format of the file. `options` may be NULL.
  *
- * The session continues as if it had not been saved. One exception: after saving without_hidden, the draft method
- * eagle-reroll may make other drafts. A session without tokens is VB_BAD_ARGUMENT; a file that cannot be written is VB_IO. */
+ * The session continues as if it had not been saved. There is one exception: if without_hidden is 1, the draft method
+ * eagle-reroll may make other drafts after saving. Returns VB_BAD_ARGUMENT if the session has no tokens, and VB_IO if
+ * the file cannot be written. */
 int vb_session_save(vb_session *session, const char *path, const vb_file_options *options, vb_error *err);
 
-/* Opens a session of `model` with `options` and loads its tokens and caches from a file. The loaded session continues with
- * the same bits as the saved session would have. Threads, instruction set, prefill chunk and draft method may be different
- * ones. `file_options` may be NULL.
+/* Opens a session of `model` with `options` and loads its tokens and caches from a file. The loaded session continues
+ * with the same bits as the saved session. The number of threads, the instruction set, the prefill chunk and the draft
+ * method may differ from those of the saved session. `file_options` may be NULL.
  *
- * With the same draft method and options the drafts are the same as well. Acceptance modes other than strict depend on the
- * drafts, so they need the same draft method and options, and a file saved with hidden rows. If the file was saved with
- * another draft method, other conventions of drafting, or with mtp-vanilla a smaller K, the saved state of the draft method
- * cannot be used. The method then starts from the tokens alone, with zeros for hidden rows, and methods that use MTP
- * modules make worse drafts for a while.
+ * If the draft method and its options are the same, the drafts are the same as well. In acceptance modes other than
+ * strict, the output depends on the drafts. Then the output is the same only if the draft method and its options are
+ * the same and hidden rows were saved. The saved state of the draft method cannot be used if the file was saved with
+ * another draft method, with other conventions of drafting, or with method mtp-vanilla and a smaller K. In these cases
+ * the method starts from the tokens alone, with zeros as hidden rows, and methods that use MTP modules make worse
+ * drafts for some time.
  *
- * A file that is not a session file, or is cut short or damaged, is VB_BAD_CHECKPOINT; another version is VB_UNSUPPORTED.
- * The following are VB_BAD_ARGUMENT: another model than the saved one (engine/session/identity.h says how models are
- * compared), another precision, other conventions of the target, a context smaller than the tokens, and another `prefill`
- * if a part of the prompt has not been computed yet. On an error *out is NULL. */
+ * Returns VB_BAD_CHECKPOINT if the file is not a session file, is cut short or is damaged. Returns VB_UNSUPPORTED if
+ * the file has another version. Returns VB_BAD_ARGUMENT if the session was saved with another model
+ * (engine/session/identity.h says how models are compared), another precision or other conventions of the target; if
+ * the context is too small for the saved tokens; or if `prefill` differs and a part of the prompt has not been computed
+ * yet. On an error *out is NULL. */
 int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
                     const vb_file_options *file_options, vb_error *err);
 
-/* Facts about a session file. Strings that do not fit are cut. */
+/* Facts about a session file. Strings that are too long for their array are cut off. */
 typedef struct vb_session_info {
     uint32_t version;
-    size_t bytes, tokens, computed; /* size of the file; number of tokens; how many have been computed, always fewer than all */
+    size_t bytes, tokens, computed; /* size of the file; number of tokens; number of computed tokens, which is always less than
+                                       `tokens` */
     size_t context;                 /* context of the saved session */
     char checkpoint[256];           /* path of the model's checkpoint when the session was saved */
-    /* About the model and the session: names as in their options. `weights` is a checksum of the checkpoint in hexadecimal. */
+    /* Facts about the model and the session. precision, conventions and prefill have the values of the options with
+     * these names. `weights` is a hexadecimal checksum of the checkpoint. */
     char architecture[64], precision[16], conventions[512], weights[32], prefill[16];
     char draft[32], draft_conventions[512]; /* draft method, or "none"; conventions of drafting that differ from the defaults */
-    int with_hidden;                /* 1: hidden rows are saved, see vb_file_options.without_hidden */
-    size_t drafter_bytes;           /* bytes of the draft method's state */
+    int with_hidden;                /* 1: the file contains hidden rows (see vb_file_options.without_hidden) */
+    size_t drafter_bytes;           /* size in bytes of the draft method's saved state */
 } vb_session_info;
-/* Reads the facts about a session file; no model is needed. With `check` = 1 it reads the whole file and compares every
- * checksum. Damage is VB_BAD_CHECKPOINT. `options` may be NULL; only its progress callback is used. */
+/* Reads the facts about a session file; no model is needed. If `check` is 1, reads the whole file and compares every
+ * checksum. Returns VB_BAD_CHECKPOINT if the file is damaged. `options` may be NULL; only the progress callback in
+ * `options` is used. */
 int vb_session_info_read(vb_session_info *out, const char *path, int check, const vb_file_options *options, vb_error *err);
 
 #endif

@@ -7,13 +7,14 @@
 
 typedef struct vb_tensor {
     const char *name;
-    const char *dtype; /* as safetensors files name it: "F32", "BF16", "F8_E4M3", "I64"; in GGUF files also "Q8_0", "Q4_K" ... */
+    const char *dtype; /* the name that safetensors files use for the type: "F32", "BF16", "F8_E4M3", "I64"; in GGUF files also
+                          "Q8_0", "Q4_K" ... */
     int32_t ndim;      /* number of dimensions; 0: the tensor is a single number */
     int64_t shape[VB_TENSOR_DIMS]; /* outermost dimension first */
     const void *data;  /* row-major and little-endian; the address need not be aligned */
     size_t bytes;
     const char *file;  /* the file that holds the tensor; vb_tensors_write does not read it */
-    int quantised;     /* 1: the data are blocks of 32 or 256 numbers, as GGUF defines them */
+    int quantised;     /* 1: the data consist of blocks of 32 or 256 quantised numbers, as GGUF defines them */
 } vb_tensor;
 
 /* Opens the tensors at `path`: a safetensors file, a GGUF file of architecture deepseek2, or the directory of a checkpoint,
@@ -21,33 +22,36 @@ typedef struct vb_tensor {
  * are mapped, and only their headers are read. `allocator` may be NULL; otherwise it must outlive the tensors. Threads may
  * share the tensors.
  *
- * A missing file is VB_IO. VB_BAD_CHECKPOINT means that a header is invalid or does not fit the file. On an error *out is
- * NULL. */
+ * Returns VB_IO if a file is missing. Returns VB_BAD_CHECKPOINT if a header is invalid or does not fit its file. On an
+ * error *out is NULL. */
 typedef struct vb_tensors vb_tensors;
 int vb_tensors_open(vb_tensors **out, const char *path, const vb_allocator *allocator, vb_error *err);
-/* Unmaps the files; names and data become invalid. `tensors` may be NULL. */
+/* Unmaps the files. After that, the names and the data of the tensors are invalid. `tensors` may be NULL. */
 void vb_tensors_close(vb_tensors *tensors);
 
-/* Both fill *out with a tensor and return 1, or return 0 if there is no such tensor. `number` is counted from 0, in the order of
- * the names. The memory of name and data belongs to `tensors`. */
+/* vb_tensors_at finds the tensor with this number, and vb_tensors_find finds the tensor with this name. Both fill *out
+ * and return 1, or return 0 if there is no such tensor. Tensors are numbered from 0 in the order of their names. The
+ * memory of out->name and out->data belongs to `tensors`. */
 int vb_tensors_at(const vb_tensors *tensors, size_t number, vb_tensor *out);
 int vb_tensors_find(const vb_tensors *tensors, const char *name, vb_tensor *out);
-/* The value of `key` in the __metadata__ of a safetensors file, or NULL. If there are several files the result is NULL. */
+/* Returns the value of `key` in the __metadata__ of a safetensors file. Returns NULL if the file has no such key, if it
+ * is a GGUF file, or if there are several files. */
 const char *vb_tensors_metadata(const vb_tensors *tensors, const char *key);
 
-/* Converts `count` numbers of a tensor to f32, from number `first` in row-major order on. The tensor's type may be F32, F16,
- * BF16, F8_E4M3, any quantised type that vb_model_open supports, F64, I64 or I32. The last three are rounded to f32. F8_E4M3
- * numbers are not multiplied by their scales, which are a tensor of their own. Another type is VB_UNSUPPORTED. A number
- * outside the tensor is VB_BAD_ARGUMENT. */
+/* Converts `count` numbers of a tensor to f32. The first of them is number `first` of the tensor, counted from 0 in
+ * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, any quantised type that vb_model_open supports,
+ * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3 are not multiplied by
+ * their scales, because the scales are in another tensor. Returns VB_UNSUPPORTED if the tensor has another type.
+ * Returns VB_BAD_ARGUMENT if the tensor does not have all the numbers asked for. */
 int vb_tensor_f32(const vb_tensor *tensor, size_t first, size_t count, float *out, vb_error *err);
 
-/* Writes `count` tensors, in this order, as a safetensors file to `fd`, an empty file that is open for writing. `name` is the
- * file's name for error messages. `progress` may be NULL. The caller closes `fd`, and deletes an incomplete file after an
- * error.
+/* Writes a safetensors file with `count` tensors, in the order of the array. `fd` is an empty file that is open for
+ * writing. Error messages call the file `name`. `progress` may be NULL. The caller closes `fd`. After an error, the
+ * caller deletes the incomplete file.
  *
- * VB_BAD_ARGUMENT means that two tensors have the same name, that a name is not printable UTF-8 of 1 to 255 bytes, or that
- * `bytes` does not follow from shape and dtype. VB_UNSUPPORTED means that safetensors files have no such dtype. VB_IO means
- * that the file cannot be written. */
+ * Returns VB_BAD_ARGUMENT if two tensors have the same name, if a name is not printable UTF-8 of 1 to 255 bytes, or if
+ * a tensor's `bytes` does not fit its shape and dtype. Returns VB_UNSUPPORTED if safetensors files have no such dtype.
+ * Returns VB_IO if the file cannot be written. */
 int vb_tensors_write(int fd, const char *name, const vb_tensor *tensors, size_t count, vb_progress_or_stop progress, void *context,
                      vb_error *err);
 

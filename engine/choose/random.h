@@ -1,5 +1,5 @@
-/* engine/choose/random.h -- random numbers without a state: they depend only on the seed, the index of a token, and a
- * stream.
+/* engine/choose/random.h -- random numbers without a state. Each number depends only on the seed, the index of a token,
+ * and the stream.
  *
  * So a token gets the same random number with drafts and without, and decoding with drafts can choose the same tokens. */
 #ifndef VB_RANDOM_H

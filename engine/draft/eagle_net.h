@@ -32,10 +32,13 @@ struct eagle_head {
     size_t groups, dim;            /* the sizes G and D */
     size_t target_width;           /* width of the target's hidden rows */
     size_t vocab_size;             /* size of the head's vocabulary */
-    const int32_t *d2t;            /* [vocab_size]: the target's token for each token; NULL if they are the same */
-    struct weight_view embed_tokens, lm_head; /* the head's own if they are stored, else the target's */
+    const int32_t *d2t;            /* [vocab_size]: the target's token id for each token id of the head; NULL if both use the same
+                                      ids */
+    struct weight_view embed_tokens, lm_head; /* embed_tokens: the head's own if it is stored, else the target's; lm_head: the
+                                                 target's (EAGLE-1) or the head's own (EAGLE-3) */
     struct weight_view fc;         /* [d, 2d] or [d, 3 target_width] */
-    struct weight_view q_proj, k_proj, v_proj, o_proj; /* [HD, d or 2d], [GD, ..], [GD, ..], [d, HD] */
+    struct weight_view q_proj, k_proj, v_proj, o_proj; /* [HD, c], [GD, c], [GD, c], [d, HD], where c is d (EAGLE-1) or 2d
+                                                          (EAGLE-3) */
     struct mlp mlp;
     const float *fc_bias;          /* [d], or NULL */
     const float *input_layernorm, *hidden_norm, *norm; /* [d], EAGLE-3 only */
@@ -44,16 +47,16 @@ struct eagle_head {
     size_t block_count;
 };
 
-/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error that names the problem if
- * there is more than one layer or an unknown tensor, or if the width, the vocabulary or the kind of layer do not fit
- * the target and the version. The caller ends *out with eagle_head_close. */
+/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error if the head has more than
+ * one layer or an unknown tensor, or if its width, its vocabulary or its kind of layer does not fit the target or the
+ * version; the message names the problem. The caller closes *out with eagle_head_close. */
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* Sets *version to the version of the head in `dir`, 1 or 3, or to 0 if there is none that can be read. The only error is
- * VB_NO_MEMORY. */
+/* Sets *version to the version of the head in `dir`, which is 1 or 3, or to 0 if `dir` has no readable head. Returns
+ * VB_NO_MEMORY if there is no memory, and no other error. */
 int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
-/* Returns the bytes of weights that are read to draft one token. */
+/* Returns how many bytes of weights are read to draft one token. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 
 /* A head in use by one session, with memory for its passes. */
@@ -65,7 +68,8 @@ struct eagle {
     struct rope rope;
     struct gqa gqa;
     size_t max_rows;
-    float *input;                      /* [rows, 2d]: the input of fc (EAGLE-1), then that of attention */
+    float *input;                      /* [rows, 2d]: with EAGLE-1 first the input of fc; then, in both versions, the input of
+                                          attention */
     float *x, *normed, *delta;         /* [rows, d] */
     float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
     float *cos_sin;                    /* [rows, D] */
@@ -84,11 +88,12 @@ void eagle_close(struct eagle *e); /* closes e->head too */
 
 static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
-/* EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the workspace
- * `target`. */
+/* Only for EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the
+ * workspace `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
 /* Runs the decoder layer on rows [S], S <= max_rows, whose slots have been appended to their caches. It reads hidden
- * rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. next may be h. */
+ * rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may be the same array as
+ * h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);

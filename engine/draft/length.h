@@ -6,8 +6,8 @@
  * largest quotient is chosen.
  *
  * E(K) and T(K) are measured during the run. Newer rounds have a larger weight, and old ones are forgotten. Every 16
- * rounds, and later less often, a detour tries a K next to the chosen one, so that measurements exist for more than one
- * K.
+ * rounds, and later less often, a detour tries a K that is larger or smaller by 1 than the chosen K. So measurements
+ * exist for more than one K.
  *
  * Measured times differ from run to run, but nothing except the lengths of drafts depends on them. */
 #ifndef VB_DRAFT_LENGTH_H
@@ -16,23 +16,26 @@
 #include "engine/verbatim.h"
 
 struct draft_length {
-    int most, K, before;           /* limit of K; K of the next round; K of the last round, or -1 if there was none */
+    int most, K, before;           /* largest allowed K; K of the next round; K of the last round, or -1 before the first round */
     int home;                      /* the chosen K, to which a detour returns */
     int left, stay;                /* rounds until the next decision; rounds between two detours */
     unsigned now, detours;         /* number of rounds, and of detours, so far */
-    double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: how many k-th drafts were accepted, and made; old ones count less */
-    double seconds[VB_MAX_DRAFT + 1], rounds[VB_MAX_DRAFT + 1];  /* [K]: mean seconds of a round with K, and their number; old ones count less */
-    unsigned newest[VB_MAX_DRAFT + 1];                           /* [K]: number of the newest round with K */
+    double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: how many k-th drafts were accepted; how many were made;
+                                                                    old rounds count less in both */
+    double seconds[VB_MAX_DRAFT + 1], rounds[VB_MAX_DRAFT + 1];  /* [K]: mean duration of the rounds with K drafts; number of these
+                                                                    rounds; old rounds count less in both */
+    unsigned newest[VB_MAX_DRAFT + 1];                           /* [K]: number of the newest round that asked for K drafts */
 };
 
 /* Begins with K = first, which is 1..most. */
 void draft_length_begin(struct draft_length *l, int first, int most);
-/* Reports a round that asked for l->K drafts: `stood` of them were accepted, and it took `seconds` seconds. Then it
- * decides the next K. Rounds that had no room for l->K drafts must not be reported. */
+/* Reports a round that asked for l->K drafts: `stood` of the drafts were accepted, and the round took `seconds`
+ * seconds. The function then sets l->K for the next round. Rounds that had no room for l->K drafts must not be
+ * reported. */
 void draft_length_saw(struct draft_length *l, int stood, double seconds);
 
-/* The current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from measured
- * lengths. */
+/* Return the current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from
+ * measured lengths. */
 double draft_length_tokens(const struct draft_length *l, int K);
 double draft_length_seconds(const struct draft_length *l, int K);
 

@@ -5,8 +5,9 @@
  * Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1 proposes
  * tok[N+k+1] (DeepSeek-V3 report, 2.2).
  *
- * A row is final if i+k+1 <= N: then all its tokens are committed. Other rows were computed from drafts. They are
- * removed after each round, and the next round computes from the first missing row on. */
+ * Row i of module k is final if i+k+1 <= N, because all tokens that it depends on are then committed. Rows that are not
+ * final were computed from drafts. They are removed after each round, and the next round begins with the first missing
+ * row. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
@@ -14,8 +15,9 @@
 #include "engine/draft/net.h"
 
 struct mtp_depth {
-    struct kvcache cache;  /* one layer; between rounds all rows are final, except with eagle-reroll and eagle-keep */
-    float *hidden_of_next; /* [d]: h^k of the next row, which the depth before computed with its last final row */
+    struct kvcache cache;  /* has one layer. Between rounds all its rows are final, except with the methods eagle-reroll and
+                              eagle-keep */
+    float *hidden_of_next; /* [d]: h^k of the first missing row; depth k - 1 computed it in its last final row */
 };
 
 /* Memory for drafting trees (engine/draft/mtp_tree.c). */
@@ -32,7 +34,8 @@ struct mtp_state {
     struct drafter_options options;
     int32_t *tokens;      /* [context + 1]: the committed tokens */
     size_t count;         /* number of committed tokens, N + 1 */
-    float *taken;         /* [most_observed, d]: rows that net->type->take made from the target's rows; NULL without take */
+    float *taken;         /* [most_observed, d]: rows that net->type->take computed from the target's rows; NULL if `take` is
+                             NULL */
     float *pending;       /* [room, d]: the target's hidden rows from index first_pending on */
     size_t first_pending, pending_count, room;
     float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
@@ -40,8 +43,10 @@ struct mtp_state {
     struct row *rows;     /* [room] */
     size_t head_row;      /* the last row of the last pass that is not padding */
     int missing;          /* nonzero: in this round, the target's newest hidden row is unknown, and zeros replace it */
-    int never;            /* nonzero: it stays unknown (convention missing-hidden, or the session was loaded without it) */
-    int32_t aside;        /* with `never`: 1 + the slot of the module's true row, while a row made of zeros replaces it; else 0 */
+    int never;            /* nonzero: this hidden row will not become known in a later round either, because of the convention
+                             missing-hidden or because the session was loaded without it */
+    int32_t aside;        /* if `never` is nonzero: 1 + the slot of the module's row that was computed from the known hidden row,
+                             while a row computed from zeros replaces it; else 0 */
     struct mtp_depth *depths;
     int num_depths;
     struct mtp_tree tree; /* only if options.topk is more than 1 */
@@ -53,43 +58,47 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
-/* Implements drafter_type.observe. It forgets everything from index pos on, and stores the tokens and hidden rows. If
- * they complete many final rows, as in a prompt, it computes these now. If they are few, the next proposal computes
- * them. */
+/* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
+ * rows. If many final rows are then missing, as after a prompt, mtp_observe computes these rows. If few are missing,
+ * the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
-/* Implements drafter_type.begin_as. It copies the rows of the caches, which have one layer. */
+/* Implements drafter_type.begin_as. Copies the rows of all caches, each of which has one layer. */
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
 /* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
-/* Computes the missing final rows of every depth. Depths k < max also compute their rows up to N-1, and each of them
- * proposes a draft, which the rows of the next depth read. Returns the number of drafts. The last row of s->g and
- * s->next is then the row that proposed the last draft. Rows that are not final are removed from the caches. */
+/* Computes the missing final rows of every depth. Each depth k < max also computes its other rows up to row N-1, and
+ * proposes a draft from row N-1. The next depth reads this draft. Returns the number of drafts. When the function
+ * returns, the last row of s->g and s->next belongs to the row that proposed the last draft, and rows that are not
+ * final are removed from the caches. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
-/* Where the hidden row of row i comes from. FROM_DEPTH_BEFORE: from row i of the target or of the depth before, and
- * rows of padding have zeros. FROM_ITSELF: from row i-1 of the module itself, and rows of padding have zeros.
- * ALL_FROM_ITSELF: from row i-1 of the module itself, also for rows of padding. */
+/* Says which hidden row is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or of
+ * the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With both, the hidden rows of padding are
+ * zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding too. */
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
-/* Computes the next n rows of depth k and appends them to its cache. It reads s->h [n + pad, d] and writes s->g and
- * s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. `pad` rows of padding (token
- * 0) follow; they are computed, and then removed from the cache. */
+/* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden rows s->h [n + pad,
+ * d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. After
+ * the n rows, `pad` rows of padding (token 0) are computed and then removed from the cache. */
 void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft);
 
-/* Makes more drafts with module 0, which reads its own output, until there are max. `drafts` is the number of drafts so
- * far, and row `last` of s->next belongs to the last of them. Returns the number of drafts. */
+/* Makes more drafts with module 0, which reads its own output, until there are `max` drafts in total. `drafts` is the
+ * number of drafts that exist already. Row `last` of s->next is the output of the row that proposed the newest of
+ * these. Returns the total number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* Runs depth k on S rows, from row `first` of s->rows and s->h on, and writes the same rows of s->g and s->next. */
+/* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
+ * and s->next. */
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
-/* Returns row i of depth k, for a token. Its slot is appended to the cache. */
+/* Returns a description of row i of depth k for `token`, after it has appended a slot for this row to the cache of
+ * depth k. */
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
-/* Converts a token of the network's vocabulary to one of the target's. */
+/* Converts a token id of the network's vocabulary to the target's id of the same token. */
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
 
 /* mtp_tree_open and mtp_tree_close allocate and free the memory for trees. mtp_propose_tree implements
@@ -99,27 +108,28 @@ void mtp_tree_close(struct mtp_state *s);
 size_t mtp_tree_bytes(const struct mtp_state *s);
 void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
 
-/* Computes the logits of a row g at depth k, and chooses draft `number`, counted from 1, from them with drafter_choose. */
+/* Computes the logits of a row g at depth k. Then calls drafter_choose to choose draft `number`, counted from 1, from
+ * these logits. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
-/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut removes all but the first n. The row of
- * zeros that convention first-row=phantom puts before them does not count. */
+/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut keeps the first n of these rows and removes
+ * the others. Neither function counts the row of zeros that convention first-row=phantom puts before row 0. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round. If they were made without the target's newest hidden row, it removes the
- * module's row of that index, so that the next round computes it again. */
+/* Call this after the drafts of a round. If the target's newest hidden row was unknown when the drafts were made, the
+ * function removes the row that module 0 computed from zeros instead, so that the next round computes it again. */
 void mtp_round_ends(struct mtp_state *s);
 
 /* Returns the number of rows of padding for a pass of n rows in a round. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
-/* A drafter with MTP modules or an EAGLE head. The functions below implement the members of drafter_type that these
- * methods share, which are all but `open` and `propose`. */
+/* A drafter with MTP modules or an EAGLE head. The methods that use these share the functions below, which implement
+ * all members of drafter_type except `open` and `propose`. */
 struct mtp_drafter { /* pointers to it are cast to struct drafter */
     struct mtp_state state;
     int32_t drafted[VB_MAX_DRAFT]; /* for eagle-keep: the drafts of the newest round */
-    int count;                     /* for eagle-keep: the number of these drafts */
+    int count;                     /* for eagle-keep: the number of drafts in `drafted` */
     size_t N;                      /* for eagle-keep: row N read drafted[0], row N + 1 read drafted[1], and so on */
 };
 static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
@@ -139,11 +149,13 @@ void mtp_drafter_close(struct drafter *d);
 /* Defined in mtp_save.c. */
 void mtp_drafter_save(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
 int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
-/* Two functions for drafter_type.propose_together. The first makes draft k with the module of depth k - 1.
+/* Two implementations of drafter_type.propose_together. mtp_drafter_propose_levels makes draft k, counted from 1, with
+ * the module of depth k - 1.
  *
- * The second makes all drafts with module 0, or with an EAGLE head in its place: the first one with mtp_round, the others with
- * mtp_chain. The rows of mtp_chain are removed afterwards. Row i reads tok[i+1], so all rows before a cut stay final,
- * and the methods that use this have drafter_no_rewind. */
+ * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. It makes the
+ * first draft as mtp_round does, and the others as mtp_chain does. Then it removes the rows of these other drafts from
+ * the cache. Row i reads tok[i+1], so after a cut to n tokens the rows before row n - 1 are still final. Therefore
+ * methods with this function use drafter_no_rewind. */
 void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
 void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);
 

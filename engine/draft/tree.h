@@ -1,14 +1,15 @@
 /* engine/draft/tree.h -- trees of drafts, built as in EAGLE-2 (Li et al. 2024; SafeAILab/EAGLE, eagle/model/cnets.py,
  * function topK_genrate).
  *
- * Each node is a draft. Its confidence is the product of the drafter's probabilities, at temperature 1, of all drafts
- * on the path from the root to it. The tree grows level by level. The topk most confident nodes of the newest level are
- * expanded: each gets the topk best tokens of its row as children. At the end, only the most confident of all nodes are
- * kept.
+ * Each node is a draft. The confidence of a node is the product of the probabilities that the drafter gives, at
+ * temperature 1, to the drafts on the path from the root to this node. The tree grows level by level. The topk most
+ * confident nodes of the newest level are expanded: each gets the topk best tokens of its row of logits as children. At
+ * the end, only the most confident of all nodes are kept.
  *
- * Among nodes of equal confidence, the one on the upper level comes first, then the one whose parent comes first, then
- * the one with the better token, then the one with the lower token id. A child is never more confident than its parent,
- * so the parents of all kept nodes are kept too. If topk is 1, the tree is a chain. */
+ * If two nodes have equal confidence, the node on the earlier level comes first. On the same level, the order of their
+ * parents decides. If they have the same parent, the more probable token comes first, and of equally probable tokens
+ * the one with the lower id. A child is never more confident than its parent, so the parents of all kept nodes are kept
+ * too. If topk is 1, the tree is a chain. */
 #ifndef VB_DRAFT_TREE_H
 #define VB_DRAFT_TREE_H
 
@@ -18,16 +19,16 @@
 struct draft_tree {
     int count;
     int32_t token[VB_MAX_NODES];
-    int32_t parent[VB_MAX_NODES]; /* the node that it follows, or -1 if it follows the last committed token */
+    int32_t parent[VB_MAX_NODES]; /* the node that this node follows, or -1 if it follows the last committed token */
     int32_t depth[VB_MAX_NODES];  /* its level, from 1: how many tokens it is after the last committed token */
     double confidence[VB_MAX_NODES];
 };
 
-/* Returns the first child of `node` that comes after child `after`, or -1 if there is none. For the first child,
- * `after` is -1. If `node` is -1, these are the nodes that follow the last committed token. */
+/* Returns the next child of `node` after child `after`, or -1 if `after` is the last child. If `after` is -1, returns
+ * the first child. If `node` is -1, its children are the nodes that follow the last committed token. */
 int tree_child(const struct draft_tree *t, int node, int after);
 
-/* A node while the tree grows. Nodes are in the order of their creation, so level by level. */
+/* A node while the tree grows. Nodes are stored in the order in which they were created, that is, level by level. */
 struct tree_node {
     int32_t token, parent, depth;
     double confidence;
@@ -37,21 +38,21 @@ struct tree_node {
 struct tree_builder {
     int topk, most;             /* children per node, and number of nodes that are kept */
     struct tree_node *node;     /* [room] */
-    int count, room, level;     /* number of nodes, their limit, and the first node of the newest level */
+    int count, room, level;     /* number of nodes; largest number of nodes; index of the first node of the newest level */
     int frontier[VB_MAX_TOPK];  /* the nodes that are expanded now, the most confident first */
     int frontier_count;
 };
 
-/* Allocates memory for trees of up to `depth` levels, of which `most` nodes are kept. */
+/* Allocates memory for trees that grow to at most `depth` levels, and of which at most `most` nodes are kept. */
 int tree_open(struct tree_builder *b, int topk, int most, int depth, const vb_allocator *a, vb_error *err);
 void tree_close(struct tree_builder *b, const vb_allocator *a);
 
 void tree_begin(struct tree_builder *b);
-/* Adds n children to a node of the frontier (or to the last committed token, if parent is -1). The tokens are in order,
- * the best first, and p are their probabilities. */
+/* Adds n children to a node of the frontier (or to the last committed token, if parent is -1). The most probable token
+ * comes first. p [n] are the probabilities of the tokens. */
 void tree_grow(struct tree_builder *b, int parent, const int32_t *tokens, const double *p, int n);
-/* Ends a level: the frontier becomes the most confident nodes among those that were added since the last call. Returns
- * its size. */
+/* Ends a level: the new frontier consists of the topk most confident nodes that were added since the last call. Returns
+ * the number of nodes in the frontier. */
 int tree_advance(struct tree_builder *b);
 /* Copies the most confident nodes to *t. */
 void tree_prune(const struct tree_builder *b, struct draft_tree *t);

@@ -1,9 +1,9 @@
 /* engine/pass/forward.h -- one forward pass of rows through the transformer.
  *
- * A row is one token on its way through the model. Prefill, decoding and verification of drafts are the same function.
- * The rows of a pass may belong to several sequences. Each row (struct row) has its token, the token's index in its
- * sequence, and the KV cache that it writes to. The results of a row depend only on the tokens of its own sequence (its
- * timeline). Sizes in brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
+ * A row is one token on its way through the model. The same function (forward_target) does prefill, decoding and the
+ * verification of drafts. The rows of a pass may belong to several sequences. A row (struct row) names its token, the
+ * token's index in its sequence, and the KV cache that it writes to. The results of a row depend only on the tokens of
+ * its own sequence (its timeline). Sizes in brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
 #ifndef VB_FORWARD_H
 #define VB_FORWARD_H
 
@@ -15,21 +15,24 @@
 struct row {
     struct kvcache *cache;
     int32_t token;    /* the token whose embedding the row reads */
-    int32_t slot;     /* slot of the cache that the row writes */
+    int32_t slot;     /* the slot in the cache to which the row writes */
     int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
     int32_t position; /* RoPE position */
-    int32_t draft;    /* 0: committed token; k: the k-th draft of its round; -1: padding (only for taps and traces) */
+    int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
     int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden row that a module's row reads (engine/verbatim.h) */
-    int32_t parent;   /* for taps and traces: number of the draft that this draft follows; 0: none */
-    const int32_t *slots; /* slots of the tokens that it attends to, by index; in a tree, of its ancestors. NULL: cache->slots */
+    int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: it follows no draft */
+    const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. For a draft in a tree, these are the
+                             committed tokens, its ancestors and itself. NULL: cache->slots */
 };
 
 /* All memory of a pass. It is allocated once, so that passes allocate nothing. */
 struct workspace {
     const struct model *model;
     struct op_ctx cx;
-    struct pace pace, module_pace; /* number of threads for passes of the target, and for those of its MTP modules */
-    struct onednn **onednn;        /* with prefill onednn, one for each thread; cx uses them in those passes only; else NULL */
+    struct pace pace, module_pace; /* choose the number of threads for passes of the target (pace) and of its MTP modules
+                                      (module_pace) */
+    struct onednn **onednn;        /* with prefill onednn: one for each thread, which cx uses only between prefill_begin and
+                                      prefill_end; else NULL */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;
@@ -38,9 +41,9 @@ struct workspace {
     float *cos_sin;                /* [rows, r] */
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
-    int32_t *experts, *ids;        /* [rows, experts per token], [rows] */
+    int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
     struct timeline *seen;         /* [rows] */
-    float *hidden;                 /* [rows, d] after model.norm; only forward_target writes this and the next two */
+    float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */
     float *features;               /* [rows, d] for drafters: hidden, or x before model.norm (convention main-hidden) */
     float *three;                  /* [rows, 3d] for EAGLE-3: x before each layer of three_before; NULL if not needed */
     int three_before[3];
@@ -48,7 +51,7 @@ struct workspace {
     struct tapper *tapper;         /* NULL if no tap callback was set */
     int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be NULL */
     void *stop_context;
-    int draft_stopped;             /* a draft model's own pass was given up; session_draft_stopped clears it */
+    int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this flag */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];
     size_t block_count;
@@ -56,40 +59,43 @@ struct workspace {
 };
 
 /* Allocates everything for passes of up to max_rows rows. `context` is the session's limit on committed tokens; drafts
- * and padding may make a sequence longer for one round. The caller frees all of it with workspace_close. */
+ * and padding may make a sequence longer for one round. The caller frees the workspace with workspace_close. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
 
-/* The rows of the target that a drafter reads: workspace.features, .hidden or .three. */
+/* Names the array of target rows that a drafter reads: workspace.features, workspace.hidden or workspace.three. */
 enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE };
-/* Returns these rows of the newest pass, from row `first` on. *width becomes the length of a row. */
+/* Returns the rows of array `which` that the newest pass wrote, from row `first` on. Sets *width to the length of a
+ * row. */
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width);
-/* Makes later passes write these rows. For ROWS_THREE it does nothing if the target has too few layers. */
+/* Makes later passes write the array `which`. Does nothing for ROWS_THREE if the target has too few layers. */
 int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err);
-/* Sets layer[0..2] to the layers, ascending, before which the rows of ROWS_THREE are copied; L is the number of layers.
- * Returns 0 if L is too small for three different layers, else 1. */
+/* Sets layer[0..2] to three layer numbers in ascending order. The rows of ROWS_THREE are copies of the residual stream
+ * before these layers. L is the number of layers of the target. Returns 0 if L is too small for three different layers,
+ * else 1. */
 int target_three_layers(int L, int layer[3]);
-/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even where fewer
- * are faster. */
+/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even if fewer
+ * threads would be faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
-/* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. Rows of one sequence are in ascending order
- * of index, and their slots have been appended to its cache. Returns 0, or -1 if w->stop ended the pass. In that case
- * the caller removes the rows from the caches. */
+/* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. The rows of one sequence are in ascending
+ * order of index, and the caller has appended their slots to the cache of the sequence. Returns 0, or -1 if w->stop
+ * ended the pass. After -1, the caller removes the rows from the caches. */
 int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
 /* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes x = eh_proj
  * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y of x, and g = shared_head.norm(y). The module's head
- * reads g. `next` becomes the input of the next depth: g, or y with convention draft-hidden=pre-norm. h, g and next are
- * [S, d], and next may be h. The cache has one layer. */
+ * reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention draft-hidden=pre-norm. h,
+ * g and next are [S, d], and `next` may be the same array as h. The caches of the rows have one layer. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 
 /* Computes logits [S, V] = head(hidden). The hidden rows are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
-/* Reports logits [count, V] to the tap callback. They belong to rows [first, first + count) of the last pass. */
+/* Reports logits [count, V] to the tap callback. These logits belong to rows [first, first + count) of the last
+ * pass. */
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
 
 #endif

@@ -4,9 +4,9 @@
  * ops/attention.h reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
  * and slots[index] is the row of the pool that holds the token with that index.
  *
- * Rows are only appended and removed at the end of a sequence, and they never change. So sequences that begin with the
- * same tokens can share rows. A row is free again when no cache holds it. A cache has a pool of its own, or several
- * caches share a pool. */
+ * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. So
+ * sequences that begin with the same tokens can share rows. A row becomes free when no cache holds it any more. A cache
+ * has a pool of its own, or several caches share one pool. */
 #ifndef VB_KVCACHE_H
 #define VB_KVCACHE_H
 
@@ -17,7 +17,8 @@ struct kvpool {
     size_t layers, capacity;
     size_t row;       /* floats in a row: packed_length(c + r) */
     float *rows;      /* [layers, capacity, row] */
-    int32_t *free;    /* [capacity]: a stack of num_free free slots; at the start it returns slots 0, 1, .. in this order */
+    int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in this
+                         order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
 };
@@ -25,16 +26,16 @@ struct kvpool {
 struct kvcache {
     struct kvpool *pool, own;
     size_t capacity;                /* the most tokens that the cache can hold */
-    size_t length;                  /* number of tokens that it holds */
+    size_t length;                  /* number of tokens that the cache holds now */
     int32_t *slots;                 /* [capacity] */
     int32_t sequence;               /* number of the sequence, for taps */
     int poison;                     /* nonzero: rows that are removed are filled with NaN (for tests) */
-    struct tracer *tracer;          /* receives an event when rows are removed; NULL: nobody does */
+    struct tracer *tracer;          /* receives an event when rows are removed; NULL: no event is reported */
     int depth;                      /* the MTP depth that the cache belongs to, or -1 for the target */
     int first_row;                  /* index of the first row in taps and traces: 0, or -1 with first-row=phantom */
 };
 
-/* `width` is the number of floats of a token in a layer, c + r. */
+/* `width` is the number of floats that a layer stores for one token, c + r. */
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
@@ -61,17 +62,18 @@ static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_byte
 
 /* Appends one token and returns its slot. The cache must not be full, and its pool must have a free slot. */
 int32_t kvcache_append(struct kvcache *c);
-/* Makes an empty cache begin with the first n rows of another one. If both use the same pool, they share these rows;
- * else the rows are copied. */
+/* Makes an empty cache begin with the first n rows of cache `other`. If both caches use the same pool, they share these
+ * rows; else the rows are copied. */
 void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n);
-/* Keeps the accepted path of a tree of drafts, whose rows begin at index `base`: for i < n, the row at index base +
- * path[i] moves to index base + i. path is ascending. Only slots are exchanged; no row is copied. */
+/* Keeps the rows of the accepted path in a tree of drafts. The rows of the tree begin at index `base`. For each i < n,
+ * the row at index base + path[i] moves to index base + i. The numbers in `path` are ascending. The function exchanges
+ * slots and copies no row. */
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n);
 /* kvcache_put_aside removes the last token but keeps its row, and returns the row's slot. kvcache_put_back appends this
  * row to the cache again. */
 int32_t kvcache_put_aside(struct kvcache *c);
 void kvcache_put_back(struct kvcache *c, int32_t slot);
-/* Removes all tokens but the first n. If n is not below the length, nothing changes. */
+/* Removes all tokens except the first n. If the cache has n tokens or fewer, nothing changes. */
 void kvcache_truncate(struct kvcache *c, size_t n);
 
 #endif

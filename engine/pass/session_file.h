@@ -9,16 +9,18 @@
  *     72      6 x 24  for each section: name (8 bytes, padded with 0), bytes, CRC-64/XZ (engine/base/crc64.h)
  *     216     8       CRC-64/XZ of all bytes before it
  *
- * A copy in text mode would change the first 8 bytes, as in PNG files. A file with another version is refused before
- * anything else is checked. All numbers have the byte order of the machine that wrote them, which the number 0x01020304
- * shows. Floats are IEEE binary32, and integers are two's complement. The cache has fewer rows than there are tokens.
+ * The first 8 bytes include line ends, as in PNG files. A program that copies the file as text and converts line ends
+ * would change these bytes, so the reader notices the damage. A file with another version is refused before anything
+ * else is checked. All numbers have the byte order of the machine that wrote the file. The number 0x01020304 shows
+ * which byte order this is. Floats are IEEE binary32, and integers are two's complement. The cache has fewer rows than
+ * there are tokens.
  *
  * Six sections follow from offset 224 on:
  *
- *     about    lines KEY=VALUE for `verbatim session info`, and whether the drafter's state can be used
+ *     about    lines KEY=VALUE that `verbatim session info` prints, or that show whether the drafter's state can be used
  *     model    lines KEY=VALUE that must be the same for the model that loads the file (engine/session/identity.c)
  *     tokens   i32 [tokens]
- *     output   {i32 token, i32 count}, ascending: how often the output has each token, for penalties
+ *     output   {i32 token, i32 count}, ascending by token: how often each token is in the output, for penalties
  *     cache    f32 [layers, rows, c + r]: latents and rotated keys in natural order, by index of the token
  *     drafter  the state of the draft method, in a format of its own (engine/draft/mtp_save.c)
  *
@@ -35,7 +37,7 @@
 #include "engine/pass/kvcache.h"
 
 #define SESSION_VERSION 1
-#define SESSION_TEXT_ROOM 32768 /* the most bytes of a section of lines, including a terminating 0 */
+#define SESSION_TEXT_ROOM 32768 /* largest size of the sections `about` and `model` in bytes, including a terminating 0 */
 
 enum session_section { SECTION_ABOUT, SECTION_MODEL, SECTION_TOKENS, SECTION_OUTPUT, SECTION_CACHE, SECTION_DRAFTER, SECTIONS };
 
@@ -50,7 +52,7 @@ struct session_head {
 /* ---- writing: functions keep the first error, and session_file_end reports it ---- */
 
 struct session_writer {
-    struct session_head head; /* the caller fills it, except bytes and sections */
+    struct session_head head; /* the caller fills all fields except `bytes` and `section` */
     const vb_allocator *allocator;
     struct new_file file;
     int error;                /* errno of the first failure, or 0 */
@@ -66,10 +68,12 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
 void session_file_section(struct session_writer *w, enum session_section section);
 void session_write(struct session_writer *w, const void *data, size_t size);
 static inline void session_write_u64(struct session_writer *w, uint64_t value) { session_write(w, &value, sizeof value); }
-/* Writes the first `rows` rows of a layer in natural order, `width` numbers of each. `width` is at most kvpool.row. */
+/* Writes the first `rows` rows of a layer, and of each row the first `width` numbers in natural order (not packed).
+ * `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
-/* Ends the file. If `code` is VB_OK and everything was written to the disk, the file gets its name. Otherwise the file
- * is removed. If `code` is an error, the caller has filled *err. Returns `code`, or the error of the writing. */
+/* Ends the file. If `code` is VB_OK and everything was written to the disk, the file gets its name. If `code` is an
+ * error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and the function
+ * returns `code`. If writing failed, it returns that error. */
 int session_file_end(struct session_writer *w, int code, vb_error *err);
 
 /* ---- reading ---- */
@@ -79,7 +83,8 @@ struct session_reader {
     const vb_allocator *allocator;
     const char *path;
     int fd, section;
-    uint64_t left, sum;       /* bytes of the section that are not read yet, and its checksum so far */
+    uint64_t left, sum;       /* number of bytes of the section that have not been read yet; checksum of the bytes that have been
+                                 read */
     uint64_t done;            /* bytes of the file that have been read */
     int error;                /* errno of a failed read, or 0 */
     unsigned char *buffer;
@@ -90,31 +95,35 @@ struct session_reader {
 /* Opens a file and checks its header: the first bytes, version, byte order and sizes. `path` must outlive the reader. */
 int session_reader_open(struct session_reader *r, const char *path, const vb_allocator *a, vb_error *err);
 void session_reader_close(struct session_reader *r);
-/* Begins to read a section. Sections are read in the order of the enum, and each must be ended with
+/* Begins to read a section. The caller reads the sections in the order of the enum, and ends each with
  * session_section_end. */
 void session_read_section(struct session_reader *r, enum session_section section);
-/* Reads `size` bytes of the section. Returns 0, or -1 if the section has fewer bytes left or the file cannot be read;
- * `data` is then all zeros. */
+/* Reads `size` bytes of the section. Returns 0. If the section has fewer bytes left or the file cannot be read, returns
+ * -1 and fills `data` with zeros. */
 int session_read(struct session_reader *r, void *data, size_t size);
 static inline uint64_t session_read_u64(struct session_reader *r)
 {
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Reads the next `rows` rows of `width` numbers, and packs them into slots[0..rows) of a layer. Returns 0 or -1, as
- * session_read. */
+/* Reads the next `rows` rows of `width` numbers. Packs each row and stores it in the layer's row with slot
+ * cache->slots[0], cache->slots[1] and so on. Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the
- * section and has put in *err. If the checksum is wrong, this is reported instead, because it explains the other error.
- * Returns the error. */
+ * section; then the caller has filled *err. If the checksum is wrong, the function reports this instead of `code`,
+ * because the damage explains the caller's error. Returns VB_IO if the rest cannot be read, VB_BAD_CHECKPOINT if the
+ * section is damaged or cut short, and `code` otherwise. */
 int session_section_end(struct session_reader *r, int code, vb_error *err);
 
-/* Reads a whole section of lines into *text, a string from the reader's allocator, which the caller frees. */
+/* Reads a whole section that consists of lines into *text. This string comes from the reader's allocator, and the
+ * caller frees it. */
 int session_read_lines(struct session_reader *r, enum session_section section, char **text, vb_error *err);
-/* Returns the value of `key` in such a text, *size bytes without a terminating 0, or NULL if the key is not there. */
+/* Returns the value of `key` in a text of lines KEY=VALUE, and sets *size to its length. The value has no terminating
+ * 0. Returns NULL if the text does not have the key. */
 const char *session_line(const char *text, const char *key, size_t *size);
 
-/* Reports and returns VB_BAD_CHECKPOINT with the sentence "PATH is WHAT". */
+/* Sets *err to VB_BAD_CHECKPOINT with the message "PATH is WHAT", where PATH is the file's path and WHAT is `what`.
+ * Returns VB_BAD_CHECKPOINT. */
 int session_bad(const struct session_reader *r, vb_error *err, const char *what);
 
 #endif

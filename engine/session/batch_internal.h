@@ -10,11 +10,12 @@
 
 struct batch_request {
     struct batch_request *next;
-    int64_t id;               /* ascending: who is older */
+    int64_t id;               /* requests are numbered in the order in which they were added */
     vb_session_options session;
     vb_request asked;
     int32_t *prompt;          /* [asked.count] */
-    struct run run;           /* run.session is NULL before it is admitted for the first time; asked.session from the start */
+    struct run run;           /* run.session is asked.session if the caller gave one. Otherwise run.session is NULL until the
+                                 request is first admitted */
     vb_result result;
     int paused;
     int begun;                /* it was admitted before */
@@ -30,24 +31,28 @@ struct vb_batch {
     struct batch_request *running[MOST_SEQUENCES]; /* by id */
     struct kept kept;
     size_t num_running, most_running, context;
-    size_t decoding_rows;     /* of a pass: the rest is for prompts */
-    size_t round_rows;        /* of a sequence, at most */
+    size_t decoding_rows;     /* how many rows of a pass are reserved for sequences that decode; the other rows are for prompts */
+    size_t round_rows;        /* largest number of rows that one decoding sequence has in a round */
     int64_t next_id;
     vb_batch_state state;
 };
 
-/* A request joins those that wait, or leaves those that run; nothing else happens to it. */
+/* batch_wait inserts a request into the queue b->waiting. batch_leave removes request i from b->running. Neither
+ * function changes the request in another way. */
 void batch_wait(vb_batch *b, struct batch_request *r);
 void batch_leave(vb_batch *b, size_t i);
-/* Calls the request's `done`, and frees it. It is neither waiting nor running any more. */
+/* Calls the request's `done`, and frees the request. The caller has removed the request from b->waiting or b->running
+ * before. */
 void batch_end(vb_batch *b, struct batch_request *r);
 
-/* Admits requests from the front of the line as long as there is room for them. */
+/* Admits requests from the front of the queue as long as there is room for them. */
 void batch_admit(vb_batch *b);
-/* The running sequence i gives its rows back and waits, in the order of ids. */
+/* Preempts the running request i: frees its cache rows, and moves it from b->running to the queue b->waiting, which is
+ * ordered by id. */
 void batch_preempt(vb_batch *b, size_t i);
-/* Frees slots until `slots` are free: kept sequences are closed, paused ones preempted, all but `but` (may be NULL). Returns whether as
- * many are free. The places of the others in b->running may change. */
+/* Frees slots until at least `slots` slots are free. For this it first closes kept sessions, and then preempts paused
+ * requests. It spares the session `but`, which may be NULL, and requests with a session of the caller's. Returns
+ * whether `slots` slots are free. The indices of the remaining requests in b->running may change. */
 int batch_free_idle(vb_batch *b, size_t slots, const struct vb_session *but);
 
 #endif

@@ -1,4 +1,5 @@
-/* engine/session/kept.h -- finished sequences of a batch whose rows stay in its cache for requests that begin alike. */
+/* engine/session/kept.h -- finished sequences of a batch. Their rows stay in the cache of the batch for requests that
+ * begin with the same tokens. */
 #ifndef VB_SESSION_KEPT_H
 #define VB_SESSION_KEPT_H
 
@@ -6,17 +7,19 @@
 
 #define MOST_KEPT 64
 
-/* The session that was used longest ago comes first. */
+/* The sessions are ordered by their last use; the least recently used one comes first. */
 struct kept {
     struct vb_session *sessions[MOST_KEPT];
     size_t count, most;
 };
 
-/* Takes a session over. Sessions whose tokens begin this one's are closed, as is the oldest one where there are too many. most > 0. */
+/* Adds session s, which k then owns. Closes each kept session whose computed tokens are a prefix of the tokens of s. If
+ * there are still k->most sessions, also closes the least recently used one. k->most must not be 0. */
 void kept_add(struct kept *k, struct vb_session *s);
-/* The session was used just now. One that is not kept changes nothing. */
+/* Makes s the most recently used session. If s is not a kept session, nothing changes. */
 void kept_use(struct kept *k, const struct vb_session *s);
-/* Closes the oldest session but `but` (may be NULL). Returns whether there was one. */
+/* Closes the least recently used session, but never the session `but`, which may be NULL. Returns whether it has closed
+ * a session. */
 int kept_drop(struct kept *k, const struct vb_session *but);
 
 #endif

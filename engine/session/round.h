@@ -9,16 +9,18 @@
 struct round {
     struct workspace *w;
     struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* the caller makes sure that all their rows (session_most_rows) and rows of logits fit into w */
+    struct run **runs; /* [count]. The caller makes sure that the rows of all runs (session_most_rows) and their rows of logits fit
+                          into w */
     size_t count;
     int by_onednn;  /* nonzero: the pass is a chunk of prefill onednn, and there is only one run */
-    size_t S;       /* result: rows of the target's pass */
-    double seconds; /* result: seconds of the target's pass */
+    size_t S;       /* result: number of rows of the target's pass */
+    double seconds; /* result: duration of the target's pass */
 };
 
-/* Runs a round. It makes the drafts of each run, then the target's pass over the rows of all runs, and then chooses
- * tokens run by run. If a row of logits that a run needs is not finite, the run becomes finished, and run->error has
- * the error. An error of the whole pass is returned. Call it between fpenv_enter and fpenv_leave (simd/fpenv.h). */
+/* Runs a round. First makes the drafts of each run, then computes one pass of the target over the rows of all runs, and
+ * then chooses tokens for one run after the other. If a row of logits that a run needs is not finite, this run is
+ * finished, and its run->error contains the error. The function returns an error only if the whole pass has failed.
+ * Call round_run between fpenv_enter and fpenv_leave (simd/fpenv.h). */
 int round_run(struct round *r, vb_error *err);
 
 #endif

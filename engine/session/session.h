@@ -1,9 +1,10 @@
 /* engine/session/session.h -- the inside of a session: its tokens, its KV cache, its drafter, and the steps of a round.
  *
- * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows, fewer than count (0 at the
- * start). The drafter has observed tokens[0..cached], and the hidden rows before index `cached`. A round computes rows
- * for tokens from index `cached` on. If these are many tokens, they are a prompt. If it is one token, the session is
- * decoding, and drafts may follow the token. */
+ * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows. `cached` is less than `count`,
+ * except in a session without tokens, where both are 0. The drafter has observed tokens[0..cached], and the hidden rows
+ * before index `cached`. A round computes rows for tokens from index `cached` on. If several tokens have no row yet,
+ * these tokens are a prompt. If only the last token has no row yet, the session is decoding, and drafts may follow this
+ * token. */
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
@@ -20,15 +21,16 @@ struct vb_session {
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
     size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes the rows before this index */
-    size_t given;         /* tokens [0, given) were not chosen by decoding since their rows were last computed. A pass over them
-                             is part of a prompt: it has no drafts, and does not go beyond the last of these tokens */
+    size_t given;         /* tokens [0, given) are treated as a prompt: they were appended, or their rows were removed and must be
+                             computed again. A pass that computes rows of these tokens has no drafts, and its last row is at most
+                             row given - 1 */
     const struct drafter_type *type; /* NULL if there are no drafts */
     struct drafter *drafter;
     int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
     int max_drafts;       /* the most rows of drafts in a round: K, or the number of nodes of a tree */
     struct draft_tree *tree; /* the tree of this round; NULL if drafts are chains */
-    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: slots of the tokens that each node attends to */
-    struct draft_length length; /* with automatic lengths, the measurements that choose the length of drafts */
+    int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: for each node, the slots of the tokens to which it attends */
+    struct draft_length length; /* measurements from which automatic draft lengths are chosen */
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL if no trace callback was set */
@@ -40,11 +42,12 @@ struct shared {
     struct workspace *work;
     struct kvpool *pool;
 };
-/* Opens a session (vb_session_open). `shared` may be NULL. Otherwise the options isa, threads, prefill and taps were
- * set when shared->work was opened, and those in `options` have no effect. */
+/* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
+ * session uses the workspace shared->work, which was opened with the batch's options isa, threads, prefill and tap;
+ * these four have no effect in `options`. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
-/* Checks the options context, prefill_chunk and threads. *context becomes the number of tokens that the session can
+/* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
  * hold. */
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
 /* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU
@@ -54,70 +57,76 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Returns an error if passes in w have no room for the session's drafts. Otherwise later passes in w write the rows
- * that the session's drafter reads. */
+/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise makes later passes in w write
+ * the rows of the target that the session's drafter reads, and returns VB_NO_MEMORY if there is no memory for these
+ * rows. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
- * draft lengths remain. session_return opens the drafter again; later rounds compute the rows again, and choose the
- * same tokens as if the session had never left. */
+ * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. They choose
+ * the same tokens as they would without session_leave and session_return. */
 void session_leave(struct vb_session *s);
 int session_return(struct vb_session *s, vb_error *err);
-/* Makes a session that has no rows yet begin with the rows of another session in the same pool. Their first `same`
- * tokens are equal. The drafter receives what the other drafter knows about them. Returns the number of shared rows, 0
- * if the draft method cannot share. */
+/* Makes a session s that has no rows yet begin with the rows of session `other`, whose cache uses the same pool. The
+ * first `same` tokens of both sessions are equal. The drafter of s copies the state that the drafter of `other` has for
+ * the shared rows, or observes their tokens. Returns the number of shared rows, which is 0 if the draft method cannot
+ * share. */
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same);
 
 /* The rows that one session has in the next pass. */
 struct plan {
     size_t committed;     /* number of rows of committed tokens, from index `cached` on */
     int32_t draft[VB_MAX_NODES];
-    int wanted;           /* the most drafts to propose: tokens of a chain, or levels of a tree */
-    int drafts;           /* number of rows of drafts, which follow them */
+    int wanted;           /* largest length of the draft: tokens of a chain, or levels of a tree */
+    int drafts;           /* number of rows of drafts, which follow the rows of committed tokens */
     const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: each draft follows the one before */
-    int32_t path[VB_MAX_DRAFT]; /* the accepted drafts, as indices into `draft` */
+    int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
     int asked;            /* nonzero: the round had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
     int by_onednn;        /* nonzero: the rows are a chunk of prefill onednn, and no other session is in the pass */
-    int is_prompt;        /* nonzero: the first row is a token before vb_session.given */
+    int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
     int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
-    size_t first_row;     /* number of the first row in the pass */
+    size_t first_row;     /* the plan's first row is this row of the pass, counted from 0 */
     const float *logits;  /* [1 + drafts, V]: logits of the last committed token and of the drafts */
 };
 
-/* Returns whether drafts can change the output, which is so in the acceptance modes rejection and relaxed. */
+/* Returns whether drafts can change the output. They can in acceptance mode relaxed, and in mode rejection if the
+ * temperature is not 0. */
 int session_drafts_lead(const struct vb_session *s);
 
 /* Returns the most rows that the session's next round can have, if a pass may have `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 
-/* Plans the next round, which may choose at most `most` tokens. The plan is a part of the prompt, or the last token
- * with at most p->wanted drafts. It has no drafts yet. */
+/* Plans the next round, which may choose at most `most` tokens. The plan contains a part of the prompt, or the last
+ * token, which at most p->wanted drafts may follow. session_plan adds no drafts. */
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most);
-/* Adds drafts to a plan: the first `drafts` tokens of p->draft, which form the tree s->tree if the session drafts trees. */
+/* Adds the first `drafts` tokens of p->draft to the plan as drafts. If the session drafts trees, s->tree describes the
+ * tree that these drafts form. */
 void session_take_drafts(struct vb_session *s, struct plan *p, int drafts);
 /* Writes the plan's rows to `rows`, from index p->first_row on, and appends their slots to the cache. Returns the
  * number of rows. */
 size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows);
 
-/* Call this after a pass that option `stop` ended early. It removes the rows of the pass from the cache, and returns
- * VB_STOPPED. */
+/* Call this after a pass that the option `stop` ended early. The function removes the rows of this pass from the cache,
+ * and returns VB_STOPPED. */
 int session_give_up(struct vb_session *s, vb_error *err);
-/* Whether vb_session_options.stop has ended a pass of the draft model since the last call. The model computes those rows later. */
+/* Returns whether vb_session_options.stop has ended a pass of the draft model since the last call of
+ * session_draft_stopped. The draft model computes the rows of such a pass later. */
 int session_draft_stopped(struct vb_session *s);
 
-/* Ends a round after its pass in w. It commits the n tokens in `chosen` (none for a part of a prompt), removes all
- * other rows from the caches, and lets the drafter observe the tokens and their hidden rows. `seconds` is the time of
- * the round so far, counting only this session's share. Returns the seconds that the drafter took to observe. */
+/* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
+ * part of a prompt). It removes the rows of rejected drafts and of padding from the caches, and lets the drafter
+ * observe the tokens and their hidden rows. `seconds` is this session's share of the time that the round has taken so
+ * far. Returns the seconds that the drafter took to observe. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
-/* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts. Each
- * draft that ended early because a row was not finite adds 1 to *failed. w is a workspace of the session's model, which
- * the drafter uses as scratch. */
+/* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
+ * Adds 1 to *failed if the draft ended early because a row was not finite or a callback gave an invalid answer. The
+ * drafter uses w, a workspace of the session's model, as scratch. */
 int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed);
 
-/* Returns the rows of the pass in w that the session's drafter reads, from row `first` on. *width becomes the length of
- * a row. */
+/* Returns the rows of the target that the session's drafter reads, from row `first` of the newest pass in w on. Sets
+ * *width to the length of a row. */
 float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif
