@@ -40,8 +40,8 @@ void acceptance_close(struct acceptance *s, const vb_allocator *a);
 
 /* Begins a round: forgets the distributions of the last round's drafts. */
 void acceptance_round(struct acceptance *s);
-/* Returns whether drafts are drawn at random. If they are not, the draft method proposes the tokens that it considers
- * best. */
+/* Returns whether drafts are drawn at random. If drafts are not drawn at random, the draft method proposes the tokens
+ * that it considers best. */
 int acceptance_draws(const struct acceptance *s);
 /* Draws draft `number`, counted from 1, from its row of logits [V], which must be finite. tokens[0..count) are the
  * tokens before the round, and the earlier drafts of the round follow them in `tokens`. */

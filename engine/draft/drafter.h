@@ -41,7 +41,7 @@ struct proposal {
     int32_t *draft;  /* [max]: the drafts */
     int max;         /* the most drafts, at least 1 */
     size_t *failed;  /* as in drafter_type.propose */
-    int drafts;      /* number of drafts; the caller sets it to 0 */
+    int drafts;      /* number of proposed drafts; the caller sets it to 0 before the request */
 };
 
 struct drafter_type {
@@ -87,7 +87,7 @@ struct drafter_type {
      * drafts chains only. */
     void (*propose_tree)(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
 
-    /* Called when the prompt is finished and the first generated token was observed. May be NULL. */
+    /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
     /* Returns how many additional tokens must be observed again if the sequence is cut now. After a cut to n tokens,

@@ -19,7 +19,7 @@ struct draft_length {
     int most, K, before;           /* largest allowed K; K of the next round; K of the last round, or -1 before the first round */
     int home;                      /* the chosen K, to which a detour returns */
     int left, stay;                /* rounds until the next decision; rounds between two detours */
-    unsigned now, detours;         /* number of rounds, and of detours, so far */
+    unsigned now, detours;         /* number of rounds so far; number of detours so far */
     double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: how many k-th drafts were accepted; how many were made;
                                                                     old rounds count less in both */
     double seconds[VB_MAX_DRAFT + 1], rounds[VB_MAX_DRAFT + 1];  /* [K]: mean duration of the rounds with K drafts; number of these

@@ -26,8 +26,8 @@
  *
  * The cache section does not depend on the slots, the packed order or the instruction set of the session that wrote it.
  *
- * Sections follow each other without gaps, so every byte belongs to the header or to a section, and a checksum covers it.
- * The reader checks each number all the same, because somebody could make a file with correct checksums and wrong
+ * Sections follow each other without gaps, so every byte belongs to the header or to a section, and a checksum covers
+ * it. The reader still checks each number, because somebody could make a file with correct checksums and wrong
  * numbers. */
 #ifndef VB_SESSION_FILE_H
 #define VB_SESSION_FILE_H
