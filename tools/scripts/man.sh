@@ -18,13 +18,15 @@ from_help() {
         /^$/                  { print ".PP"; next }
         /^usage: /            { print ".PP\n.B " substr($0, 8); next }
         /^[A-Z][a-z ]*:$/     { print ".PP\n.B " substr($0, 1, length($0) - 1); next }
-        /^          /         { sub(/^ +/, ""); print; next }
+        # a line that begins with . or \047 would be a request to groff
+        function text(line) { sub(/^[.\047]/, "\\\\\\&&", line); return line }
+        /^          /         { sub(/^ +/, ""); print text($0); next }
         /^  /                 {
             sub(/^ +/, "")
             if (match($0, /  +/)) { words = substr($0, RSTART + RLENGTH); tag = substr($0, 1, RSTART - 1) }
             else { words = ""; tag = $0 }
             print ".TP\n.B " tag
-            if (words != "") print words
+            if (words != "") print text(words)
             listed = 1
             next
         }
