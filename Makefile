@@ -38,6 +38,14 @@ EDIT    := -ledit
 $(BUILD)/tools/cli/line.o: private FLAGS += -DHAVE_LIBEDIT
 endif
 
+# Without libmicrohttpd all is built but `serve`, which then says so.
+HAVE_MICROHTTPD := $(shell echo 'int main(void) { return !MHD_get_version(); }' | $(CC) $(CFLAGS) -include microhttpd.h -x c -o /dev/null - \
+                     -lmicrohttpd 2>/dev/null && echo yes)
+ifeq ($(HAVE_MICROHTTPD),yes)
+HTTP    := -lmicrohttpd
+$(BUILD)/tools/serve/%.o: private FLAGS += -DHAVE_MICROHTTPD
+endif
+
 # The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE) and of narrow_chunks; gcc 12 has to be asked.
 VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
 $(BUILD)/simd/%.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o: private FLAGS += $(VECTORS)
@@ -129,7 +137,7 @@ $(BUILD)/libreference.a: $(REF_OBJ)
 
 $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
-	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
 # Another SLEEF with other bits is refused when the program is built, in one sentence.
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash

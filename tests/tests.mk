@@ -31,7 +31,7 @@ $(TESTS): $(call object,one_test) $(SUPPORT) $(LIBRARIES)
 # What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
 $(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
 $(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(SUPPORT) $(LIBRARIES)
-	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT)
+	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT) $(HTTP)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(SUPPORT) $(LIBRARIES)
 	$(link) $(LIBS)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
@@ -204,7 +204,7 @@ print-seeds:
 print-tools:
 	@echo $(filter-out %/tools/main.o,$(TOOL_OBJ))
 print-libs:
-	@echo $(LIBS) $(EDIT)
+	@echo $(LIBS) $(EDIT) $(HTTP)
 fuzz-corpus:
 	tests/fuzz/guided.sh --keep build-guided $(GUIDED_TARGETS)
 

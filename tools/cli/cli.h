@@ -53,7 +53,8 @@ enum option_group {
     TAKES_PROMPTS = 1 << 27,
     TAKES_STOP = 1 << 28,
     TAKES_ACCEPTANCE = 1 << 29,
-    TAKES_MODEL = 1 << 30    /* MODEL may also be given as --model */
+    TAKES_MODEL = 1 << 30,   /* MODEL may also be given as --model */
+    TAKES_SERVE = -0x7fffffff - 1 /* the last bit */
 };
 
 #define MOST_STOPS 16
@@ -104,6 +105,8 @@ struct cli {
     int longer; /* for bench: --long */
     const char *held_out; /* for demo */
     int large;            /* for demo */
+    const char *host, *key_file, *served_name, *cors, *metrics_prefix; /* for serve */
+    long long port, max_waiting;                                       /* for serve; -1: not given */
     int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
     int force;  /* the option --force: existing files are replaced */
     int without_hidden;
@@ -160,7 +163,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_chat, command_session;
+    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve;
 
 /* Prints an error on stderr, or with --json {"error": ...} on stdout. Returns the exit code for this error. */
 int cli_error(const struct cli *c, const vb_error *err);

@@ -12,7 +12,7 @@ enum option_kind {
 /* The headings under which the help lists the options, in the order of the help. */
 enum heading {
     MODEL_OPTIONS, PROMPT_OPTIONS, CHAT_OPTIONS, SAMPLING_OPTIONS, DRAFT_OPTIONS, ACCEPTANCE_OPTIONS, OUTPUT_OPTIONS, MACHINE_OPTIONS,
-    SESSION_OPTIONS, MANY_OPTIONS, COMPARE_OPTIONS, MEASURE_OPTIONS, QUANTISE_OPTIONS, HEADINGS
+    SESSION_OPTIONS, MANY_OPTIONS, SERVE_OPTIONS, COMPARE_OPTIONS, MEASURE_OPTIONS, QUANTISE_OPTIONS, HEADINGS
 };
 
 /* Two options may have the same name if no command takes both. */

@@ -207,10 +207,26 @@ const struct option options_to_run[] = {
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
      "computed again, so you can repeat the same command after Ctrl-C or a crash to continue."},
-    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS, INT_VALUE, AT(max_sequences), 1, 64,
+    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE, INT_VALUE, AT(max_sequences), 1, 64,
      "With --prompts: compute at most N prompts at the same time, 1 to 64 (default 8)."},
-    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
+    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
      "With --prompts: set the total size of the KV cache in tokens, shared by all sequences (default: --max-sequences times the longest "
      "prompt with its output). When the cache is full, the newest sequence is preempted and recomputed later."},
+
+    /* ---- the server ---- */
+    {"--host", NULL, "HOST", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(host), 0, 0,
+     "Listen at this address or name (default 127.0.0.1, which only this machine can reach). 0.0.0.0 listens at every IPv4 address."},
+    {"--port", NULL, "PORT", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(port), 0, 65535,
+     "Listen at this port (default 8080). 0 takes any free port; the line `listening on` names it."},
+    {"--api-key-file", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(key_file), 0, 0,
+     "Refuse requests without the key in FILE (Authorization: Bearer KEY). Only /health needs no key."},
+    {"--served-model-name", NULL, "NAME", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(served_name), 0, 0,
+     "Set the model's name, which requests may give as model (default: the last part of MODEL)."},
+    {"--max-waiting", NULL, "N", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(max_waiting), 0, 1 << 20,
+     "Let at most N sequences wait (default 256). Requests beyond that are told to try again, with status 429."},
+    {"--cors", NULL, "ORIGIN", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(cors), 0, 0,
+     "Let pages of ORIGIN use this server from a browser: https://example.org, or * for all (default: none)."},
+    {"--metrics-prefix", NULL, "TEXT", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(metrics_prefix), 0, 0,
+     "Set what the names in /metrics begin with (default verbatim:). Tools that look for vLLM's names want vllm:."},
     {0},
 };

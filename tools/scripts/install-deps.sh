@@ -5,7 +5,7 @@
 #                           pkg-config and Python for the installed library; a browser without a window for the page of
 #                           `verbatim trace`; locales: numbers under a German locale)
 set -eu
-packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev libnuma-dev libedit-dev"
+packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev libnuma-dev libedit-dev libmicrohttpd-dev"
 if [ "${1:-}" = test ]; then
     packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
         python3-numpy python3-pytest python3-pip locales"

@@ -1,0 +1,23 @@
+/* tools/serve/metrics.h -- counters and histograms of the server, as Prometheus reads them. One lock for all. */
+#ifndef VB_SERVE_METRICS_H
+#define VB_SERVE_METRICS_H
+
+#include "tools/serve/writer.h"
+#include "engine/verbatim.h"
+
+struct metrics;
+
+int metrics_open(struct metrics **out); /* returns 0 without memory */
+void metrics_close(struct metrics *m);
+
+enum metrics_time { METRICS_FIRST_TOKEN, METRICS_BETWEEN_TOKENS, METRICS_REQUEST, METRICS_TIMES };
+void metrics_time(struct metrics *m, enum metrics_time which, double seconds);
+/* A sequence ended. */
+void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *result);
+/* A request ended: "stop", "length", "abort" or "error". */
+void metrics_request(struct metrics *m, const char *reason);
+void metrics_state(struct metrics *m, const vb_batch_state *state, size_t waiting_outside);
+/* prefix: "verbatim:". model: the value of the label model_name. */
+void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix, const char *model);
+
+#endif

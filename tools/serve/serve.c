@@ -1,0 +1,293 @@
+/* tools/serve/serve.c -- `verbatim serve`: opens the model, starts the engine's thread and HTTP, and waits for a signal. */
+#include "tools/serve/serve.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/serve/http.h"
+#include "tools/serve/metrics.h"
+#include "tools/serve/worker.h"
+
+#define DEFAULT_CACHE 65536 /* tokens, where all sequences together could use more */
+#define MOST_KEY 4096
+
+/* ---- failures ------------------------------------------------------------------------------------------------------ */
+
+int fail_with(struct failure *f, int status, const char *code, const char *field, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    *f = (struct failure){.status = status, .code = code};
+    snprintf(f->param, sizeof f->param, "%s", field);
+    vsnprintf(f->message, sizeof f->message, format, args);
+    va_end(args);
+    return status;
+}
+
+int fail_by(struct failure *f, const vb_error *err)
+{
+    return fail_with(f, err->code == VB_BAD_ARGUMENT ? 400 : 500, NULL, "", "%s", err->message);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------------------- */
+
+/* What a signal's handler needs: where to say it, and whether one came before. */
+static volatile sig_atomic_t listening, stopping;
+static int wake_pipe[2] = {-1, -1};
+
+static void note_signal(int number)
+{
+    int error = errno;
+    if (!listening || stopping)
+        _exit(number == SIGINT ? EXIT_INTERRUPTED : 128 + number);
+    stopping = 1;
+    if (write(wake_pipe[1], "", 1) < 0)
+        _exit(EXIT_OTHER);
+    errno = error;
+}
+
+static int watch_signals(const struct cli *c)
+{
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    if (pipe(wake_pipe))
+        return cli_fail(c, EXIT_OTHER, "no pipe: %s", strerror(errno));
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    return EXIT_DONE;
+}
+
+static void wait_for_signal(void)
+{
+    char byte;
+    while (read(wake_pipe[0], &byte, 1) < 0 && errno == EINTR)
+        ;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------------------- */
+
+/* The last part of the path, without .gguf. */
+static const char *name_of(struct server *s, char room[256])
+{
+    if (s->c->served_name)
+        return s->c->served_name;
+    snprintf(room, 256, "%s", s->c->model_dir);
+    size_t size = strlen(room);
+    while (size > 1 && room[size - 1] == '/')
+        room[--size] = '\0';
+    if (size > 5 && !strcmp(room + size - 5, ".gguf"))
+        room[size - 5] = '\0';
+    const char *slash = strrchr(room, '/');
+    return slash && slash[1] ? slash + 1 : room;
+}
+
+/* The most tokens of a sequence, and of the cache. */
+static void choose_sizes(struct server *s)
+{
+    struct cli *c = s->c;
+    long long most = vb_max_positions(c->model), spare = 1 + (c->session.drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
+    long long context = c->context > 0 && c->context < most ? c->context : most;
+    s->max_sequences = c->max_sequences ? c->max_sequences : 8;
+    if (!c->cache_tokens) {
+        long long all = s->max_sequences * (context + spare), least = context + spare > DEFAULT_CACHE ? context + spare : DEFAULT_CACHE;
+        c->cache_tokens = all < least ? all : least;
+    }
+    if (context > c->cache_tokens - spare)
+        context = c->cache_tokens - spare;
+    s->context = context > 0 ? (size_t)context : 1;
+}
+
+static int add_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct server *s = ((void **)context)[0];
+    uint64_t *hash = ((void **)context)[1];
+    (void)depth;
+    (void)index;
+    (void)hidden;
+    *hash = vb_fingerprint(*hash, logits, (size_t)s->vocabulary);
+    return 0;
+}
+
+/* A name for everything that an answer depends on besides its request: model, precision, conventions, and the logits that they give
+ * after a few tokens, so that other weights have another name. */
+static int name_everything(struct server *s)
+{
+    struct cli *c = s->c;
+    vb_session *session;
+    vb_session_options o = c->session;
+    vb_model_facts facts;
+    vb_error err;
+    uint64_t hash = VB_FINGERPRINT_START;
+    int32_t tokens[8];
+    int count = s->context < 8 ? (int)s->context : 8;
+    void *context[] = {s, &hash};
+    vb_model_look(c->model, &facts);
+    o.drafting = (vb_drafting){0};
+    o.context = count;
+    for (int i = 0; i < count; i++)
+        tokens[i] = (int32_t)((long long)(2 * i + 1) * s->vocabulary / 16);
+    if (vb_session_open(&session, c->model, &o, &err))
+        return cli_error(c, &err);
+    int failed = vb_append(session, tokens, (size_t)count, &err) || vb_evaluate(session, 0, add_row, context, &err);
+    vb_session_close(session);
+    if (failed)
+        return cli_error(c, &err);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%.96s%s%016" PRIx64, vb_version(), s->name, facts.precision, facts.conventions,
+             *facts.conventions ? "/" : "", hash);
+    return EXIT_DONE;
+}
+
+/* The whole of a small file, with a 0 byte behind; NULL: there is none. */
+static char *read_file(const char *path, size_t most, size_t *size)
+{
+    FILE *file = fopen(path, "rbe");
+    char *text = file ? malloc(most + 1) : NULL;
+    *size = text ? fread(text, 1, most, file) : 0;
+    if (text)
+        text[*size] = '\0';
+    if (file)
+        fclose(file);
+    return text;
+}
+
+static void find_template_source(struct server *s)
+{
+    char path[4096];
+    size_t size;
+    snprintf(path, sizeof path, "%s/chat_template.jinja", s->c->model_dir);
+    s->template_source = read_file(path, 1 << 20, &size);
+    if (s->template_source)
+        return;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", s->c->model_dir);
+    char *config = read_file(path, 16 << 20, &size);
+    json_t *all = config ? json_loadb(config, size, 0, NULL) : NULL;
+    const char *text = json_string_value(json_object_get(all, "chat_template"));
+    s->template_source = text ? strdup(text) : NULL;
+    json_decref(all);
+    free(config);
+}
+
+static int read_key(struct server *s)
+{
+    const char *path = s->c->key_file;
+    if (!path)
+        return EXIT_DONE;
+    s->key = read_file(path, MOST_KEY, &s->key_size);
+    if (!s->key)
+        return cli_fail(s->c, EXIT_OTHER, "--api-key-file %.256s: %s", path, strerror(errno));
+    while (s->key_size && strchr(" \t\r\n", s->key[s->key_size - 1]))
+        s->key[--s->key_size] = '\0';
+    if (!s->key_size || strlen(s->key) != s->key_size || strpbrk(s->key, " \t\r\n"))
+        return cli_fail(s->c, EXIT_USAGE, "--api-key-file %.256s: wanted one key, a line without blanks", path);
+    return EXIT_DONE;
+}
+
+static void choose_drafting(struct server *s)
+{
+    const struct cli *c = s->c;
+    s->drafting = c->session.drafting;
+    s->drafting.method = cli_draft_name(c);
+    s->drafting.tokens = cli_draft_tokens(c);
+    s->drafting.automatic = c->draft_tokens == CLI_AUTO;
+}
+
+static int open_model(struct server *s, char name[256])
+{
+    struct cli *c = s->c;
+    int code = cli_open(c);
+    if (code != EXIT_DONE)
+        return code;
+    if (c->context > vb_max_positions(c->model))
+        return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context, vb_max_positions(c->model));
+    vb_template *chat = NULL;
+    if (c->tokenizer && !vb_template_open(&chat, c->model_dir, NULL, &s->chat_error))
+        c->template = chat;
+    else if (!c->tokenizer)
+        s->chat_error = c->tokenizer_error;
+    s->chat = chat;
+    s->tokenizer = c->tokenizer;
+    s->vocabulary = vb_vocab_size(c->model);
+    s->name = name_of(s, name);
+    choose_sizes(s);
+    choose_drafting(s);
+    find_template_source(s);
+    return name_everything(s);
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------------- */
+
+static void close_server(struct server *s, struct http *http)
+{
+    http_close(http);
+    worker_close(s->worker);
+    metrics_close(s->metrics);
+    for (size_t i = 0; i < SERVE_MOST_UNKNOWN; i++)
+        free(s->unknown[i]);
+    free(s->template_source);
+    free(s->key);
+    pthread_mutex_destroy(&s->lock);
+}
+
+static int serve(struct server *s, struct http **http)
+{
+    char name[256];
+    int port, code = read_key(s);
+    if (code == EXIT_DONE)
+        code = watch_signals(s->c);
+    if (code == EXIT_DONE)
+        code = http_open(http, s, &port);
+    if (code == EXIT_DONE)
+        code = open_model(s, name);
+    if (code == EXIT_DONE)
+        code = worker_open(&s->worker, s);
+    if (code != EXIT_DONE)
+        return code;
+    listening = 1;
+    atomic_store(&s->state, SERVER_READY);
+    int is_ip6 = s->c->host && strchr(s->c->host, ':');
+    fprintf(stderr, "listening on http://%s%s%s:%d\n", is_ip6 ? "[" : "", s->c->host ? s->c->host : "127.0.0.1", is_ip6 ? "]" : "", port);
+    wait_for_signal();
+    fputs("stopping: requests that run are finished; another signal ends at once\n", stderr);
+    atomic_store(&s->state, SERVER_STOPPING);
+    worker_finish(s->worker);
+    http_drain(*http);
+    return EXIT_DONE;
+}
+
+static int run(struct cli *c)
+{
+    struct http *http = NULL;
+    struct server s = {.c = c, .max_waiting = c->max_waiting < 0 ? 256 : (int32_t)c->max_waiting, .created = (long long)time(NULL)};
+    if (http_missing())
+        return cli_fail(c, EXIT_OTHER, "%s", http_missing());
+    json_set_alloc_funcs(malloc, free); /* where memory is missing one request fails, and not the process */
+    pthread_mutex_init(&s.lock, NULL);
+    atomic_init(&s.state, SERVER_OPENING);
+    int code = metrics_open(&s.metrics) ? serve(&s, &http) : cli_fail(c, EXIT_OTHER, "no memory for the server");
+    close_server(&s, http);
+    return code;
+}
+
+static const struct note notes[] = {
+    {"--context", "Set the maximum number of tokens of one request, prompt and output together (default: the model's maximum)."},
+    {"--max-sequences", "Compute at most N sequences at the same time, 1 to 64 (default 8). Others wait."},
+    {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for --max-sequences requests of the "
+                       "maximum length, but at most 65536, or the length of one such request). When the cache is full, the newest sequence is "
+                       "preempted and recomputed later."},
+    {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` lists the methods. Drafting "
+                "changes the speed but not the output."},
+    {NULL, NULL}};
+
+const struct command command_serve = {
+    "serve", "answer requests over HTTP, as the OpenAI API has them",
+    "MODEL [--host HOST] [--port PORT] [--max-sequences N] [--cache-tokens N] [--api-key-file FILE] [OPTIONS]",
+    "Serves /v1/chat/completions, /v1/completions and /v1/models, and /tokenize, /detokenize, /apply-template, /tokenizer_info, /health,\n"
+    "/version and /metrics. Requests share passes, and their answers are the same as those of `verbatim generate`, whatever else is\n"
+    "running. When the server is ready it prints a line with its address on stderr. SIGTERM and Ctrl-C let requests finish; a second\n"
+    "signal ends at once.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_SERVE, run, notes, 0, NULL};
