@@ -14,15 +14,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define SEND_BUFFER (256 << 10) /* bytes of an answer that the kernel holds for a slow reader; connections inherit it */
+
 /* ---- listening ----------------------------------------------------------------------------------------------------- */
 
 static int listen_at(const struct addrinfo *at)
 {
-    int yes = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int yes = 1, room = SEND_BUFFER, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) ||
-        bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 511)) {
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room) || bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, 511)) {
         int error = errno;
         close(fd);
         errno = error;

@@ -36,7 +36,7 @@ struct metrics {
     unsigned long long prompt_tokens, generation_tokens, drafts, draft_tokens, accepted, accepted_at[VB_MAX_DRAFT], cached;
     unsigned long long ended[NUM_REASONS];
     vb_batch_state state;
-    size_t waiting_outside;
+    size_t unfinished; /* sequences that run or wait */
 };
 
 int metrics_open(struct metrics **out)
@@ -65,7 +65,14 @@ void metrics_time(struct metrics *m, enum metrics_time which, double seconds)
     pthread_mutex_unlock(&m->lock);
 }
 
-void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *r)
+void metrics_submitted(struct metrics *m, size_t sequences)
+{
+    pthread_mutex_lock(&m->lock);
+    m->unfinished += sequences;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *r, const char *reason)
 {
     pthread_mutex_lock(&m->lock);
     m->prompt_tokens += prompt;
@@ -76,22 +83,16 @@ void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *r)
     for (int k = 0; k < VB_MAX_DRAFT; k++)
         m->accepted_at[k] += r->accepted_by_depth[k];
     m->cached += r->cached_tokens;
-    pthread_mutex_unlock(&m->lock);
-}
-
-void metrics_request(struct metrics *m, const char *reason)
-{
-    pthread_mutex_lock(&m->lock);
+    m->unfinished--;
     for (size_t i = 0; i < NUM_REASONS; i++)
         m->ended[i] += !strcmp(reasons[i], reason);
     pthread_mutex_unlock(&m->lock);
 }
 
-void metrics_state(struct metrics *m, const vb_batch_state *state, size_t waiting_outside)
+void metrics_state(struct metrics *m, const vb_batch_state *state)
 {
     pthread_mutex_lock(&m->lock);
     m->state = *state;
-    m->waiting_outside = waiting_outside;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -166,8 +167,9 @@ void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix
     char more[48];
     pthread_mutex_lock(&m->lock);
     const vb_batch_state *s = &m->state;
-    put_one(p, "num_requests_running", "gauge", "Sequences that share passes.", (double)s->running);
-    put_one(p, "num_requests_waiting", "gauge", "Sequences that wait for room.", (double)(s->waiting + m->waiting_outside));
+    size_t running = s->running < m->unfinished ? s->running : m->unfinished;
+    put_one(p, "num_requests_running", "gauge", "Sequences that share passes.", (double)running);
+    put_one(p, "num_requests_waiting", "gauge", "Sequences that wait for room.", (double)(m->unfinished - running));
     put_one(p, "kv_cache_usage_perc", "gauge", "The part of the KV cache that is used, from 0 to 1.",
             s->cache_tokens ? (double)s->cache_tokens_used / (double)s->cache_tokens : 0.0);
     put_one(p, "prompt_tokens_total", "counter", "Tokens of prompts.", (double)m->prompt_tokens);
@@ -177,7 +179,7 @@ void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix
     put_drafts(p, m);
     put_one(p, "prefix_cache_hits_total", "counter", "Tokens of prompts whose rows were in the KV cache.", (double)m->cached);
     put_one(p, "num_preemptions_total", "counter", "Sequences that gave their rows back for a while.", (double)s->preemptions);
-    head(p, "request_success_total", "counter", "Requests that ended, by reason.");
+    head(p, "request_success_total", "counter", "Sequences that ended, by reason.");
     for (size_t i = 0; i < NUM_REASONS; i++) {
         snprintf(more, sizeof more, ",finished_reason=\"%s\"", reasons[i]);
         label(p, "request_success_total", more);

@@ -12,11 +12,10 @@ void metrics_close(struct metrics *m);
 
 enum metrics_time { METRICS_FIRST_TOKEN, METRICS_BETWEEN_TOKENS, METRICS_REQUEST, METRICS_TIMES };
 void metrics_time(struct metrics *m, enum metrics_time which, double seconds);
-/* A sequence ended. */
-void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *result);
-/* A request ended: "stop", "length", "abort" or "error". */
-void metrics_request(struct metrics *m, const char *reason);
-void metrics_state(struct metrics *m, const vb_batch_state *state, size_t waiting_outside);
+void metrics_submitted(struct metrics *m, size_t sequences);
+/* A sequence ended: "stop", "length", "abort" or "error". */
+void metrics_sequence(struct metrics *m, size_t prompt, const vb_result *result, const char *reason);
+void metrics_state(struct metrics *m, const vb_batch_state *state);
 /* prefix: "verbatim:". model: the value of the label model_name. */
 void metrics_print(struct metrics *m, struct serve_writer *w, const char *prefix, const char *model);
 

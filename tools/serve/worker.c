@@ -46,6 +46,7 @@ int worker_submit(struct worker *w, struct serve_job *job, struct failure *f)
         w->inbox_end = &job->next;
         w->in_inbox += job->num_choices;
         w->jobs++;
+        metrics_submitted(w->server->metrics, job->num_choices);
         pthread_cond_signal(&w->wake);
     }
     pthread_mutex_unlock(&w->lock);
@@ -86,8 +87,7 @@ static void end_choice(struct serve_choice *choice, const vb_error *error, const
                                                     : choice->result.finish == VB_FINISH_LENGTH ? "length"
                                                                                                 : "abort";
     pthread_mutex_unlock(&job->lock);
-    metrics_sequence(m, choice->prompt->count, &choice->result);
-    metrics_request(m, reason);
+    metrics_sequence(m, choice->prompt->count, &choice->result, reason);
 }
 
 static void done(void *context, const vb_request_end *end)
@@ -210,8 +210,8 @@ static void publish_all(struct worker *w)
     double now = cli_seconds();
     size_t left = 0, ended = 0;
     for (struct serve_job **at = &w->active, *job; (job = *at);) {
-        left += job->num_choices - job->num_over;
         if (!publish(w, job, now)) {
+            left += job->num_choices - job->num_over;
             at = &job->next;
             continue;
         }
@@ -223,13 +223,12 @@ static void publish_all(struct worker *w)
     pthread_mutex_lock(&w->lock);
     w->in_batch = left;
     w->jobs -= ended;
-    size_t outside = w->in_inbox;
     if (!w->jobs)
         pthread_cond_broadcast(&w->idle);
     pthread_mutex_unlock(&w->lock);
     vb_batch_state state;
     vb_batch_look(w->batch, &state);
-    metrics_state(w->server->metrics, &state, outside);
+    metrics_state(w->server->metrics, &state);
 }
 
 /* Sleeps until there is something to do; for a short time only while jobs exist. Returns 0 when the worker is to end. */
