@@ -90,7 +90,7 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
-.PHONY: all demo test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
+.PHONY: all demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
 all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok
 
 help:
@@ -99,6 +99,7 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
+## make serve           build, then serve the bundled model over HTTP
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
 ## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
 ## make test-all        make test, tsan, coverage and fuzz, and the full products of settings
@@ -156,6 +157,10 @@ deps:
 demo: deps
 	$(MAKE) all
 	tools/scripts/demo.sh
+
+serve: deps
+	$(MAKE) $(BUILD)/verbatim
+	$(BUILD)/verbatim serve golden/tale
 
 golden:
 	golden/scripts/make-all.sh

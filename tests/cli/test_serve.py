@@ -548,12 +548,29 @@ def fuzz_without_tokenizer(server, rng, count):
         assert status in (200, 400, 404), text
 
 
+def the_log_has_lines_and_no_prompts():
+    with tempfile.TemporaryDirectory() as folder:
+        for options, has_prompt in (([], False), (["--log-prompts"], True)):
+            log = os.path.join(folder, f"log{len(options)}")
+            with Server(TALE, "--log", log, *options) as server:
+                server.post("/v1/completions", {"prompt": "In a deep\nforest", "max_tokens": 3})
+                server.wait_for("a line", lambda: os.path.getsize(log) > 0)
+                os.rename(log, log + ".1")
+                server.process.send_signal(signal.SIGHUP)
+                server.wait_for("the new file", lambda: os.path.exists(log))
+                server.get("/version")
+                server.wait_for("a line", lambda: os.path.getsize(log) > 0)
+                first, second = open(log + ".1").read(), open(log).read()
+                assert re.fullmatch(r"\S+ \S+ POST /v1/completions 200 cmpl-\w+ prompt \d+ new 3 seconds [\d.]+( .*)?\n", first), first
+                assert ('"In a deep\\nforest"' in first) == has_prompt and re.fullmatch(r"\S+ \S+ GET /version 200\n", second), (first, second)
+
+
 TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request, stop_tokens_end_an_answer,
          lm_evaluation_harness_gets_what_it_expects, tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat,
          chats_are_those_of_generate, special_tokens_in_messages_are_text, tokens_and_texts, refusals_name_the_field, methods_paths_and_bodies,
          keys_hosts_and_origins, wrong_command_lines_are_refused, a_client_that_goes_away_is_cancelled, a_slow_reader_stalls_nobody_and_loses_nothing,
-         a_full_line_refuses, sigterm_lets_requests_finish_and_refuses_new_ones, a_second_signal_ends_at_once, malformed_requests_do_no_harm]
+         a_full_line_refuses, sigterm_lets_requests_finish_and_refuses_new_ones, a_second_signal_ends_at_once, the_log_has_lines_and_no_prompts, malformed_requests_do_no_harm]
 
 
 def main():

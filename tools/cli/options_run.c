@@ -228,5 +228,9 @@ const struct option options_to_run[] = {
      "Let pages of ORIGIN use this server from a browser: https://example.org, or * for all (default: none)."},
     {"--metrics-prefix", NULL, "TEXT", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(metrics_prefix), 0, 0,
      "Set what the names in /metrics begin with (default verbatim:). Tools that look for vLLM's names want vllm:."},
+    {"--log", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(log), 0, 0,
+     "Append one line for each request to FILE (default: to stderr): time, method, path, status, tokens, seconds. SIGHUP opens FILE anew."},
+    {"--log-prompts", NULL, NULL, SERVE_OPTIONS, TAKES_SERVE, FLAG, AT(log_prompts), 0, 0,
+     "Add each request's prompts to its line in the log."},
     {0},
 };

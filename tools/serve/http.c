@@ -170,7 +170,8 @@ static ssize_t read_events(void *context, uint64_t position, char *out, size_t r
     if (e->out.failed)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = e->out.size - e->sent < room ? e->out.size - e->sent : room;
-    memcpy(out, e->out.text + e->sent, n);
+    if (n)
+        memcpy(out, e->out.text + e->sent, n);
     e->sent += n;
     return (ssize_t)n;
 }
@@ -346,25 +347,41 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     return answer(e, connection);
 }
 
-/* One line for each request, without its prompt. */
+static void put_prompts(struct serve_writer *w, const struct serve_job *job)
+{
+    for (size_t i = 0; i < job->num_prompts; i++) {
+        const struct serve_prompt *p = &job->prompts[i];
+        writer_put(w, " ");
+        if (p->text)
+            writer_string(w, p->text, p->text_size);
+        for (size_t k = 0; !p->text && k < p->count; k++)
+            writer_format(w, k ? ",%d" : "%d", p->tokens[k]);
+    }
+}
+
+/* One line for each request, without its prompt unless --log-prompts asks for it. */
 static void tell(const struct http_exchange *e)
 {
     char when[32];
     time_t now = time(NULL);
     struct tm local;
+    struct serve_writer w = {0};
+    size_t tokens = 0;
     localtime_r(&now, &local);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
-    size_t tokens = 0;
-    char path[sizeof e->path];
-    for (size_t i = 0; i < sizeof path; i++)
-        path[i] = (unsigned char)e->path[i] >= 0x7f || (e->path[i] && (unsigned char)e->path[i] < 0x20) ? '?' : e->path[i];
+    writer_format(&w, "%s %s ", when, e->method);
+    for (const char *ch = e->path; *ch; ch++)
+        writer_format(&w, "%c", (unsigned char)*ch < 0x20 || (unsigned char)*ch >= 0x7f ? '?' : *ch);
+    writer_format(&w, " %d", e->status);
     for (size_t i = 0; e->job && i < e->job->num_choices; i++)
         tokens += e->job->choices[i].published;
     if (e->job)
-        fprintf(stderr, "%s %s %s %d %s prompt %zu new %zu seconds %.3f\n", when, e->method, path, e->status, e->job->id, e->job->prompt_tokens, tokens,
-                cli_seconds() - e->began);
-    else
-        fprintf(stderr, "%s %s %s %d\n", when, e->method, path, e->status);
+        writer_format(&w, " %s prompt %zu new %zu seconds %.3f", e->job->id, e->job->prompt_tokens, tokens, cli_seconds() - e->began);
+    if (e->job && e->http->server->c->log_prompts)
+        put_prompts(&w, e->job);
+    writer_put(&w, "\n");
+    server_log(e->http->server, w.text, w.size);
+    writer_close(&w);
 }
 
 static void completed(void *context, struct MHD_Connection *connection, void **exchange, enum MHD_RequestTerminationCode why)

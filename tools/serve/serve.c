@@ -35,6 +35,32 @@ int fail_by(struct failure *f, const vb_error *err)
     return fail_with(f, err->code == VB_BAD_ARGUMENT ? 400 : 500, NULL, "", "%s", err->message);
 }
 
+/* ---- the log ------------------------------------------------------------------------------------------------------- */
+
+void server_log(struct server *s, const char *text, size_t size)
+{
+    pthread_mutex_lock(&s->lock);
+    FILE *to = s->log ? s->log : stderr;
+    fwrite(text, 1, size, to);
+    fflush(to);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Opens --log, or opens it anew; where that fails the one before goes on. */
+static int open_log(struct server *s)
+{
+    FILE *file = s->c->log ? fopen(s->c->log, "ae") : NULL;
+    if (s->c->log && !file)
+        return cli_fail(s->c, EXIT_OTHER, "--log %.256s: %s", s->c->log, strerror(errno));
+    pthread_mutex_lock(&s->lock);
+    FILE *before = s->log;
+    s->log = file;
+    pthread_mutex_unlock(&s->lock);
+    if (before)
+        fclose(before);
+    return EXIT_DONE;
+}
+
 /* ---- signals ------------------------------------------------------------------------------------------------------- */
 
 /* What a signal's handler needs: where to say it, and whether one came before. */
@@ -44,10 +70,16 @@ static int wake_pipe[2] = {-1, -1};
 static void note_signal(int number)
 {
     int error = errno;
+    if (number == SIGHUP) {
+        if (write(wake_pipe[1], "h", 1) < 0)
+            _exit(EXIT_OTHER);
+        errno = error;
+        return;
+    }
     if (!listening || stopping)
         _exit(number == SIGINT ? EXIT_INTERRUPTED : 128 + number);
     stopping = 1;
-    if (write(wake_pipe[1], "", 1) < 0)
+    if (write(wake_pipe[1], "s", 1) < 0)
         _exit(EXIT_OTHER);
     errno = error;
 }
@@ -59,14 +91,22 @@ static int watch_signals(const struct cli *c)
         return cli_fail(c, EXIT_OTHER, "no pipe: %s", strerror(errno));
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    if (c->log)
+        sigaction(SIGHUP, &action, NULL);
     return EXIT_DONE;
 }
 
-static void wait_for_signal(void)
+/* Until the server is to stop. */
+static void wait_for_signal(struct server *s)
 {
-    char byte;
-    while (read(wake_pipe[0], &byte, 1) < 0 && errno == EINTR)
-        ;
+    char byte = 'h';
+    while (byte == 'h') {
+        ssize_t got = read(wake_pipe[0], &byte, 1);
+        if (got < 0 && errno != EINTR)
+            return;
+        if (got == 1 && byte == 'h')
+            open_log(s);
+    }
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------------------- */
@@ -230,6 +270,8 @@ static void close_server(struct server *s, struct http *http)
         free(s->unknown[i]);
     free(s->template_source);
     free(s->key);
+    if (s->log)
+        fclose(s->log);
     pthread_mutex_destroy(&s->lock);
 }
 
@@ -237,6 +279,8 @@ static int serve(struct server *s, struct http **http)
 {
     char name[256];
     int port, code = read_key(s);
+    if (code == EXIT_DONE)
+        code = open_log(s);
     if (code == EXIT_DONE)
         code = watch_signals(s->c);
     if (code == EXIT_DONE)
@@ -251,7 +295,7 @@ static int serve(struct server *s, struct http **http)
     atomic_store(&s->state, SERVER_READY);
     int is_ip6 = s->c->host && strchr(s->c->host, ':');
     fprintf(stderr, "listening on http://%s%s%s:%d\n", is_ip6 ? "[" : "", s->c->host ? s->c->host : "127.0.0.1", is_ip6 ? "]" : "", port);
-    wait_for_signal();
+    wait_for_signal(s);
     fputs("stopping: requests that run are finished; another signal ends at once\n", stderr);
     atomic_store(&s->state, SERVER_STOPPING);
     worker_finish(s->worker);

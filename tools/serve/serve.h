@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "engine/verbatim.h"
 #include "tools/cli/cli.h"
@@ -41,9 +42,13 @@ struct server {
     struct metrics *metrics;
     struct worker *worker;
     atomic_int state;         /* enum server_state */
-    pthread_mutex_t lock;     /* for the names of unknown fields */
-    char *unknown[SERVE_MOST_UNKNOWN];
+    pthread_mutex_t lock;     /* for what follows */
+    char *unknown[SERVE_MOST_UNKNOWN]; /* names of fields that were told to be unknown */
+    FILE *log;                /* NULL: stderr */
 };
+
+/* Writes to the log, in one piece. */
+void server_log(struct server *s, const char *text, size_t size);
 
 /* Why a request fails; OpenAI's error object says it. */
 struct failure {
