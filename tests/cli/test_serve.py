@@ -18,6 +18,7 @@ import tempfile
 import traceback
 
 from serving import PATIENCE, TALE, TINY, VERBATIM, Server, choices_of, compare, events, generate, join
+from serving_fuzz import fuzz_bodies, fuzz_bytes, fuzz_without_tokenizer
 
 TALES = ["Once upon a time", "The king said to his daughter", "There was once a poor woman who", "Hansel and Gretel went", "In a deep forest"]
 
@@ -92,6 +93,9 @@ def a_stream_has_an_event_for_each_pass_and_usage_at_the_end():
             passes = [{token["pass"] for token in chunk["choices"][0]["verbatim"]["tokens"]} for chunk in chunks[:-1]]
             assert passes == [{i} for i in range(len(passes))], passes
             assert {token["draft"] for token in whole["verbatim"]["tokens"]} > {0, 1}
+        for extra, deepest in (({"draft_tokens": 1}, 1), ({"draft_tokens": 0}, 0), ({"draft": "none"}, 0)):
+            tokens = server.post("/v1/completions", dict(body, stream=False, stream_options=None, **extra))["verbatim"]["tokens"]
+            assert max(token["draft"] for token in tokens) == deepest, extra
 
 
 def several_choices_and_prompts_in_one_request():
@@ -123,6 +127,10 @@ def stop_tokens_end_an_answer():
         assert plain["text"].startswith(choice["text"]) and len(choice["text"]) < len(plain["text"])
         choice = server.post("/v1/completions", dict(body, stop=["a man"]))["choices"][0]
         assert choice["finish_reason"] == "stop" and choice["stop_reason"] == "a man" and choice["text"] == " there was "
+        for stop in (["man who did"], ["man who slept"], [" who", "a man who did nothing but g"]):  # held back, and said when it is no stop string
+            for extra in ({}, {"draft": "mtp-eagle"}):
+                wanted = generate(TALE, dict(body, stop=stop))
+                compare(choices_of(server, dict(body, stop=stop, stream=True, **extra))[0], wanted, stop)
 
 
 # ---- log-probabilities ----
@@ -221,6 +229,22 @@ def chats_are_those_of_generate():
         assert all("role" not in chunk["choices"][0]["delta"] for chunk in chunks[1:])
         default = server.post("/v1/chat/completions", {"messages": conversations[0], "temperature": 0, "ignore_eos": True})
         assert default["usage"]["total_tokens"] == 2048 and default["choices"][0]["finish_reason"] == "length", "a chat may fill the context"
+
+
+def tools_and_roles_reach_the_template():
+    with tempfile.TemporaryDirectory() as folder:
+        for name in os.listdir(TALE):
+            if name != "chat_template.jinja":
+                os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
+        with open(f"{folder}/chat_template.jinja", "w") as file:
+            file.write("{% for t in tools or [] %}T{{ t.function.name }};{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+                       "{% if add_generation_prompt %}A{% endif %}{{ extra or '' }}")
+        with Server(folder, "--served-model-name", "t") as server:
+            tools = [{"type": "function", "function": {"name": "f"}}]
+            for body, wanted in (({}, "system:be;user:hi;A"), ({"tools": tools}, "Tf;system:be;user:hi;A"), ({"tools": tools, "tool_choice": "none"}, "system:be;user:hi;A"),
+                                 ({"add_generation_prompt": False, "chat_template_kwargs": {"extra": "E"}}, "system:be;user:hi;E")):
+                body["messages"] = [{"role": "developer", "content": "be"}, {"role": "user", "content": "hi"}]
+                assert server.post("/apply-template", body)["prompt"] == wanted, body
 
 
 def special_tokens_in_messages_are_text():
@@ -405,10 +429,12 @@ def a_client_that_goes_away_is_cancelled():
         assert server.metric("request_success_total", "abort") == 4, server.get("/metrics")
         connection = server.connect() # one that waits for its whole answer, behind others
         slow = open_stream(server, dict(LONG, n=8))
-        connection.request("POST", "/v1/completions", json.dumps(dict(LONG, stream=False)), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(dict(LONG, stream=False, n=16)), {"Content-Type": "application/json"})
+        server.wait_for("both requests", lambda: running(server) == 24)
         connection.close()
         slow.close()
         server.wait_for("the end of requests that nobody reads", lambda: running(server) == 0)
+        assert server.metric("request_success_total", "length") == 0, "a client went away, and its answer was computed to the end"
         check_against_generate(server, TALE, {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
 
@@ -463,91 +489,6 @@ def a_second_signal_ends_at_once():
         slow.close()
 
 
-# ---- what is no request ----
-
-def mutated(rng, body):
-    text = bytearray(json.dumps(body).encode())
-    for _ in range(rng.randrange(1, 6)):
-        kind, at = rng.randrange(4), rng.randrange(len(text) + 1)
-        if kind == 0:
-            text[at:at] = rng.choice([b'"', b"{", b"]", b"\\u0000", b"\\ud800", b"\xff", b"1e999", b"-", b"null", b"\0", b",", b"99999999999999999999"])
-        elif kind == 1:
-            del text[at:at + rng.randrange(1, 9)]
-        elif kind == 2 and at < len(text):
-            text[at] = rng.randrange(256)
-        else:
-            begin = rng.randrange(len(text) + 1)
-            text[at:at] = text[begin:begin + rng.randrange(20)]
-    return bytes(text)
-
-
-ODD = [None, True, -1, 0, 1, 3, 1e300, -1e300, 0.5, 1 << 62, "", "x", "\u0000", "<|end_of_sentence|>", [], [5], [[5], [6]], ["a", "b"], [None], {}, {"a": 1},
-       {"type": "text"}, [{"role": "user", "content": "a"}], [{"role": "tool", "content": None}], {"5": 1}]
-FIELDS = ["model", "prompt", "messages", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids", "logprobs",
-          "top_logprobs", "echo", "stream", "stream_options", "logit_bias", "repetition_penalty", "draft", "draft_tokens", "response_format", "tools",
-          "tool_choice", "chat_template_kwargs", "prompt_logprobs", "return_token_ids", "ignore_eos", "add_special_tokens", "tokens", "max_completion_tokens"]
-
-
-def fuzz_bodies(server, rng, count):
-    statuses = {}
-    for _ in range(count):
-        path = rng.choice(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"])
-        body = {"prompt": "Once", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}], "tokens": [5, 6]}
-        if rng.random() < 0.5:
-            sent = mutated(rng, body)
-        else:
-            for _ in range(rng.randrange(1, 5)):
-                body[rng.choice(FIELDS)] = rng.choice(ODD)
-            if body["max_tokens"] is None or body.get("max_completion_tokens", 0) is None:
-                body["ignore_eos"] = False
-            sent = json.dumps(body).encode()
-        status, headers, text = server.ask("POST", path, sent)
-        assert status in (200, 400, 404), (sent, status, text)
-        if headers["Content-Type"].startswith("application/json"):
-            answer = json.loads(text)
-            assert (status == 200) != ("error" in answer), (sent, status, text)
-        else:
-            events(text)
-        statuses[status] = statuses.get(status, 0) + 1
-    assert statuses.get(200, 0) > count // 20 and statuses.get(400, 0) > count // 5, statuses
-
-
-def fuzz_bytes(server, rng, count):
-    """What is no HTTP, or only its beginning."""
-    whole = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 32\r\n\r\n{"prompt": "a", "max_tokens": 2}'
-    for _ in range(count):
-        text = bytearray(whole)
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(text))
-            text[at:at + rng.randrange(3)] = bytes(rng.randrange(256) for _ in range(rng.randrange(4)))
-        sock = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
-        try:
-            sock.sendall(bytes(text[:rng.randrange(len(text) + 1)]))
-            sock.settimeout(0.01)
-            sock.recv(10000)
-        except (TimeoutError, ConnectionError):
-            pass
-        sock.close()
-
-
-def malformed_requests_do_no_harm():
-    count = int(os.environ.get("SERVE_FUZZ", "400"))
-    for model in (TALE, TINY):
-        with Server(model) as server:
-            fuzz_bodies_of = fuzz_bodies if model == TALE else fuzz_without_tokenizer
-            fuzz_bodies_of(server, random.Random(8), count)
-            fuzz_bytes(server, random.Random(9), count // 4)
-            server.wait_for("the end of all", lambda: running(server) == 0)
-            check_against_generate(server, model, {"prompt": [5, 6, 7], "max_tokens": 30, "temperature": 0, "return_token_ids": True})
-
-
-def fuzz_without_tokenizer(server, rng, count):
-    for _ in range(count // 4):
-        status, _, text = server.ask("POST", rng.choice(["/v1/completions", "/tokenize", "/v1/chat/completions"]),
-                                     mutated(rng, {"prompt": [5, 6], "max_tokens": 2, "stop": ["a"] if rng.random() < 0.2 else None, "echo": True, "logprobs": 2}))
-        assert status in (200, 400, 404), text
-
-
 def the_log_has_lines_and_no_prompts():
     with tempfile.TemporaryDirectory() as folder:
         for options, has_prompt in (([], False), (["--log-prompts"], True)):
@@ -565,10 +506,23 @@ def the_log_has_lines_and_no_prompts():
                 assert ('"In a deep\\nforest"' in first) == has_prompt and re.fullmatch(r"\S+ \S+ GET /version 200\n", second), (first, second)
 
 
+# ---- what is no request ----
+
+def malformed_requests_do_no_harm():
+    count = int(os.environ.get("SERVE_FUZZ", "400"))
+    for model in (TALE, TINY):
+        with Server(model) as server:
+            fuzz_bodies_of = fuzz_bodies if model == TALE else fuzz_without_tokenizer
+            fuzz_bodies_of(server, random.Random(8), count)
+            fuzz_bytes(server, random.Random(9), count // 4)
+            server.wait_for("the end of all", lambda: running(server) == 0)
+            check_against_generate(server, model, {"prompt": [5, 6, 7], "max_tokens": 30, "temperature": 0, "return_token_ids": True})
+
+
 TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request, stop_tokens_end_an_answer,
          lm_evaluation_harness_gets_what_it_expects, tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat,
-         chats_are_those_of_generate, special_tokens_in_messages_are_text, tokens_and_texts, refusals_name_the_field, methods_paths_and_bodies,
+         chats_are_those_of_generate, tools_and_roles_reach_the_template, special_tokens_in_messages_are_text, tokens_and_texts, refusals_name_the_field, methods_paths_and_bodies,
          keys_hosts_and_origins, wrong_command_lines_are_refused, a_client_that_goes_away_is_cancelled, a_slow_reader_stalls_nobody_and_loses_nothing,
          a_full_line_refuses, sigterm_lets_requests_finish_and_refuses_new_ones, a_second_signal_ends_at_once, the_log_has_lines_and_no_prompts, malformed_requests_do_no_harm]
 
