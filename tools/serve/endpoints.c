@@ -19,8 +19,8 @@ static void put_model(const struct server *s, struct serve_writer *w)
 {
     writer_put(w, "{\"id\": ");
     writer_string(w, s->name, strlen(s->name));
-    writer_format(w, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"verbatim\", \"max_model_len\": %zu, \"system_fingerprint\": ", s->created,
-                  s->context);
+    writer_format(w, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"verbatim\", \"max_model_len\": %zu", s->created, s->context);
+    writer_put(w, ", \"system_fingerprint\": ");
     writer_string(w, s->fingerprint, strlen(s->fingerprint));
     writer_put(w, "}");
 }

@@ -2,7 +2,10 @@
 #include "tools/serve/http.h"
 
 #ifndef HAVE_MICROHTTPD
-const char *http_missing(void) { return "serve: this build has no HTTP server, because libmicrohttpd was not found when it was built; make deps installs it"; }
+const char *http_missing(void)
+{
+    return "this build has no HTTP server, because libmicrohttpd was not found when it was built; make deps installs it";
+}
 int http_open(struct http **out, struct server *server, int *port)
 {
     *out = NULL;
@@ -179,7 +182,8 @@ static ssize_t read_events(void *context, uint64_t position, char *out, size_t r
 static enum MHD_Result answer_stream(struct http_exchange *e, struct MHD_Connection *connection)
 {
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_events, e, NULL);
-    if (r && (MHD_add_response_header(r, "Cache-Control", "no-cache") != MHD_YES || MHD_add_response_header(r, "X-Accel-Buffering", "no") != MHD_YES)) {
+    if (r && (MHD_add_response_header(r, "Cache-Control", "no-cache") != MHD_YES ||
+              MHD_add_response_header(r, "X-Accel-Buffering", "no") != MHD_YES)) {
         MHD_destroy_response(r);
         r = NULL;
     }

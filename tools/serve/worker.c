@@ -71,6 +71,15 @@ void worker_finish(struct worker *w)
 
 /* ---- the ends of sequences ----------------------------------------------------------------------------------------- */
 
+static const char *reason_of(const struct serve_choice *choice)
+{
+    if (choice->error.code)
+        return "error";
+    if (choice->result.finish == VB_FINISH_STOP)
+        return "stop";
+    return choice->result.finish == VB_FINISH_LENGTH ? "length" : "abort";
+}
+
 static void end_choice(struct serve_choice *choice, const vb_error *error, const vb_result *result)
 {
     struct serve_job *job = choice->job;
@@ -83,9 +92,7 @@ static void end_choice(struct serve_choice *choice, const vb_error *error, const
     else if (choice->no_memory)
         choice->error = (vb_error){VB_NO_MEMORY, "no memory for what the sequence said"};
     choice->ended = job->news = 1;
-    const char *reason = choice->error.code ? "error" : choice->result.finish == VB_FINISH_STOP     ? "stop"
-                                                    : choice->result.finish == VB_FINISH_LENGTH ? "length"
-                                                                                                : "abort";
+    const char *reason = reason_of(choice);
     pthread_mutex_unlock(&job->lock);
     metrics_sequence(m, choice->prompt->count, &choice->result, reason);
 }
