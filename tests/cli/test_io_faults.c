@@ -309,6 +309,42 @@ TEST(memory)
     }
 }
 
+/* A new file gets its name, an existing one is kept without --force, and no part is left, whatever renames a file system has. */
+TEST(file_systems_with_old_renames)
+{
+    static const char *const renames[] = {"old", "simple"};
+    static const char text[] = "not a model";
+    for (size_t i = 0; i < COUNT(renames); i++) {
+        struct files empty = {0};
+        write_files(&empty);
+        setenv("LD_PRELOAD", fail_io, 1);
+        setenv("FAIL_RENAME", renames[i], 1);
+        struct said made = RUN("quantize", V3, "--type", "q8_0", "-o", in("q.gguf"));
+        write_file(dir, "kept.gguf", text, sizeof text - 1);
+        struct said refused = RUN("quantize", V3, "--type", "q8_0", "-o", in("kept.gguf"));
+        struct said forced = RUN("quantize", V3, "--type", "q8_0", "-o", in("forced.gguf"), "--force");
+        write_file(dir, "forced2.gguf", text, sizeof text - 1);
+        struct said replaced = RUN("quantize", V3, "--type", "q8_0", "-o", in("forced2.gguf"), "--force");
+        unsetenv("LD_PRELOAD");
+        unsetenv("FAIL_RENAME");
+        expect_code(&made, 0);
+        assert_int_not_equal(refused.exit_code, 0);
+        expect_code(&forced, 0);
+        expect_code(&replaced, 0);
+        struct files now = read_files();
+        assert_int_equal(now.count, 4); /* forced, forced2, kept, q: and no part */
+        for (int f = 0; f < now.count; f++) {
+            int kept = now.file[f].size == sizeof text - 1;
+            assert_int_equal(kept, !strcmp(now.file[f].name, "kept.gguf"));
+        }
+        forget_files(&now);
+        forget(&made);
+        forget(&refused);
+        forget(&forced);
+        forget(&replaced);
+    }
+}
+
 static int begin(void **unused)
 {
     (void)unused;
@@ -335,6 +371,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(logits, begin, end),       cmocka_unit_test_setup_teardown(dump, begin, end),
         cmocka_unit_test_setup_teardown(trace, begin, end),        cmocka_unit_test_setup_teardown(session_load, begin, end),
         cmocka_unit_test_setup_teardown(prompts, begin, end),      cmocka_unit_test_setup_teardown(memory, begin, end),
+        cmocka_unit_test_setup_teardown(file_systems_with_old_renames, begin, end),
     };
     find_verbatim(argc, argv);
     snprintf(path, sizeof path, "%.*sfail_io.so", (int)(strrchr(argv[0], '/') + 1 - argv[0]), argv[0]);

@@ -7,6 +7,8 @@
  *                half     a read or a write does half of what was asked; nothing else is counted
  *                end      a read finds the end of the file; nothing else is counted
  *                memory   malloc, calloc and realloc are counted instead, and that one gives NULL
+ *   FAIL_RENAME  old      renameat2 fails with EINVAL, as on a file system that does not know its flags (NFS)
+ *                simple   link fails too, with EPERM, as on a file system without hard links (FAT). Nothing else fails
  *   FAIL_LOG     a file that is made when the call has failed; FAIL_LOG.synced is made when a file has been synced
  *
  * Syncing a directory is not counted: it comes when the file has its name, and may fail. */
@@ -29,12 +31,15 @@ enum kind { READS, WRITES, SYNCS, NAMES }; /* NAMES: makes, renames, reserves */
 static const char *under, *log_path;
 static long fail_at;
 static enum how how;
+static int old_rename, no_links;
 static atomic_long calls;
 
 __attribute__((constructor)) static void begin(void)
 {
     static const char *const names[] = {"never", "error", "full", "half", "end", "memory"};
-    const char *name = getenv("FAIL_HOW"), *at = getenv("FAIL_AT");
+    const char *name = getenv("FAIL_HOW"), *at = getenv("FAIL_AT"), *rename = getenv("FAIL_RENAME");
+    no_links = rename && !strcmp(rename, "simple");
+    old_rename = no_links || (rename && !strcmp(rename, "old"));
     under = getenv("FAIL_UNDER");
     log_path = getenv("FAIL_LOG");
     fail_at = at ? atol(at) : 0;
@@ -114,12 +119,19 @@ int fdatasync(int fd) { return sync_fails(fd) ? -1 : REAL(fdatasync)(fd); }
 int ftruncate(int fd, off_t size) { return fails(fd, SYNCS) ? -1 : REAL(ftruncate)(fd, size); }
 int fallocate(int fd, int mode, off_t at, off_t size) { return fails(fd, NAMES) ? -1 : REAL(fallocate)(fd, mode, at, size); }
 int rename(const char *from, const char *to) { return fails_at_path(to, NAMES) ? -1 : REAL(rename)(from, to); }
-int link(const char *from, const char *to) { return fails_at_path(to, NAMES) ? -1 : REAL(link)(from, to); }
+int link(const char *from, const char *to)
+{
+    if (no_links)
+        return errno = EPERM, -1;
+    return fails_at_path(to, NAMES) ? -1 : REAL(link)(from, to);
+}
 int mkdir(const char *path, mode_t mode) { return fails_at_path(path, NAMES) ? -1 : REAL(mkdir)(path, mode); }
 
 /* Taking back a change of names needs no room. */
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
+    if (old_rename && flags)
+        return errno = EINVAL, -1;
     return !(how == FULL && calls >= fail_at) && fails_at_path(to, NAMES) ? -1 : REAL(renameat2)(from_dir, from, to_dir, to, flags);
 }
 
