@@ -74,27 +74,28 @@ typedef struct vb_allocator {
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
 typedef struct model vb_model;
 typedef struct vb_model_options {
-    vb_allocator allocator; /* the library copies this struct; the object at which `context` points must outlive the model and its
-                               sessions */
+    vb_allocator allocator; /* the library copies this struct; do not free the object at which `context` points before the model and
+                               its sessions are closed */
     /* NULL or "f32": weights are used as stored, and activations are f32. "bf16": the input of linear layers is rounded
      * to BF16. Weights that are not stored as BF16 are rounded to BF16 into a copy when the model is opened. "q8",
      * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. In every precision, weights
      * that a GGUF file stores quantised are used as stored. */
     const char *precision;
-    /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects in which points the model follows another
-     * implementation; NULL: the defaults. `verbatim conventions` prints all conventions. Conventions of drafting do not
-     * change the output; conventions of the target model change its bits. */
+    /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects the points on which the model follows another
+     * implementation. NULL selects the defaults. `verbatim conventions` prints all conventions. Conventions of drafting
+     * do not change the output; conventions of the target model change its bits. */
     const char *conventions;
     /* One of NULL, "off", "interleave" and "bind". NULL is the same as "off". On machines with several memories (NUMA
      * nodes), "interleave" and "bind" pin threads to processors and place weights on nodes (see vb_placement). With
-     * these two values vb_model_open reads all weights. Results do not depend on `numa`. */
+     * "interleave" and "bind", vb_model_open reads all weights. Results do not depend on `numa`. */
     const char *numa;
     /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": Q8_0 and Q4_0
-     * weights are used as stored. Results do not depend on `repack`. */
+     * weights are not reordered. Results do not depend on `repack`. */
     const char *repack;
     int32_t threads;        /* number of threads that make copies of weights; 0: the number of processors in the affinity mask */
-    void (*progress)(void *context, size_t done, size_t total); /* called while weights are copied, with the bytes copied so far and
-                                                                   in total; may be NULL */
+    void (*progress)(void *context, size_t done, size_t total); /* called while weights are copied. `done` is the number of bytes
+                                                                   copied so far, and `total` the number of all bytes to copy. May
+                                                                   be NULL */
     void *progress_context;
 } vb_model_options;
 
@@ -105,9 +106,9 @@ typedef struct vb_model_options {
  * Weights are memory-mapped and are read when they are needed. Weights that the options `precision` and `repack` change
  * are copied when the model is opened. Matrices that a GGUF file stores transposed are copied as well.
  *
- * No other program may shorten a mapped file while the model is open. If the library reads a part of a mapped file that
- * no longer exists, the system raises SIGBUS, and the library installs no handler for this signal. The caller closes
- * all sessions of a model before the model. */
+ * No other program may shorten a mapped file while the model is open. If a file was shortened and the library reads the
+ * missing part, the operating system sends SIGBUS to the process. The library installs no handler for this signal.
+ * Close all sessions of a model before you close the model. */
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err);
 void vb_model_close(vb_model *model);
 
@@ -116,15 +117,18 @@ void vb_model_close(vb_model *model);
  * these rows are in the memory of this node.
  *
  * Mapped pages belong to the kernel's page cache. A page that is already in the page cache is moved to the memory of
- * its node. Another page is read into the memory of its node. */
+ * its node. A page that is not yet in the page cache is read into the memory of its node. */
 typedef struct vb_placement {
-    int32_t nodes;     /* number of nodes with processors or memory that this process may use; if it is 1, nothing is placed */
-    size_t pages;      /* number of pages of weight matrices that belong on a certain node; 0: nothing was placed */
-    size_t in_place;   /* how many of `pages` were on their node already or were read into its memory */
-    size_t moved;      /* how many of `pages` were moved to their node; all other pages are still on a wrong node */
+    int32_t nodes;     /* number of nodes with processors or memory that this process may use; with only one node, no page is
+                          placed */
+    size_t pages;      /* number of pages of weights for which `numa` chose a node; 0: no page was placed */
+    size_t in_place;   /* how many of these pages were already in the memory of their node, or were read into it */
+    size_t moved;      /* how many of these pages were moved to their node; pages that are counted in neither in_place nor moved are
+                          on another node */
     double seconds;    /* seconds that the placement took, including the time for reading the weights */
     int failed;        /* 1: the operating system refused, or the library was built without libnuma */
-    char why_not[256]; /* the reason why some or all pages were not placed, without a full stop; empty if all were placed */
+    char why_not[256]; /* the reason why some or all pages were not placed (no full stop at the end); empty if all pages were
+                          placed */
 } vb_placement;
 /* Fills *out and returns 1. If the option numa was NULL or "off", fills *out with zeros and returns 0. */
 int vb_model_placement(const vb_model *model, vb_placement *out);
@@ -157,9 +161,10 @@ typedef struct vb_sampling {
     float top_p;              /* 0 or 1: off */
     float min_p;              /* 0: off */
     uint64_t seed;
-    float repetition_penalty; /* r: a logit z of a token in prompt or output becomes z > 0 ? z/r : z*r; 0 or 1: off */
-    float presence_penalty, frequency_penalty; /* subtracted from the logit of each token in the output: once; once for each
-                                                  occurrence of the token */
+    float repetition_penalty; /* r: the logit z of each token that is in the prompt or the output becomes z > 0 ? z/r : z*r; 0 or 1:
+                                 off */
+    float presence_penalty, frequency_penalty; /* for each token in the output: presence_penalty is subtracted once from its logit,
+                                                  and frequency_penalty once for each occurrence */
     const int32_t *bias_tokens;                /* logit bias: bias_count token ids, each only once; the session copies them */
     const float *bias_values;                  /* bias_values[i] is added to the logit of bias_tokens[i]; the session copies them */
     int32_t bias_count;
@@ -175,23 +180,24 @@ typedef struct vb_sampling {
      * NULL or "strict": a draft is accepted if it is the token that the target chooses by the steps above. The output
      * is exactly the same as without drafts.
      *
-     * "rejection": drafts are drawn from the distribution q of the model that makes drafts. The steps are the same as
-     * for the target, and the random numbers are independent of the target's. A draft is accepted with probability
-     * min(1, p/q), where p is the target's distribution. If a draft is rejected, the token is drawn from max(p - q, 0).
-     * The output is a sample from the same distribution as without drafts, but another sample. At temperature 0,
-     * "rejection" is the same as "strict".
+     * "rejection": drafts are drawn from a distribution q. The model that makes drafts gives the logits, and the steps
+     * above turn these logits into q. The target's random numbers and the random numbers for drafts are independent. A
+     * draft is accepted with probability min(1, p/q), where p is the target's distribution. If a draft is rejected, the
+     * token is drawn from the distribution max(p - q, 0), normalised to sum 1. The output has the same distribution as
+     * without drafts, but with the same seed its tokens usually differ. At temperature 0, "rejection" is the same as
+     * "strict".
      *
      * "relaxed": drafts are accepted as with "strict". Between the tokens thinking_begin and thinking_end, a draft is
      * also accepted if it is nearly as probable as the best token (relaxed_topk, relaxed_delta). This changes the
      * output. Probabilities are compared at temperature 1, without top-k, top-p and min-p. */
     const char *acceptance;
     const char *draft_sample_method; /* only for "rejection". NULL or "probabilistic": drafts are drawn from q; "greedy": the draft
-                                        is the best token, and its q is 1 */
+                                        is the most probable token, and q gives this token the probability 1 */
     int32_t relaxed_topk;  /* for "relaxed": only the relaxed_topk most probable tokens can be accepted; 0: 10 tokens */
-    float relaxed_delta;   /* for "relaxed": largest allowed difference between the probabilities of the best token and of the
-                              draft; 0: the default, 0.6 */
-    int32_t thinking_begin, thinking_end; /* for "relaxed": ids of the tokens that begin and end the thinking. For these two tokens
-                                             and for end tokens, "strict" applies */
+    float relaxed_delta;   /* for "relaxed": the best token's probability minus the draft's probability may be at most this number;
+                              0: 0.6 */
+    int32_t thinking_begin, thinking_end; /* for "relaxed": ids of the tokens that begin and end the thinking. A draft that is one
+                                             of these two tokens or an end token is accepted only as with "strict" */
 } vb_sampling;
 
 /* ---- taps: every named intermediate value, as it is computed ----------------------------------------------------- */
@@ -200,8 +206,8 @@ typedef struct vb_sampling {
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's option `sequence` */
     int32_t token;    /* the token whose embedding is the input of the row */
-    int32_t index;    /* index of the row in its cache. Row i of an MTP module belongs to the target's hidden row i. With convention
-                         first-row=phantom, the additional first row has index -1 */
+    int32_t index;    /* index of the row in its cache. Row i of an MTP module belongs to the target's hidden row i. Convention
+                         first-row=phantom adds a row before row 0; this row has index -1 */
     int32_t position; /* position that RoPE uses */
     int32_t slot;     /* place of the row's KV cache entry in memory */
     int32_t draft;    /* 0: the token is part of the prompt or the output; k: the token is draft k of this round; -1: the row is
@@ -239,7 +245,8 @@ typedef void (*vb_tap_callback)(void *context, const vb_tap *tap);
 /* ---- a trace: the bookkeeping of every round ---------------------------------------------------------------------- */
 enum vb_trace_kind {
     VB_TRACE_PASS,   /* rows were computed by the target (depth -1) or by an MTP module, and their cache rows were written */
-    VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of the last pass at this depth, by the target or as a draft */
+    VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of the newest pass at this depth. At depth -1 the target chose it; at
+                        other depths it is a draft */
     VB_TRACE_HIDDEN, /* `count` hidden rows of the target, from index `first` on, were passed to the draft method */
     VB_TRACE_CUT     /* the last `count` rows of a cache were removed; `first` rows are left */
 };
@@ -249,9 +256,9 @@ typedef struct vb_trace {
     uint64_t round;           /* number of the round; 0 is the prompt, and every pass through the target ends a round */
     size_t first, count;      /* meaning: see enum vb_trace_kind; for VB_TRACE_PASS, `count` is the number of rows */
     const vb_tap_row *row;    /* for VB_TRACE_PASS: [count]; valid only during the call */
-    int32_t token;            /* for CHOOSE */
+    int32_t token;            /* for VB_TRACE_CHOOSE: the chosen token */
     int32_t draft;            /* for VB_TRACE_CHOOSE. If a module chose `token` as a draft: number of the draft, from 1. If the
-                                 target chose it: the same as vb_event.draft_depth */
+                                 target chose `token`: the same as vb_event.draft_depth */
 } vb_trace;
 typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
 
@@ -260,10 +267,10 @@ typedef void (*vb_trace_callback)(void *context, const vb_trace *trace);
  * up to `max` proposed ids to `draft` and returns their number, which may be 0. `max` is at most VB_MAX_DRAFT. The
  * function must not use the session.
  *
- * The drafts cannot change the output. If the function is called again for the same tokens, it may propose other
- * drafts. If the function writes an id outside the vocabulary, the draft ends before this id. If it returns more than
- * `max`, the first `max` ids are the draft. In both cases, and if it returns a negative number,
- * vb_result.draft_failures is incremented. */
+ * In acceptance mode strict, the drafts cannot change the output. If the function is called again for the same tokens,
+ * it may propose different drafts. If the function writes an id outside the vocabulary, the draft ends before this id.
+ * If it returns more than `max`, the first `max` ids are the draft. If it returns a negative number, there is no draft.
+ * Each of these three errors adds 1 to vb_result.draft_failures. */
 typedef int (*vb_draft_callback)(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max);
 
 /* The shape of a tree of drafts. In a tree, several drafts may follow the same token (engine/draft/tree.h). In a chain,
@@ -280,13 +287,14 @@ typedef struct vb_drafting {
     int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules, or 3 for a method that
                              does not use them; negative: no drafts */
     int automatic;        /* 1: the session chooses the length of each draft, 0 to `tokens`, from measured rates of acceptance and
-                             measured times. If `tokens` is 0, the largest length is then 15, or with method mtp-vanilla the number
-                             of MTP modules */
-    float p_min;          /* a draft ends before a token whose probability at temperature 1 is smaller than p_min; 0: off. p_min has
-                             no effect on the methods ngram and callback, which have no probabilities */
+                             measured times. If `tokens` is 0, the largest length is the number of MTP modules with method
+                             mtp-vanilla, and 15 with every other method */
+    float p_min;          /* a draft ends before a token to which the draft method gives a probability below p_min at temperature 1;
+                             0: off. p_min has no effect on the methods ngram and callback, because they compute no probabilities */
     vb_tree_shape tree;   /* only for methods that can draft trees, with strict acceptance */
-    const char *settings; /* settings of single methods, such as "ngram-min=1,ngram-max=3"; may be NULL. vb_draft_methods lists
-                             them. Settings that only other methods read are ignored; settings that no method reads are refused */
+    const char *settings; /* settings that not every method has, such as "ngram-min=1,ngram-max=3"; may be NULL. vb_draft_methods
+                             lists the settings of each method. A setting is ignored if only other methods read it. A setting that
+                             no method reads is an error */
     const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). The draft
                               model must outlive the session. Token ids that only one of the two models has are not drafted */
     const char *head;     /* for methods with needs_head: the directory of a published EAGLE head, which the session opens */
@@ -299,12 +307,13 @@ typedef struct vb_draft_method {
     const char *about;    /* describes in one line how the method makes drafts */
     const char *settings; /* settings that the method reads, with their defaults, such as "ngram-min=2,ngram-max=4"; "" if it reads
                              none */
-    int needs_modules, needs_model, needs_head, needs_callback; /* 1: needed. What the method can need: the model's MTP modules;
-                                                                   vb_drafting.model; vb_drafting.head; vb_drafting.callback */
+    int needs_modules, needs_model, needs_head, needs_callback; /* needs_modules: 1 if the method needs MTP modules in the model.
+                                                                   needs_model, needs_head, needs_callback: 1 if vb_drafting.model,
+                                                                   vb_drafting.head or vb_drafting.callback must be set */
     int trees;            /* 1: the method can draft trees */
     int by_history;       /* 1: drafts also depend on earlier rounds, not only on the tokens */
-    int keeps_state;      /* 1: session files store the method's state. 0: they do not store it, and the first drafts after a load
-                             are worse */
+    int keeps_state;      /* 1: session files store the method's state. 0: session files do not store it, so fewer of the first
+                             drafts after a load are accepted */
 } vb_draft_method;
 
 /* Fills *out with draft method `number`, counted from 0, and returns 1. Returns 0 if there are fewer methods. */
@@ -317,11 +326,11 @@ int vb_draft_method_find(vb_draft_method *out, const char *name, vb_error *err);
  * if something that the method needs is missing, or if a setting is unknown. This function opens no files;
  * vb_session_open checks more. */
 int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error *err);
-/* Returns the length of the longest draft of a session with these options. This is `tokens`, or the default that
- * `tokens` = 0 selects. Returns 0 if such a session makes no drafts. */
+/* Returns the length of the longest draft of a session with these options. This length is drafting->tokens, or the
+ * default if drafting->tokens is 0. Returns 0 if such a session makes no drafts. */
 int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting);
-/* Sets *version to 1 or 3 if `dir` holds a published EAGLE-1 or EAGLE-3 head, or to 0 if it holds no readable head.
- * Returns VB_NO_MEMORY if there is no memory, and no other error. */
+/* Sets *version to 1 or 3 if `dir` holds a published EAGLE-1 or EAGLE-3 head, or to 0 if it holds no readable head. If
+ * there is no memory, the function returns VB_NO_MEMORY. It returns no other error. */
 int vb_draft_head(int *version, const char *dir, vb_error *err);
 
 /* Lists the instruction sets that this library supports and this CPU can run; the best one has number 0. Returns the
@@ -329,15 +338,15 @@ int vb_draft_head(int *version, const char *dir, vb_error *err);
  * vb_session_options.isa. If vb_isa(0) is NULL, no session can be opened. */
 const char *vb_isa(size_t number);
 
-/* Options of a session. Objects at which the pointers point must stay valid until the session is closed. The logit bias
- * of `sampling` is an exception: the session copies it. */
+/* Options of a session. If a field is a pointer, the object at which it points must stay valid until the session is
+ * closed. The logit bias of `sampling` is an exception: the session copies it. */
 typedef struct vb_session_options {
     int32_t context;       /* number of tokens that the caches can hold; 0: max_position_embeddings */
     int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512 */
     /* Says which code computes the prompt. NULL or "contract": the same code that computes all other tokens; the
      * results have the bits that Verbatim promises. "onednn": oneDNN computes the linear layers, which is faster. With
-     * "onednn" the bits differ from "contract". They depend on the version of oneDNN and the kind of CPU, but not on
-     * drafts, threads or `isa`.
+     * "onednn" the results have other bits than with "contract". These bits depend on the version of oneDNN and on the
+     * kind of CPU. They do not depend on drafts, threads or `isa`.
      *
      * With "onednn", either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512.
      * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16. Here, the prompt consists
@@ -349,11 +358,12 @@ typedef struct vb_session_options {
     const char *isa;       /* instruction set: NULL or "best", "scalar", "avx2", "avx512", "neon" */
     vb_sampling sampling;
     vb_drafting drafting;
-    void (*progress)(void *context, size_t done, size_t total); /* called with the number of prompt tokens computed so far, and of
-                                                                   all prompt tokens; may be NULL */
+    void (*progress)(void *context, size_t done, size_t total); /* called during prefill. `done` is the number of prompt tokens
+                                                                   computed so far, and `total` the number of all prompt tokens. May
+                                                                   be NULL */
     void *progress_context;
     /* Called before each layer of a pass through the target or a draft model; may be NULL. A result other than 0
-     * cancels the pass: no token is chosen, and the session is as it was before the pass. vb_generate then returns
+     * cancels the pass. Then no token is chosen, and the session is as it was before the pass. vb_generate then returns
      * VB_OK with VB_FINISH_STOPPED; every other function returns VB_STOPPED. */
     int (*stop)(void *context);
     void *stop_context;
@@ -383,9 +393,10 @@ size_t vb_draft_memory(const vb_session *session);
 typedef struct vb_thread_use {
     int32_t most;      /* largest number of threads, from the options */
     double mean;       /* average number of threads per pass; 0 before the first pass */
-    size_t passes;     /* number of passes through the target, MTP modules, heads and draft models */
-    size_t left_out;   /* how often a thread was interrupted while it computed, and was therefore not used for some time */
-    double waited;     /* seconds that the other threads waited for interrupted threads */
+    size_t passes;     /* number of passes; passes of the target, MTP modules, EAGLE heads and draft models are counted together */
+    size_t left_out;   /* how often the operating system interrupted a thread while it computed; after an interruption the thread is
+                          not used for some time */
+    double waited;     /* seconds that threads waited for interrupted threads */
 } vb_thread_use;
 void vb_session_threads(const vb_session *session, vb_thread_use *use);
 
@@ -407,16 +418,16 @@ typedef struct vb_event {
     int draft_depth;     /* 0: the token is no draft; 1 to 15: the token is an accepted draft, and this is its place in the draft */
     const float *logits; /* [vocabulary size]: the target's logits from which the token was chosen; valid only during the call */
     size_t text_bytes;   /* with a tokenizer: bytes of the run's text that are certain not to become part of a stop string */
-    int draft;           /* 0: the token is no draft; else the number of this draft in its round, from 1. Only in a tree it differs
-                            from draft_depth */
+    int draft;           /* 0: the token is no draft; else the number of this draft in its round, from 1. This number differs from
+                            draft_depth only if drafts form a tree */
 } vb_event;
 typedef int (*vb_callback)(void *context, const vb_event *event);
 
 /* The reason why the first rejected draft of a round was rejected. */
 enum vb_reject {
     VB_REJECT_OTHER_TOKEN, /* the target chose another token (strict) */
-    VB_REJECT_CHANCE,      /* the draft is less probable for the target than for the draft method, and a random number decided
-                              against it (rejection) */
+    VB_REJECT_CHANCE,      /* (mode rejection) the target gives the draft a lower probability than the draft method does, and the
+                              random number rejected the draft */
     VB_REJECT_MASKED,      /* the mask or a bias of minus infinity forbids the draft */
     VB_REJECT_CUT_OFF,     /* top-k, top-p or min-p removes the draft */
     VB_REJECT_RANK,        /* the target chose another token, and the draft is not one of the relaxed_topk most probable tokens
@@ -429,15 +440,15 @@ enum vb_finish { VB_FINISH_LENGTH, VB_FINISH_STOP, VB_FINISH_STOPPED };
 
 typedef struct vb_result {
     size_t tokens;              /* number of chosen tokens, including an end token */
-    enum vb_finish finish;      /* the run was ended by max_tokens or the context (LENGTH), an end token or stop string (STOP), or a
-                                   callback (STOPPED) */
+    enum vb_finish finish;      /* why the run ended. LENGTH: max_tokens was reached or the context was full; STOP: an end token,
+                                   stop token or stop string; STOPPED: a callback */
     uint64_t fingerprint;       /* hash of the logits from which the tokens were chosen (vb_fingerprint), if
                                    vb_generate_options.fingerprint is 1 */
     size_t forwards;            /* number of passes through the target after the prompt */
     size_t drafted, accepted;   /* number of drafts that the target verified; number of drafts that were accepted and are part of
                                    the output */
-    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT]; /* the numbers `accepted` and `drafted`, for each place
-                                                                               in the draft */
+    size_t accepted_by_depth[VB_MAX_DRAFT], drafted_by_depth[VB_MAX_DRAFT]; /* [i]: `accepted` and `drafted`, counted only for
+                                                                               drafts at place i + 1 of the draft */
     size_t draft_failures;      /* number of drafts that ended early because logits were not finite or a callback gave an invalid
                                    answer */
     size_t prefill_tokens;      /* number of prompt tokens that were computed */
@@ -448,9 +459,9 @@ typedef struct vb_result {
     size_t rejected_by_depth[VB_MAX_DRAFT];  /* [i]: number of rounds whose first rejected draft was at place i + 1 of the draft */
     size_t first_reject[VB_REJECT_REASONS];  /* [r]: number of rounds whose first rejected draft was rejected for reason r (enum
                                                 vb_reject) */
-    size_t relaxed;      /* number of accepted drafts that are not the target's own token */
+    size_t relaxed;      /* number of accepted drafts that the target would not have chosen itself */
     size_t cached_tokens; /* in a batch: number of prompt tokens whose cache rows another sequence had computed already */
-    size_t preemptions;  /* in a batch: how often the sequence lost its cache rows, which were then computed again */
+    size_t preemptions;  /* in a batch: how often the sequence lost its cache rows; each time the rows were computed again */
     double relaxed_nats; /* sum of log p_best - log p over the drafts that `relaxed` counts */
 } vb_result;
 
@@ -458,7 +469,7 @@ typedef struct vb_generate_options {
     size_t max_tokens;
     int ignore_eos;       /* 1: end tokens do not end the run */
     int fingerprint;      /* 1: vb_generate computes vb_result.fingerprint */
-    vb_callback callback; /* called for each token as it is chosen; may be NULL */
+    vb_callback callback; /* called after each token is chosen; may be NULL */
     void *context;
     const vb_tokenizer *tokenizer; /* the model's tokenizer, which makes the run's text from its tokens (vb_piece). NULL: the run
                                       has no text */
@@ -478,19 +489,20 @@ typedef struct vb_generate_options {
  * the session, and the callback has been called for each of them. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
-/* Computes the tokens appended so far, except the last one. vb_generate computes the last one later, because it chooses
- * the next token from its logits. With `prefill` "onednn", vb_prefill computes only whole chunks. vb_prefill chooses no
- * token, and a later vb_generate gives the same result as without this call. */
+/* Computes the rows of all tokens appended so far, except the last token. vb_generate computes the last token's row
+ * later, because it needs the logits of this row to choose the next token. With `prefill` "onednn", vb_prefill computes
+ * only whole chunks. vb_prefill chooses no token. A later vb_generate gives the same result as without vb_prefill. */
 int vb_prefill(vb_session *session, vb_error *err);
 
 /* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). The target's
  * `logits` [vocabulary size] predict the token with index `index` + 1. A module's `logits` predict the token with index
- * `index` + depth + 2. `hidden` [hidden size] is the row after the final norm. `logits` and `hidden` are valid only
- * during the call. A result other than 0 stops vb_evaluate, which then returns VB_STOPPED. */
+ * `index` + depth + 2. `hidden` [hidden size] is the hidden row after the last norm, which is the input of the output
+ * head. `logits` and `hidden` are valid only during the call. A result other than 0 stops vb_evaluate, which then
+ * returns VB_STOPPED. */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
 
 /* Computes the tokens that have not been computed yet, and reports the logits of every row. The function also computes
- * the MTP modules at the first `depths` depths. Their input is the session's own tokens (teacher forcing): row i at
+ * the MTP modules at depths 0 to `depths` - 1. The modules read the session's own tokens (teacher forcing): row i at
  * depth k reads token i+k+1. A row is left out if the session has no token i+k+1. Depth k uses module k mod D, where D
  * is the number of modules. `depths` is at most VB_MAX_DRAFT, and must be 0 if the model has no modules.
  *

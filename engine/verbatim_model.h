@@ -18,18 +18,19 @@ void vb_model_look(const vb_model *model, vb_model_facts *out);
 /* Describes a model as a JSON object, which `verbatim inspect --json` prints: the configuration with its defaults, the
  * number of parameters, the MTP modules, the bytes per part and type, and for each unused tensor the reason why it is
  * unused. MTP modules may store copies of the embedding and the output head. The function compares these copies with
- * the main ones, so it may read all of them. The caller frees *json with vb_text_free. */
+ * the main model's embedding and output head. So it may read all of these matrices. The caller frees *json with
+ * vb_text_free. */
 int vb_model_describe(const vb_model *model, char **json, vb_error *err);
 
 /* Reads all weights and scales and checks that they are finite. Returns VB_BAD_CHECKPOINT if a number is not finite;
  * the message names the file, the tensor and the index. `progress` may be NULL. */
-typedef void (*vb_progress)(void *context, size_t done, size_t total); /* called with the number of bytes read so far, and of all
-                                                                          bytes */
+typedef void (*vb_progress)(void *context, size_t done, size_t total); /* `done` is the number of bytes read so far, and `total` the
+                                                                          number of all bytes */
 int vb_model_check(const vb_model *model, vb_progress progress, void *context, vb_error *err);
 
 #define VB_CONVENTION_VALUES 4 /* size of vb_convention.values */
-/* Describes a convention (vb_model_options.conventions). A convention is a point on which implementations of these
- * models differ, together with the possible choices. */
+/* Describes a convention (vb_model_options.conventions). A convention is a detail that implementations of these models
+ * compute differently, together with a list of the possible choices. */
 typedef struct vb_convention {
     const char *name, *values[VB_CONVENTION_VALUES]; /* the first value is the default; unused entries are NULL */
     int changes_output;           /* 1: a convention of the target model; 0: a convention of drafting, which does not change the
@@ -42,7 +43,7 @@ int vb_model_convention(const vb_model *model, size_t i); /* index in `values` o
 /* Another system whose conventions can be selected with "as=NAME". */
 typedef struct vb_system {
     const char *name, *conventions, *draft, *evidence; /* conventions: a list as in vb_model_options; draft: the draft method;
-                                                          evidence: what the system's code was seen to do */
+                                                          evidence: which behaviour was seen in the system's code */
     int changes_output; /* 1: some of the system's conventions change the output */
 } vb_system;
 /* Fills *out with system i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are constants. */
@@ -50,9 +51,9 @@ int vb_system_at(size_t i, vb_system *out);
 
 /* ---- a model as one GGUF file -------------------------------------------------------------------------------------- */
 typedef struct vb_quantise_options {
-    const char *type;           /* type of linear layers, experts and output heads: "f32", "bf16", "q8_0" or "q4_0". Q8_0 and Q4_0
-                                   need rows whose length is a multiple of 32; matrices with other rows keep their stored type (but
-                                   FP8 becomes F32) */
+    const char *type;           /* type of linear layers, experts and output heads: "f32", "bf16", "q8_0" or "q4_0". With Q8_0 and
+                                   Q4_0, the length of a row must be a multiple of 32. A matrix whose rows have another length keeps
+                                   its stored type, except that FP8 becomes F32 */
     const char *embedding_type; /* NULL or "as-stored": the stored type; else "f32", "bf16", "q8_0" or "q4_0" */
     const char *head_type;      /* type of output heads. NULL: the same as `type`; "as-stored": the stored type; else "f32", "bf16",
                                    "q8_0" or "q4_0" */
@@ -64,8 +65,8 @@ typedef struct vb_quantise_options {
 typedef struct gguf_plan vb_quantise;
 int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, const vb_quantise_options *options, vb_error *err);
 void vb_quantise_close(vb_quantise *plan);
-/* Called with the number of bytes written so far, and of all bytes. If the callback returns a value other than 0, the
- * function that writes stops and returns VB_STOPPED. */
+/* `done` is the number of bytes written so far, and `total` the number of all bytes. If the callback returns a value
+ * other than 0, vb_quantise_write or vb_tensors_write stops writing and returns VB_STOPPED. */
 typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
 /* Converts the weights and writes the planned file to `fd`, which is an empty file that is open for writing. Error
  * messages call the file `name`. `threads` 0 means the number of processors in the affinity mask. `progress` may be

@@ -29,9 +29,9 @@ int vb_tensors_open(vb_tensors **out, const char *path, const vb_allocator *allo
 /* Unmaps the files. After that, the names and the data of the tensors are invalid. `tensors` may be NULL. */
 void vb_tensors_close(vb_tensors *tensors);
 
-/* vb_tensors_at finds the tensor with this number, and vb_tensors_find finds the tensor with this name. Both fill *out
- * and return 1, or return 0 if there is no such tensor. Tensors are numbered from 0 in the order of their names. The
- * memory of out->name and out->data belongs to `tensors`. */
+/* vb_tensors_at finds the tensor with this number, and vb_tensors_find finds the tensor with this name. Both functions
+ * fill *out and return 1. If there is no such tensor, they return 0. Tensors are numbered from 0 in the order of their
+ * names. The memory of out->name and out->data belongs to `tensors`. */
 int vb_tensors_at(const vb_tensors *tensors, size_t number, vb_tensor *out);
 int vb_tensors_find(const vb_tensors *tensors, const char *name, vb_tensor *out);
 /* Returns the value of `key` in the __metadata__ of a safetensors file. Returns NULL if the file has no such key, if it
@@ -42,7 +42,7 @@ const char *vb_tensors_metadata(const vb_tensors *tensors, const char *key);
  * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, any quantised type that vb_model_open supports,
  * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3 are not multiplied by
  * their scales, because the scales are in another tensor. Returns VB_UNSUPPORTED if the tensor has another type.
- * Returns VB_BAD_ARGUMENT if the tensor does not have all the numbers asked for. */
+ * Returns VB_BAD_ARGUMENT if the tensor has fewer than first + count numbers. */
 int vb_tensor_f32(const vb_tensor *tensor, size_t first, size_t count, float *out, vb_error *err);
 
 /* Writes a safetensors file with `count` tensors, in the order of the array. `fd` is an empty file that is open for
@@ -50,8 +50,8 @@ int vb_tensor_f32(const vb_tensor *tensor, size_t first, size_t count, float *ou
  * caller deletes the incomplete file.
  *
  * Returns VB_BAD_ARGUMENT if two tensors have the same name, if a name is not printable UTF-8 of 1 to 255 bytes, or if
- * a tensor's `bytes` does not fit its shape and dtype. Returns VB_UNSUPPORTED if safetensors files have no such dtype.
- * Returns VB_IO if the file cannot be written. */
+ * a tensor's `bytes` does not fit its shape and dtype. Returns VB_UNSUPPORTED if the dtype of a tensor does not exist
+ * in safetensors files. Returns VB_IO if the file cannot be written. */
 int vb_tensors_write(int fd, const char *name, const vb_tensor *tensors, size_t count, vb_progress_or_stop progress, void *context,
                      vb_error *err);
 

@@ -4,9 +4,9 @@
 #define VERBATIM_TEXT_H
 
 /* Opens the byte-level BPE tokenizer of a checkpoint. `dir` is a GGUF file, or a directory with tokenizer.json or
- * tiktoken.model. `allocator` may be NULL. Returns VB_IO if the directory has neither file. Returns VB_UNSUPPORTED if
- * the tokenizer uses a feature that is not implemented. An open tokenizer is read-only, and threads may share it. The
- * caller closes *out with vb_tokenizer_close. On an error *out is NULL. */
+ * tiktoken.model. `allocator` may be NULL. Returns VB_IO if the directory has neither of these two files. Returns
+ * VB_UNSUPPORTED if the tokenizer uses a feature that is not implemented. An open tokenizer is read-only, and threads
+ * may share it. The caller closes *out with vb_tokenizer_close. On an error *out is NULL. */
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_tokenizer_close(vb_tokenizer *tokenizer);
 /* Converts `size` bytes of text to token ids. Sets *count to the number of ids, and writes the first `room` of them to
@@ -24,7 +24,7 @@ int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* id of the BOS token; -1:
 int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
 int vb_add_bos(const vb_tokenizer *tokenizer);       /* 1: a text should begin with BOS (add_bos_token of tokenizer_config.json) */
 int32_t vb_tokenizer_size(const vb_tokenizer *tokenizer); /* the largest token id plus 1 */
-/* Does what vb_encode does, but treats names of special tokens like other text. */
+/* Does what vb_encode does, but encodes the names of special tokens like ordinary text. */
 int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
                     vb_error *err);
 

@@ -1,4 +1,4 @@
-/* engine/choose/acceptance.h -- accepts or rejects drafts, and draws drafts at random where a mode needs it.
+/* engine/choose/acceptance.h -- accepts or rejects drafts. In mode rejection, it also draws drafts at random.
  *
  * There are three modes.
  *
@@ -6,19 +6,19 @@
  * the seed and the index of the token. A draft is accepted if it equals the target's own token.
  *
  * Mode rejection is speculative sampling (Leviathan et al. 2023; Chen et al. 2023). Let p be the target's distribution
- * at an index, and let q be the distribution from which draft d was drawn. Both include the bias, the penalties, the
- * mask, the temperature, top-k, top-p and min-p. The penalties count earlier drafts of the round as output. d is
- * accepted with probability min(1, p(d)/q(d)). If d is rejected, another token is drawn from the normalised max(p - q,
- * 0). If d was not drawn at random, then q(d) = 1.
+ * at an index, and let q be the distribution from which draft d was drawn. Both distributions are computed with the
+ * bias, the penalties, the mask, the temperature, top-k, top-p and min-p. For the penalties, earlier drafts of the
+ * round count as output. d is accepted with probability min(1, p(d)/q(d)). If d is rejected, another token is drawn
+ * from the normalised max(p - q, 0). If d was not drawn at random, then q(d) = 1.
  *
  * Mode rejection uses the four streams of random numbers in enum random_stream. Stream 1 draws drafts. Stream 2 decides
- * whether a draft is accepted. Stream 3 draws the token that replaces a rejected draft. Stream 0 chooses tokens where
- * there is no draft. The output has the distribution of plain decoding on one condition: q and the number of drafts may
- * depend on earlier drafts of the round, but not on any other random number.
+ * whether a draft is accepted. Stream 3 draws the token that replaces a rejected draft. Stream 0 chooses the token at
+ * an index without a draft. The output has the same distribution as plain decoding on one condition: of all random
+ * numbers, only those that drew earlier drafts of the round may influence q and the number of drafts.
  *
  * Mode relaxed works like mode strict, with one addition. After the token that begins the model's thinking and before
- * the token that ends it, a draft is also accepted if it is one of the N most probable tokens and p(d) >= p_best -
- * delta. These probabilities are computed at temperature 1.
+ * the token that ends it, a draft is also accepted if it is one of the relaxed_topk most probable tokens and p(d) >=
+ * p_best - relaxed_delta. These probabilities are computed at temperature 1.
  *
  * The code uses weights p_t and q_t that are not normalised; P and Q are their sums. Draft d is accepted if u * (q_d *
  * P) < p_d * Q, where u is a random number in [0, 1). Otherwise token t is drawn with probability proportional to
@@ -59,7 +59,7 @@ struct verdict {
     int stands;         /* nonzero: the draft is accepted, so it is the chosen token */
     int relaxed;        /* nonzero: the draft was accepted although it is not the target's own token */
     double nats;        /* if `relaxed` is nonzero: log p_best - log p(token) */
-    enum vb_reject why; /* why the draft was rejected; meaningless if there was no draft or it was accepted */
+    enum vb_reject why; /* why the draft was rejected; meaningless if there was no draft or if the draft was accepted */
 };
 
 /* Chooses the token with index `index`. logits [V] is the target's row for this index and must be finite.
@@ -71,7 +71,7 @@ struct verdict acceptance_choose(struct acceptance *s, const float *logits, cons
  * drawn at random: its weight is 1, and Q must be 1. */
 int rejection_accepts(const double *p, double P, const double *q, double Q, int32_t d, double u);
 /* Sets rest [V] to the weights with which mode rejection draws the token that replaces the rejected draft d. Returns
- * the sum of these weights. `rest` must be another array than p and q. */
+ * the sum of these weights. `rest` must not be the same array as p or q. */
 double rejection_rest(double *rest, const double *p, double P, const double *q, double Q, int32_t d, size_t V);
 
 #endif

@@ -1,11 +1,11 @@
 /* engine/choose/sampler.h -- chooses the target's token from its row of logits (docs/ARITHMETIC.md, rule 8).
  *
  * These steps change the logits z, in this order: add the logit bias; apply the repetition penalty to tokens of prompt
- * and output; for tokens of the output, subtract the presence penalty, and the frequency penalty times the token's
- * count; apply the mask. At temperature 0, the argmax of z is then chosen. At another temperature T, z is divided by T.
- * Then top-k, top-p and min-p are applied in this order, and one random number chooses among the remaining tokens. The
- * random number depends only on the seed and the token's index, so decoding with drafts chooses the same tokens as
- * plain decoding. */
+ * and output; subtract the presence penalty for tokens of the output; subtract the frequency penalty once for each
+ * occurrence of a token in the output; apply the mask. At temperature 0, the argmax of z is then chosen. At another
+ * temperature T, z is divided by T. Then top-k, top-p and min-p are applied in this order, and one random number
+ * chooses among the remaining tokens. The random number depends only on the seed and the token's index, so decoding
+ * with drafts chooses the same tokens as plain decoding. */
 #ifndef VB_SAMPLER_H
 #define VB_SAMPLER_H
 
@@ -24,7 +24,7 @@ void sampler_close(struct sampler *s, const vb_allocator *a);
 void sampler_restart(struct sampler *s);
 void sampler_saw_prompt(struct sampler *s, int32_t token);
 void sampler_saw_output(struct sampler *s, int32_t token);
-void sampler_forget_output(struct sampler *s, int32_t token); /* undoes sampler_saw_output, for a draft */
+void sampler_forget_output(struct sampler *s, int32_t token); /* undoes one call of sampler_saw_output; used for drafts */
 /* Returns how many times `token` occurs in the output. */
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
@@ -42,12 +42,13 @@ int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *to
  * Returns the sum of the weights, which is 0 if no token is allowed. The weights are added to +0 in double precision,
  * in ascending order of token id. */
 double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights);
-/* Returns the first token whose cumulative weight is larger than u * total, for u in [0, 1). If no token satisfies this
- * because of rounding, returns the last token whose weight is not 0. If all weights are 0, returns -1. */
+/* Returns the first token whose cumulative weight is larger than u * total, for u in [0, 1). Because of rounding there
+ * may be no such token; the function then returns the last token whose weight is not 0. If all weights are 0, returns
+ * -1. */
 int32_t weighted_choice(const double *weights, size_t V, double total, double u);
 
-/* Considers the row of logits from which the sampler chose last. Returns VB_REJECT_MASKED or VB_REJECT_CUT_OFF if
- * `token` was excluded there, and `otherwise` if the sampler could have chosen `token`. */
+/* Says why the last call of sampler_choose or sampler_distribution could not choose `token`. Returns VB_REJECT_MASKED
+ * or VB_REJECT_CUT_OFF. If `token` could have been chosen, returns `otherwise`. */
 enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_reject otherwise);
 
 /* Compares a token with the best token of its row, after bias, penalties and mask, at temperature 1. rank is 0 for the
@@ -59,7 +60,8 @@ struct closeness {
 };
 struct closeness sampler_closeness(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, int32_t token);
 
-/* Returns the index of the largest of n >= 1 numbers. If several are equal, returns the lowest of their indices. */
+/* Returns the index of the largest of n >= 1 numbers. If several numbers are equally large, returns the lowest of their
+ * indices. */
 int32_t argmax(const float *z, size_t n);
 int all_finite(const float *z, size_t n);
 

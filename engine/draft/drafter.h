@@ -1,5 +1,5 @@
-/* engine/draft/drafter.h -- the interface of all draft methods. Each method is implemented in a file of its own. A
- * draft method cannot change the output.
+/* engine/draft/drafter.h -- the interface of all draft methods. Each method is implemented in a file of its own. In
+ * acceptance mode strict, a draft method cannot change the output.
  *
  * A decoding round has four steps. The drafter proposes drafts. The target verifies the drafts as rows of one pass. The
  * rows of rejected drafts are removed from the KV cache. The drafter observes the tokens that were committed. */
@@ -14,7 +14,7 @@ struct session_writer;
 struct session_reader;
 
 struct drafter_options {
-    const vb_session_options *asked; /* the user's options, where a method finds the options that no other method has */
+    const vb_session_options *asked; /* the user's options; a method reads its own settings and files from them */
     size_t context;          /* the most tokens in the sequence */
     const struct kernels *kernels;
     int threads;
@@ -46,16 +46,16 @@ struct proposal {
 
 struct drafter_type {
     const char *name;
-    const char *about;    /* describes the method in one line, for help texts */
+    const char *about;    /* a one-line description of the method, for help texts */
     const char *settings; /* the keys of vb_drafting.settings that the method reads, with their defaults, such as
                              "ngram-min=2,ngram-max=4"; NULL: it reads none */
 
-    /* What the method needs: MTP modules, a draft model, an EAGLE head, a callback. The method is refused if one of
-     * these is missing. If the user gives no K, K is the number of MTP modules for a method that needs modules, and 3
-     * for other methods. */
+    /* needs_modules: nonzero if the method needs MTP modules. The other three members say the same about a draft model,
+     * an EAGLE head and a callback. If something that the method needs is missing, the session is not opened. If the
+     * user gives no K, then K is the number of MTP modules if needs_modules is nonzero, else 3. */
     int needs_modules, needs_model, needs_head, needs_callback;
-    int cache_per_draft;    /* nonzero: the method has a cache for each of the K drafts. If the user gives no K, automatic lengths
-                               are then limited to the number of modules */
+    int cache_per_draft;    /* nonzero: the method has a cache for each of the K drafts. If the user gives no K, automatic draft
+                               lengths are at most the number of MTP modules */
     enum target_rows takes; /* the rows of the target that observe receives */
     int tokens_alone;       /* nonzero: observe reads only the tokens, so `hidden` may be NULL */
     int by_history;         /* nonzero: drafts depend not only on the tokens, but also on the rounds in which the tokens were
@@ -68,19 +68,19 @@ struct drafter_type {
     /* Receives n committed tokens; the first has index pos. `hidden` has n rows of the target, from the array that
      * `takes` names. Row j of `hidden` belongs to index pos + j - 1. If pos is 0, row 0 does not exist and is not read.
      * Before the drafter stores the tokens, it forgets everything from index pos on. So observe also removes the state
-     * that drafts left behind, and there is no separate function for that. The drafter copies the rows of `hidden` that
-     * it keeps. It may use w as scratch, except w->hidden, w->features and w->logits. */
+     * that making drafts has added. There is no separate function for this removal. The drafter copies the rows of
+     * `hidden` that it keeps. It may use w as scratch, except w->hidden, w->features and w->logits. */
     void (*observe)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                     size_t n);
 
-    /* Proposes at most max drafts after the observed tokens, and returns how many. Each draft is in the target's
-     * vocabulary. The next call of observe undoes every change of state that propose makes. If the draft ends early
-     * because a row is not finite or a callback gave an invalid answer, propose adds 1 to *failed. */
+    /* Proposes at most `max` drafts after the observed tokens, and returns the number of drafts. Each draft is in the
+     * target's vocabulary. The next call of observe undoes every change of state that propose makes. If the draft ends
+     * early because a row is not finite or a callback gave an invalid answer, propose adds 1 to *failed. */
     int (*propose)(struct drafter *d, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
     /* Does what propose does, for up to MOST_PROPOSALS drafters of this type that draft for the same target. The
-     * drafters may share forward passes. Each of them proposes the same drafts as it would alone. In contrast to
-     * observe, the drafters may also use w->logits as scratch. A type has either this function or propose. */
+     * drafters may share forward passes. Each of them proposes the same drafts as it would alone. The drafters may use
+     * w as scratch as in observe, and in addition w->logits. A drafter_type has either propose_together or propose. */
     void (*propose_together)(struct proposal *proposals, size_t count, struct workspace *w);
 
     /* Does what propose does, but makes a tree of at most o->nodes drafts in at most `depth` levels. NULL if the method
@@ -90,8 +90,8 @@ struct drafter_type {
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
-    /* Returns how many additional tokens must be observed again if the sequence is cut now. After a cut to n tokens,
-     * the target computes the hidden rows from index n - 1 - rewind on again, and observe receives them. */
+    /* Returns a number R of hidden rows. If the sequence is now cut to n tokens, the drafter needs the hidden rows from
+     * index n - 1 - R on again. The target then computes these rows again, and observe receives them. */
     size_t (*rewind)(const struct drafter *d);
 
     /* Copies the state for tokens[0..n] and for the hidden rows before index n from `other` to a new drafter of the
@@ -99,26 +99,27 @@ struct drafter_type {
      * copied. begin_as is NULL if the method can never copy its state. */
     int (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
 
-    /* Writes the state after `pos` observed tokens to a session file; the state of later tokens is dropped. If `hidden`
-     * is 0, save leaves out hidden rows of the target and everything that depends on them. save is NULL if the state
-     * can be computed from the tokens alone. In that case the tokens are observed again after a load, with zeros as
-     * hidden rows. w is scratch, as for observe. */
+    /* Writes the drafter's state for the first `pos` observed tokens to a session file. State that depends on later
+     * tokens is not written. If `hidden` is 0, save leaves out hidden rows of the target and everything that depends on
+     * them. save is NULL if the state can be computed from the tokens alone. If save is NULL, the tokens are observed
+     * again after a load, with zeros as hidden rows. w may be used as scratch as in observe. */
     void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
-    /* Restores the state that save wrote to a file. The drafter d must not have observed anything before. tokens [pos]
+    /* Restores the state that save wrote to a file. The drafter d must not have observed any token before. tokens [pos]
      * are the tokens of the session. Returns DRAFTER_LOADED on success. Returns DRAFTER_OTHER if the state was written
      * by a drafter with fewer depths or with another network; d is then unchanged. Returns DRAFTER_WRONG if the data in
      * the file cannot be the output of save. */
     int (*load)(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, struct session_reader *in);
 
-    size_t (*bytes)(const struct drafter *d); /* bytes of memory for the drafter's caches and passes; NULL if they are negligible */
-    size_t (*weight_bytes)(const struct drafter *d); /* bytes of the drafter's own weights (without the target's) that are read for
-                                                        one draft; may be NULL */
+    size_t (*bytes)(const struct drafter *d); /* returns the bytes of memory for the drafter's caches and passes; NULL if this
+                                                 memory is negligibly small */
+    size_t (*weight_bytes)(const struct drafter *d); /* returns how many bytes of the drafter's own weights are read for one draft;
+                                                        weights of the target are not counted; may be NULL */
     void (*close)(struct drafter *d);
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
 
-/* All methods, in the order in which help texts list them. A new method needs a file that defines its drafter_type, and
- * a line here. */
+/* All methods, in the order in which help texts list them. To add a method, define its drafter_type in a new file and
+ * add the name of this drafter_type here. */
 #define DRAFT_METHODS(METHOD) \
     METHOD(draft_mtp_vanilla) METHOD(draft_mtp_eagle) METHOD(draft_eagle_reroll) METHOD(draft_eagle_keep) METHOD(draft_ngram) \
     METHOD(draft_model) METHOD(draft_eagle) METHOD(draft_eagle3) METHOD(draft_callback)
@@ -129,15 +130,15 @@ extern const struct drafter_type *const drafter_types[]; /* NULL ends the list *
 /* Finds a method by its name. If the name is NULL or "none", sets *out to NULL. Returns VB_BAD_ARGUMENT if the name is
  * unknown, and the message lists the known names. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
-/* Checks that everything that the method needs is there, and that each key in the settings belongs to some method.
- * Returns VB_BAD_ARGUMENT if this is not so, and the message names what is missing or unknown. */
+/* Checks that nothing is missing that the method needs, and that each key in the settings is known to at least one
+ * method. Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
 /* Always returns VB_BAD_ARGUMENT. The message says that this method cannot draft trees, and which methods can. */
 int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *err);
 /* Returns the default of K: the number of MTP modules if the method needs modules, else 3. */
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
-/* Returns the length of the longest automatic draft if the user gave no number. For methods with cache_per_draft, this
- * length is the default of K, because each cache uses memory even if it stays empty. For other methods it is
+/* Returns the largest automatic draft length for a user who gave no K. For methods with cache_per_draft, this length is
+ * drafter_default_tokens, because each cache uses memory even if it stays empty. For all other methods it is
  * VB_MAX_DRAFT. */
 int drafter_longest(const struct drafter_type *type, const struct model *m);
 
@@ -154,9 +155,9 @@ int drafter_propose_one(const struct drafter_type *type, struct drafter *d, stru
 size_t drafter_no_rewind(const struct drafter *d);
 
 /* Chooses draft `number`, counted from 1, from its row of logits [V]. Calls o->choose if it is not NULL; otherwise
- * chooses the best token, which is the one with the lowest id if several are equal. Returns -1, which ends the draft,
- * in two cases: if the row is not finite (then it also adds 1 to *failed), or if the best token's probability at
- * temperature 1 is below the session's p_min. */
+ * chooses the best token, which is the one with the lowest id if several are equal. A result of -1 ends the draft.
+ * Returns -1 and adds 1 to *failed if the row is not finite. Returns -1 if the best token's probability at temperature
+ * 1 is below the session's p_min. */
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
 /* Finds the n <= VB_MAX_TOPK best tokens of a row of logits [V], and their probabilities p at temperature 1. The best
  * token comes first. If two tokens have equal logits, the token with the lower id comes first. Tokens with a

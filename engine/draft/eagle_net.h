@@ -15,8 +15,8 @@
  * as stored, and activations are f32 in every precision. The sources are Li et al. 2024 and 2025, and the code of
  * SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
  *
- * In the shapes below, d is the head's own width, H its number of heads, G its number of key/value groups, and D the
- * length of one head. */
+ * In the shapes below, d is the hidden size of the EAGLE head, H its number of attention heads, G its number of
+ * key/value heads, and D the length of one attention head. */
 #ifndef VB_DRAFT_EAGLE_NET_H
 #define VB_DRAFT_EAGLE_NET_H
 
@@ -34,8 +34,9 @@ struct eagle_head {
     size_t vocab_size;             /* size of the head's vocabulary */
     const int32_t *d2t;            /* [vocab_size]: the target's token id for each token id of the head; NULL if both use the same
                                       ids */
-    struct weight_view embed_tokens, lm_head; /* embed_tokens: the head's own if it is stored, else the target's; lm_head: the
-                                                 target's (EAGLE-1) or the head's own (EAGLE-3) */
+    struct weight_view embed_tokens, lm_head; /* embed_tokens: the head's embedding if the head's files contain one, else the
+                                                 target's embedding; lm_head: the target's output head (EAGLE-1) or the output head
+                                                 in the head's files (EAGLE-3) */
     struct weight_view fc;         /* [d, 2d] or [d, 3 target_width] */
     struct weight_view q_proj, k_proj, v_proj, o_proj; /* [HD, c], [GD, c], [GD, c], [d, HD], where c is d (EAGLE-1) or 2d
                                                           (EAGLE-3) */
@@ -48,13 +49,13 @@ struct eagle_head {
 };
 
 /* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error if the head has more than
- * one layer or an unknown tensor, or if its width, its vocabulary or its kind of layer does not fit the target or the
- * version; the message names the problem. The caller closes *out with eagle_head_close. */
+ * one layer or an unknown tensor. Also returns an error if the head's hidden size, vocabulary or kind of layer does not
+ * fit the target or the version. The message names the problem. The caller closes *out with eagle_head_close. */
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* Sets *version to the version of the head in `dir`, which is 1 or 3, or to 0 if `dir` has no readable head. Returns
- * VB_NO_MEMORY if there is no memory, and no other error. */
+/* Sets *version to the version of the head in `dir`, which is 1 or 3, or to 0 if `dir` has no readable head. If there
+ * is no memory, the function returns VB_NO_MEMORY. It returns no other error. */
 int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
 /* Returns how many bytes of weights are read to draft one token. */
 size_t eagle_head_bytes(const struct eagle_head *h);
@@ -68,8 +69,7 @@ struct eagle {
     struct rope rope;
     struct gqa gqa;
     size_t max_rows;
-    float *input;                      /* [rows, 2d]: with EAGLE-1 first the input of fc; then, in both versions, the input of
-                                          attention */
+    float *input;                      /* [rows, 2d]: the input of attention; with EAGLE-1 it first holds the input of fc */
     float *x, *normed, *delta;         /* [rows, d] */
     float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
     float *cos_sin;                    /* [rows, D] */

@@ -5,9 +5,9 @@
  * T(K) seconds, including the time for drafting. So decoding produces E(K) / T(K) tokens per second, and the K with the
  * largest quotient is chosen.
  *
- * E(K) and T(K) are measured during the run. Newer rounds have a larger weight, and old ones are forgotten. Every 16
- * rounds, and later less often, a detour tries a K that is larger or smaller by 1 than the chosen K. So measurements
- * exist for more than one K.
+ * E(K) and T(K) are measured during the run. Newer rounds have a larger weight than older rounds. Every 16 rounds, and
+ * later less often, a few rounds use a K that is larger or smaller by 1 than the chosen K. Such rounds are called a
+ * detour. So measurements exist for more than one K.
  *
  * Measured times differ from run to run, but nothing except the lengths of drafts depends on them. */
 #ifndef VB_DRAFT_LENGTH_H
@@ -17,8 +17,8 @@
 
 struct draft_length {
     int most, K, before;           /* largest allowed K; K of the next round; K of the last round, or -1 before the first round */
-    int home;                      /* the chosen K, to which a detour returns */
-    int left, stay;                /* rounds until the next decision; rounds between two detours */
+    int home;                      /* the chosen K; K has this value again after a detour */
+    int left, stay;                /* rounds until K is chosen again; rounds between two detours */
     unsigned now, detours;         /* number of rounds so far; number of detours so far */
     double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT];             /* [k - 1]: how many k-th drafts were accepted; how many were made;
                                                                     old rounds count less in both */
@@ -30,12 +30,12 @@ struct draft_length {
 /* Begins with K = first, which is 1..most. */
 void draft_length_begin(struct draft_length *l, int first, int most);
 /* Reports a round that asked for l->K drafts: `stood` of the drafts were accepted, and the round took `seconds`
- * seconds. The function then sets l->K for the next round. Rounds that had no room for l->K drafts must not be
- * reported. */
+ * seconds. The function then sets l->K for the next round. Do not report a round that could not have l->K drafts, for
+ * example because the context was nearly full. */
 void draft_length_saw(struct draft_length *l, int stood, double seconds);
 
-/* Return the current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from
- * measured lengths. */
+/* Return the current estimates of E(K) and T(K). If T(K) was not measured, it is interpolated or extrapolated from the
+ * measured values of T. */
 double draft_length_tokens(const struct draft_length *l, int K);
 double draft_length_seconds(const struct draft_length *l, int K);
 

@@ -6,8 +6,8 @@
  * tok[N+k+1] (DeepSeek-V3 report, 2.2).
  *
  * Row i of module k is final if i+k+1 <= N, because all tokens that it depends on are then committed. Rows that are not
- * final were computed from drafts. They are removed after each round, and the next round begins with the first missing
- * row. */
+ * final were computed from drafts. These rows are removed after each round, and the next round begins with the first
+ * row that is not in the cache. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
@@ -17,14 +17,15 @@
 struct mtp_depth {
     struct kvcache cache;  /* has one layer. Between rounds all its rows are final, except with the methods eagle-reroll and
                               eagle-keep */
-    float *hidden_of_next; /* [d]: h^k of the first missing row; depth k - 1 computed it in its last final row */
+    float *hidden_of_next; /* [d]: h^k of the first row that this depth has not computed yet; it is the output of the last final row
+                              of depth k - 1 */
 };
 
 /* Memory for drafting trees (engine/draft/mtp_tree.c). */
 struct mtp_tree {
     struct tree_builder builder;
     float *logits;   /* [topk, V]: logits of depth 0 */
-    int32_t *slots;  /* [topk, width]: slots of the tokens that each row of a level attends to */
+    int32_t *slots;  /* [topk, width]: for each row of a level, the slots of the tokens to which the row attends */
     size_t width;
 };
 
@@ -41,12 +42,12 @@ struct mtp_state {
     float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
-    size_t head_row;      /* the last row of the last pass that is not padding */
+    size_t head_row;      /* index of the last row of the newest pass that is not padding */
     int missing;          /* nonzero: in this round, the target's newest hidden row is unknown, and zeros replace it */
-    int never;            /* nonzero: this hidden row will not become known in a later round either, because of the convention
-                             missing-hidden or because the session was loaded without it */
-    int32_t aside;        /* if `never` is nonzero: 1 + the slot of the module's row that was computed from the known hidden row,
-                             while a row computed from zeros replaces it; else 0 */
+    int never;            /* nonzero: this hidden row stays unknown in later rounds too. The reason is the convention
+                             missing-hidden, or a session file without hidden rows */
+    int32_t aside;        /* used only if `never` is nonzero. While the cache contains a row that module 0 computed from zeros, slot
+                             aside - 1 keeps the row that module 0 computed before from the known hidden row. 0: no row is kept */
     struct mtp_depth *depths;
     int num_depths;
     struct mtp_tree tree; /* only if options.topk is more than 1 */
@@ -59,8 +60,8 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
 void mtp_state_close(struct mtp_state *s);
 
 /* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
- * rows. If many final rows are then missing, as after a prompt, mtp_observe computes these rows. If few are missing,
- * the next proposal computes them. */
+ * rows. After that, some final rows of the modules have not been computed yet. If they are many, as after a prompt,
+ * mtp_observe computes them. If they are few, the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
@@ -70,15 +71,16 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 /* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */
 void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
-/* Computes the missing final rows of every depth. Each depth k < max also computes its other rows up to row N-1, and
- * proposes a draft from row N-1. The next depth reads this draft. Returns the number of drafts. When the function
- * returns, the last row of s->g and s->next belongs to the row that proposed the last draft, and rows that are not
- * final are removed from the caches. */
+/* Computes the final rows of every depth that have not been computed yet. Each depth k < max also computes rows that
+ * are not final, up to row N-1, and proposes a draft from row N-1. The next depth reads this draft. At the end, rows
+ * that are not final are removed from the caches. The last row of s->g and of s->next is the output of the row that
+ * proposed the last draft. Returns the number of drafts. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 /* Says which hidden row is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or of
- * the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With both, the hidden rows of padding are
- * zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding too. */
+ * the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With FROM_DEPTH_BEFORE and FROM_ITSELF, the
+ * hidden rows of padding are zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding
+ * too. */
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
 /* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden rows s->h [n + pad,
@@ -88,15 +90,14 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
               const int32_t *draft);
 
 /* Makes more drafts with module 0, which reads its own output, until there are `max` drafts in total. `drafts` is the
- * number of drafts that exist already. Row `last` of s->next is the output of the row that proposed the newest of
- * these. Returns the total number of drafts. */
+ * number of drafts that the round has already. Row `last` of s->next is the output of the row that proposed the newest
+ * draft. Returns the total number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
  * and s->next. */
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
-/* Returns a description of row i of depth k for `token`, after it has appended a slot for this row to the cache of
- * depth k. */
+/* Appends a slot for row i to the cache of depth k, and returns a description of this row. The row reads `token`. */
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token);
 /* Converts a token id of the network's vocabulary to the target's id of the same token. */
 int32_t mtp_token(const struct mtp_state *s, int32_t drafted);
@@ -117,15 +118,16 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round. If the target's newest hidden row was unknown when the drafts were made, the
- * function removes the row that module 0 computed from zeros instead, so that the next round computes it again. */
+/* Call this after the drafts of a round. If zeros replaced the target's newest hidden row, the function removes the row
+ * that module 0 computed from these zeros. If s->aside is not 0, the function puts the row from slot s->aside - 1 back
+ * into the cache. Otherwise the next round computes the removed row again. */
 void mtp_round_ends(struct mtp_state *s);
 
 /* Returns the number of rows of padding for a pass of n rows in a round. */
 size_t mtp_padding(const struct mtp_state *s, size_t n);
 
-/* A drafter with MTP modules or an EAGLE head. The methods that use these share the functions below, which implement
- * all members of drafter_type except `open` and `propose`. */
+/* A drafter with MTP modules or an EAGLE head. The draft methods with MTP modules and the methods with EAGLE heads
+ * share the functions below. These functions implement members of drafter_type. */
 struct mtp_drafter { /* pointers to it are cast to struct drafter */
     struct mtp_state state;
     int32_t drafted[VB_MAX_DRAFT]; /* for eagle-keep: the drafts of the newest round */
@@ -153,9 +155,10 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
  * the module of depth k - 1.
  *
  * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. It makes the
- * first draft as mtp_round does, and the others as mtp_chain does. Then it removes the rows of these other drafts from
- * the cache. Row i reads tok[i+1], so after a cut to n tokens the rows before row n - 1 are still final. Therefore
- * methods with this function use drafter_no_rewind. */
+ * first draft as mtp_round does, and the second and later drafts as mtp_chain does. At the end it removes from the
+ * cache all rows that were computed for the second and later drafts. Row i reads tok[i+1], so after a cut to n tokens
+ * the rows before row n - 1 are still final. Therefore methods with mtp_drafter_propose_chains use
+ * drafter_no_rewind. */
 void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
 void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);
 

@@ -4,8 +4,8 @@
  * (engine/draft/eagle_net.c). This header describes how a row is computed. engine/draft/mtp.h decides which rows are
  * computed, and when.
  *
- * Row i of depth k reads a hidden row and the embedding of a token, and writes one row to its cache, which has one
- * layer. The rows of a pass may belong to several sequences, because each row names its own cache. */
+ * Row i of depth k reads a hidden row and the embedding of a token. It writes one row to a cache with one layer. The
+ * rows of a pass may belong to several sequences, because each row names its own cache. */
 #ifndef VB_DRAFT_NET_H
 #define VB_DRAFT_NET_H
 
@@ -14,19 +14,19 @@
 struct draft_net {
     const struct draft_net_type *type;
     size_t width;       /* length of a hidden row, both of the input and of the output */
-    size_t vocab_size;  /* numbers in a row of logits */
+    size_t vocab_size;  /* length of a row of logits */
     size_t cache_width; /* numbers in a cache row */
-    size_t rows_before; /* cache rows before row 0: 1 with convention first-row=phantom, else 0 */
-    size_t bytes;       /* bytes of memory for the network's passes; 0 if these use the target's workspace */
+    size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
+    size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
     int other_tokens;   /* nonzero if the network's vocabulary differs from the target's */
 };
 
 struct draft_net_type {
-    /* Returns a description of row i of depth `depth` for `token`, after it has appended a slot for this row to the
-     * cache. */
+    /* Appends a slot for row i of depth `depth` to the cache, and returns a description of this row. The row reads
+     * `token`. */
     struct row (*row)(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token);
-    /* Computes the row before row 0, if the network has such a row (rows_before) and the cache is empty. NULL if
-     * networks of this type never have such a row. */
+    /* Computes the row before row 0 if rows_before is 1 and the cache is empty; otherwise does nothing. The member is
+     * NULL if rows_before is always 0 for networks of this type. */
     void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token);
     /* Returns the most rows that a pass can have. */
     size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
@@ -38,8 +38,8 @@ struct draft_net_type {
     /* Computes logits [S, vocab_size] from g [S, width]. Taps receive these logits as rows [first, first + S) of the
      * last pass. */
     void (*logits)(struct draft_net *net, struct workspace *w, int depth, float *logits, const float *g, size_t first, size_t S);
-    /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if both use the same
-     * ids. */
+    /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the
+     * target use the same ids. */
     int32_t (*token)(const struct draft_net *net, int32_t drafted);
     /* Computes the hidden rows h [n, width] for depth 0 from n rows of the target. NULL if depth 0 reads the target's
      * rows unchanged. */
@@ -47,9 +47,10 @@ struct draft_net_type {
     /* Returns whether two networks have the same weights. NULL if all weights of the network are part of the target
      * model. */
     int (*is_same)(const struct draft_net *a, const struct draft_net *b);
-    uint64_t (*fingerprint)(const struct draft_net *net); /* hash of the network's own weights; NULL if it has none */
-    size_t (*weight_bytes)(const struct draft_net *net);  /* how many bytes of the network's own weights are read for one draft;
-                                                             NULL if it has none */
+    uint64_t (*fingerprint)(const struct draft_net *net); /* returns a hash of the network's own weights; NULL if the network has no
+                                                             weights of its own */
+    size_t (*weight_bytes)(const struct draft_net *net);  /* returns how many bytes of the network's own weights are read for one
+                                                             draft; NULL if the network has no weights of its own */
     void (*close)(struct draft_net *net); /* frees everything, including *net */
 };
 

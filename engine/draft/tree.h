@@ -4,12 +4,12 @@
  * Each node is a draft. The confidence of a node is the product of the probabilities that the drafter gives, at
  * temperature 1, to the drafts on the path from the root to this node. The tree grows level by level. The topk most
  * confident nodes of the newest level are expanded: each gets the topk best tokens of its row of logits as children. At
- * the end, only the most confident of all nodes are kept.
+ * the end, the most confident nodes of the whole tree are kept, and the other nodes are removed.
  *
- * If two nodes have equal confidence, the node on the earlier level comes first. On the same level, the order of their
- * parents decides. If they have the same parent, the more probable token comes first, and of equally probable tokens
- * the one with the lower id. A child is never more confident than its parent, so the parents of all kept nodes are kept
- * too. If topk is 1, the tree is a chain. */
+ * If two nodes have equal confidence, the node on the earlier level comes first. On the same level, the two nodes have
+ * the same order as their parents. If they have the same parent, the more probable token comes first. If the tokens are
+ * equally probable, the token with the lower id comes first. A child is never more confident than its parent, so the
+ * parents of all kept nodes are kept too. If topk is 1, the tree is a chain. */
 #ifndef VB_DRAFT_TREE_H
 #define VB_DRAFT_TREE_H
 
@@ -20,7 +20,7 @@ struct draft_tree {
     int count;
     int32_t token[VB_MAX_NODES];
     int32_t parent[VB_MAX_NODES]; /* the node that this node follows, or -1 if it follows the last committed token */
-    int32_t depth[VB_MAX_NODES];  /* its level, from 1: how many tokens it is after the last committed token */
+    int32_t depth[VB_MAX_NODES];  /* level of the node; children of the last committed token are on level 1 */
     double confidence[VB_MAX_NODES];
 };
 
@@ -32,7 +32,8 @@ int tree_child(const struct draft_tree *t, int node, int after);
 struct tree_node {
     int32_t token, parent, depth;
     double confidence;
-    int32_t slot, row; /* set by the drafter for expanded nodes: slot of the cache row, and number of the row in its pass */
+    int32_t slot, row; /* set by the drafter for expanded nodes: slot of the node's cache row, and number of the node's row in its
+                          pass */
 };
 
 struct tree_builder {
@@ -43,7 +44,7 @@ struct tree_builder {
     int frontier_count;
 };
 
-/* Allocates memory for trees that grow to at most `depth` levels, and of which at most `most` nodes are kept. */
+/* Allocates memory for trees with at most `depth` levels. At most `most` nodes of a finished tree are kept. */
 int tree_open(struct tree_builder *b, int topk, int most, int depth, const vb_allocator *a, vb_error *err);
 void tree_close(struct tree_builder *b, const vb_allocator *a);
 

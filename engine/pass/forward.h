@@ -21,8 +21,9 @@ struct row {
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
     int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden row that a module's row reads (engine/verbatim.h) */
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: it follows no draft */
-    const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. For a draft in a tree, these are the
-                             committed tokens, its ancestors and itself. NULL: cache->slots */
+    const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
+                             row attends to the committed tokens, to the draft's ancestors and to the draft itself. NULL:
+                             cache->slots */
 };
 
 /* All memory of a pass. It is allocated once, so that passes allocate nothing. */
@@ -31,8 +32,8 @@ struct workspace {
     struct op_ctx cx;
     struct pace pace, module_pace; /* choose the number of threads for passes of the target (pace) and of its MTP modules
                                       (module_pace) */
-    struct onednn **onednn;        /* with prefill onednn: one for each thread, which cx uses only between prefill_begin and
-                                      prefill_end; else NULL */
+    struct onednn **onednn;        /* with prefill onednn: [threads], one oneDNN object for each thread; cx uses them only between
+                                      prefill_begin and prefill_end. Otherwise NULL */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;
@@ -44,8 +45,10 @@ struct workspace {
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
     struct timeline *seen;         /* [rows] */
     float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */
-    float *features;               /* [rows, d] for drafters: hidden, or x before model.norm (convention main-hidden) */
-    float *three;                  /* [rows, 3d] for EAGLE-3: x before each layer of three_before; NULL if not needed */
+    float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether this is the
+                                      array `hidden` or a copy of x before model.norm */
+    float *three;                  /* [rows, 3d] for EAGLE-3: x before each of the layers in three_before; NULL if no drafter needs
+                                      it */
     int three_before[3];
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL if no tap callback was set */

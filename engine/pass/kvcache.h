@@ -4,9 +4,9 @@
  * ops/attention.h reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
  * and slots[index] is the row of the pool that holds the token with that index.
  *
- * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. So
- * sequences that begin with the same tokens can share rows. A row becomes free when no cache holds it any more. A cache
- * has a pool of its own, or several caches share one pool. */
+ * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. Therefore
+ * sequences that begin with the same tokens can share the rows of these tokens. A row becomes free when no cache holds
+ * it any more. A cache has a pool of its own, or several caches share one pool. */
 #ifndef VB_KVCACHE_H
 #define VB_KVCACHE_H
 

@@ -11,9 +11,9 @@
  *
  * The first 8 bytes include line ends, as in PNG files. A program that copies the file as text and converts line ends
  * would change these bytes, so the reader notices the damage. A file with another version is refused before anything
- * else is checked. All numbers have the byte order of the machine that wrote the file. The number 0x01020304 shows
- * which byte order this is. Floats are IEEE binary32, and integers are two's complement. The cache has fewer rows than
- * there are tokens.
+ * else is checked. All numbers have the byte order of the machine that wrote the file. The reader compares the number
+ * 0x01020304 to recognise this byte order. Floats are IEEE binary32, and integers are two's complement. The cache has
+ * fewer rows than there are tokens.
  *
  * Six sections follow from offset 224 on:
  *
@@ -71,9 +71,9 @@ static inline void session_write_u64(struct session_writer *w, uint64_t value) {
 /* Writes the first `rows` rows of a layer, and of each row the first `width` numbers in natural order (not packed).
  * `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
-/* Ends the file. If `code` is VB_OK and everything was written to the disk, the file gets its name. If `code` is an
- * error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and the function
- * returns `code`. If writing failed, it returns that error. */
+/* Ends the file. If `code` is VB_OK and everything was written to the disk, the finished file appears at its path. If
+ * `code` is an error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and
+ * the function returns `code`. If writing failed, it returns that error. */
 int session_file_end(struct session_writer *w, int code, vb_error *err);
 
 /* ---- reading ---- */
@@ -110,16 +110,16 @@ static inline uint64_t session_read_u64(struct session_reader *r)
  * cache->slots[0], cache->slots[1] and so on. Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the
- * section; then the caller has filled *err. If the checksum is wrong, the function reports this instead of `code`,
- * because the damage explains the caller's error. Returns VB_IO if the rest cannot be read, VB_BAD_CHECKPOINT if the
- * section is damaged or cut short, and `code` otherwise. */
+ * section; then the caller has filled *err. If the checksum is wrong, the function reports the wrong checksum and not
+ * `code`, because the damage is probably the cause of the caller's error. Returns VB_IO if the rest cannot be read,
+ * VB_BAD_CHECKPOINT if the section is damaged or cut short, and `code` otherwise. */
 int session_section_end(struct session_reader *r, int code, vb_error *err);
 
 /* Reads a whole section that consists of lines into *text. This string comes from the reader's allocator, and the
  * caller frees it. */
 int session_read_lines(struct session_reader *r, enum session_section section, char **text, vb_error *err);
-/* Returns the value of `key` in a text of lines KEY=VALUE, and sets *size to its length. The value has no terminating
- * 0. Returns NULL if the text does not have the key. */
+/* Finds the line KEY=VALUE of `key` in a text that consists of such lines. Returns the value, and sets *size to the
+ * length of the value. The value has no terminating 0. Returns NULL if the text does not have the key. */
 const char *session_line(const char *text, const char *key, size_t *size);
 
 /* Sets *err to VB_BAD_CHECKPOINT with the message "PATH is WHAT", where PATH is the file's path and WHAT is `what`.

@@ -13,7 +13,7 @@ struct tapper {
     vb_tap_callback callback;
     void *context;
     const struct row *rows; /* the rows of the pass */
-    vb_tap_row *told;       /* [max_rows]: the same rows, converted for the callback */
+    vb_tap_row *told;       /* [max_rows]: the rows in the form in which the callback receives them */
     size_t count;
     uint64_t pass;
     int32_t layer, depth;   /* as in vb_tap */

@@ -15,7 +15,7 @@ struct tracer {
     void *context;
     int32_t sequence;
     uint64_t round;
-    vb_tap_row *told; /* [room]: the rows of a pass, converted for the callback */
+    vb_tap_row *told; /* [room]: the rows of a pass in the form in which the callback receives them */
     size_t room;      /* the most rows in a pass */
 };
 
@@ -26,8 +26,8 @@ void tracer_close(struct tracer *t, const vb_allocator *a);
 /* Converts a row for callbacks. */
 vb_tap_row row_told(const struct row *row);
 
-/* Each of these functions reports one event to the callback. If t is NULL, they do nothing. depth is the MTP depth, or
- * -1 for the target. */
+/* Each of these functions reports one event to the callback. If t is NULL, these functions do nothing. depth is the MTP
+ * depth, or -1 for the target. */
 void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count);
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft);
 void trace_hidden(struct tracer *t, size_t first, size_t count);

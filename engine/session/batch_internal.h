@@ -31,18 +31,19 @@ struct vb_batch {
     struct batch_request *running[MOST_SEQUENCES]; /* by id */
     struct kept kept;
     size_t num_running, most_running, context;
-    size_t decoding_rows;     /* how many rows of a pass are reserved for sequences that decode; the other rows are for prompts */
+    size_t decoding_rows;     /* number of rows of a pass that are reserved for decoding sequences; the remaining rows are for
+                                 prompts */
     size_t round_rows;        /* largest number of rows that one decoding sequence has in a round */
     int64_t next_id;
     vb_batch_state state;
 };
 
 /* batch_wait inserts a request into the queue b->waiting. batch_leave removes request i from b->running. Neither
- * function changes the request in another way. */
+ * function changes anything else in the request. */
 void batch_wait(vb_batch *b, struct batch_request *r);
 void batch_leave(vb_batch *b, size_t i);
-/* Calls the request's `done`, and frees the request. The caller has removed the request from b->waiting or b->running
- * before. */
+/* Calls the request's `done`, and frees the request. The caller must have removed the request from b->waiting or
+ * b->running. */
 void batch_end(vb_batch *b, struct batch_request *r);
 
 /* Admits requests from the front of the queue as long as there is room for them. */
@@ -51,8 +52,9 @@ void batch_admit(vb_batch *b);
  * ordered by id. */
 void batch_preempt(vb_batch *b, size_t i);
 /* Frees slots until at least `slots` slots are free. For this it first closes kept sessions, and then preempts paused
- * requests. It spares the session `but`, which may be NULL, and requests with a session of the caller's. Returns
- * whether `slots` slots are free. The indices of the remaining requests in b->running may change. */
+ * requests. It does not close or preempt the session `but`, which may be NULL. It does not preempt a request whose
+ * session the caller gave (vb_request.session). Returns whether `slots` slots are free. The indices of the remaining
+ * requests in b->running may change. */
 int batch_free_idle(vb_batch *b, size_t slots, const struct vb_session *but);
 
 #endif

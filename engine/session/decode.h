@@ -10,7 +10,7 @@ struct run {
     struct vb_session *session;
     const vb_generate_options *options;
     vb_result *result;
-    size_t chunk;      /* the most rows of the run's prompt that a pass may have */
+    size_t chunk;      /* largest number of prompt rows of this run in one pass */
     vb_error error;    /* the error of the newest round; its code is VB_OK if there was none */
     struct plan plan;
     int proposed;    /* nonzero: the round's drafts have been proposed, or the plan wants none */
@@ -28,17 +28,20 @@ struct run {
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run, const vb_allocator *a);
 
-/* Returns nonzero if prompt_row has not yet been called for all prompt tokens except the last. */
+/* If prompt_row is not NULL, it is called for every prompt token except the last one. Returns nonzero while some of
+ * these calls are still missing. */
 static inline int run_tells(const struct run *run) { return run->prompt_row && run->told + 1 < run->prompt; }
 /* Calls prompt_row for each prompt token that the newest pass in w has computed and for which prompt_row has not been
- * called before. This may finish the run. If logits are not finite, it finishes the run with an error in run->error. */
+ * called before. If prompt_row returns a value other than 0, the run is finished. After the last call, the run is also
+ * finished if it may generate no token, because max_tokens is 0 or the context is full. A row of logits that is not
+ * finite also finishes the run, and run->error contains the error. */
 void run_tell_prompt(struct run *run, struct workspace *w);
 
 /* Verifies the drafts of run->plan. Row 0 of the plan's logits follows the last committed token, and row i follows
- * draft i. Row i is used only if drafts 1..i were accepted. For one row after the other, the function chooses a token
- * with acceptance_choose. It stops when a draft is rejected, when the run ends, or when a needed row is not finite. If
- * a needed row is not finite, it returns VB_NOT_FINITE, and the message names the index of the token and the first
- * layer whose output was not finite. The callback receives each token when it is chosen. `chosen` has room for 1 +
+ * draft i. Row i is used only if drafts 1..i were accepted. In the order of the rows, the function chooses one token
+ * per row with acceptance_choose. It stops when a draft is rejected or the run ends. It also stops before a row that is
+ * not finite. In this case it returns VB_NOT_FINITE, and the message names the index of the token and the first layer
+ * whose output was not finite. The run's callback is called after each chosen token. `chosen` has room for 1 +
  * run->plan.drafts tokens. The function sets *n to the number of chosen tokens, even if it returns an error. */
 int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, size_t *n, vb_error *err);
 

@@ -3,8 +3,9 @@
  *
  * With prefill onednn, oneDNN computes the linear layers for the rows of the original prompt. The original prompt
  * consists of all tokens that were appended before the first token was generated. These rows are computed in chunks of
- * 512, which begin at multiples of 512. Each chunk is a pass of its own, and is never split. oneDNN also computes the
- * linear layers for those rows of MTP modules that become final with such a chunk.
+ * 512 rows. The index of the first row of a chunk is a multiple of 512. Each chunk is one pass without other rows, and
+ * a chunk is never split. After such a chunk, the drafter observes its tokens, and rows of MTP modules become final.
+ * oneDNN also computes the linear layers for these rows.
  *
  * The engine's own kernels compute everything else: generated tokens, tokens that are appended after generated ones,
  * vb_evaluate, logits and drafts. In the passes of the prompt, the engine's own kernels compute norms, RoPE, attention
@@ -17,7 +18,7 @@
  * the option `isa` changes no bit.
  *
  * oneDNN multiplies BF16 numbers only by BF16 numbers. So if the weights are BF16, these passes round the input of
- * linear layers to BF16, even if the session has another precision than bf16. */
+ * linear layers to BF16, even if the session's precision is not bf16. */
 #ifndef VB_PREFILL_H
 #define VB_PREFILL_H
 
@@ -32,8 +33,8 @@ void prefill_close(struct vb_session *s);
 
 /* If the next pass is a chunk for oneDNN, returns the number of its rows. Otherwise returns 0. */
 size_t prefill_rows(const struct vb_session *s);
-/* If row `row` must be computed again, earlier rows may have to be computed again too. Returns the first of these rows:
- * the first row of the chunk if oneDNN computes row `row`, else `row` itself. */
+/* If row `row` must be computed again, earlier rows may have to be computed again too. Returns the first row that must
+ * be computed again. This is the first row of the chunk if oneDNN computes row `row`, else `row` itself. */
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
 /* Passes between prefill_begin and prefill_end use oneDNN. */

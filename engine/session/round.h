@@ -9,8 +9,8 @@
 struct round {
     struct workspace *w;
     struct row *rows;  /* [w->max_rows] */
-    struct run **runs; /* [count]. The caller makes sure that the rows of all runs (session_most_rows) and their rows of logits fit
-                          into w */
+    struct run **runs; /* [count]. The caller makes sure that w has room for the rows of all runs together (session_most_rows), and
+                          for all rows of logits that the runs need */
     size_t count;
     int by_onednn;  /* nonzero: the pass is a chunk of prefill onednn, and there is only one run */
     size_t S;       /* result: number of rows of the target's pass */

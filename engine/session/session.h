@@ -20,8 +20,9 @@ struct vb_session {
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
-    size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes the rows before this index */
-    size_t given;         /* tokens [0, given) are treated as a prompt: they were appended, or their rows were removed and must be
+    size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes linear layers only in rows before
+                             this index */
+    size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed and must be
                              computed again. A pass that computes rows of these tokens has no drafts, and its last row is at most
                              row given - 1 */
     const struct drafter_type *type; /* NULL if there are no drafts */
@@ -44,33 +45,33 @@ struct shared {
 };
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
  * session uses the workspace shared->work, which was opened with the batch's options isa, threads, prefill and tap;
- * these four have no effect in `options`. */
+ * these four options have no effect in `options`. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
  * hold. */
 int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
 /* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU
- * lacks it. */
+ * does not support this instruction set. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 /* Opens a workspace with the kernels and threads that the options ask for, for passes of up to max_rows rows. */
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise makes later passes in w write
- * the rows of the target that the session's drafter reads, and returns VB_NO_MEMORY if there is no memory for these
- * rows. */
+/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise allocates memory in w for the
+ * rows of the target that the session's drafter reads; later passes in w write these rows. Returns VB_NO_MEMORY if
+ * there is no memory for these rows. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
- * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. They choose
- * the same tokens as they would without session_leave and session_return. */
+ * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. Without
+ * session_leave and session_return, these rounds would choose the same tokens. */
 void session_leave(struct vb_session *s);
 int session_return(struct vb_session *s, vb_error *err);
-/* Makes a session s that has no rows yet begin with the rows of session `other`, whose cache uses the same pool. The
- * first `same` tokens of both sessions are equal. The drafter of s copies the state that the drafter of `other` has for
- * the shared rows, or observes their tokens. Returns the number of shared rows, which is 0 if the draft method cannot
- * share. */
+/* Session s has no rows yet, and its cache and the cache of session `other` use the same pool. The first `same` tokens
+ * of both sessions are equal. The function lets s share the rows that `other` has for these tokens. The drafter of s
+ * copies the state of the drafter of `other` for the shared rows, or observes the tokens of the shared rows. Returns
+ * the number of shared rows, which is 0 if the draft method cannot share. */
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same);
 
 /* The rows that one session has in the next pass. */
@@ -79,26 +80,27 @@ struct plan {
     int32_t draft[VB_MAX_NODES];
     int wanted;           /* largest length of the draft: tokens of a chain, or levels of a tree */
     int drafts;           /* number of rows of drafts, which follow the rows of committed tokens */
-    const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: each draft follows the one before */
+    const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: the drafts form a chain */
     int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
     int asked;            /* nonzero: the round had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
     int by_onednn;        /* nonzero: the rows are a chunk of prefill onednn, and no other session is in the pass */
     int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
     int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
-    size_t first_row;     /* the plan's first row is this row of the pass, counted from 0 */
+    size_t first_row;     /* index in the pass, from 0, of the plan's first row */
     const float *logits;  /* [1 + drafts, V]: logits of the last committed token and of the drafts */
 };
 
-/* Returns whether drafts can change the output. They can in acceptance mode relaxed, and in mode rejection if the
- * temperature is not 0. */
+/* Returns whether drafts can change the output. Drafts can change the output in acceptance mode relaxed, and in mode
+ * rejection if the temperature is not 0. */
 int session_drafts_lead(const struct vb_session *s);
 
 /* Returns the most rows that the session's next round can have, if a pass may have `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
 
-/* Plans the next round, which may choose at most `most` tokens. The plan contains a part of the prompt, or the last
- * token, which at most p->wanted drafts may follow. session_plan adds no drafts. */
+/* Plans the next round, which may choose at most `most` tokens. The plan contains either rows of the prompt or the row
+ * of the last token. After the last token, session_take_drafts may add at most p->wanted drafts. session_plan adds no
+ * drafts. */
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most);
 /* Adds the first `drafts` tokens of p->draft to the plan as drafts. If the session drafts trees, s->tree describes the
  * tree that these drafts form. */
@@ -116,13 +118,13 @@ int session_draft_stopped(struct vb_session *s);
 
 /* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
  * part of a prompt). It removes the rows of rejected drafts and of padding from the caches, and lets the drafter
- * observe the tokens and their hidden rows. `seconds` is this session's share of the time that the round has taken so
- * far. Returns the seconds that the drafter took to observe. */
+ * observe the tokens and their hidden rows. `seconds` is the part of the round's time so far that is counted for this
+ * session. Returns the seconds that the drafter took to observe. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
- * Adds 1 to *failed if the draft ended early because a row was not finite or a callback gave an invalid answer. The
- * drafter uses w, a workspace of the session's model, as scratch. */
+ * Adds 1 to *failed if the draft ended early because a row was not finite or a callback gave an invalid answer. w is a
+ * workspace of the session's model, and the drafter uses it as scratch memory. */
 int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed);
 
 /* Returns the rows of the target that the session's drafter reads, from row `first` of the newest pass in w on. Sets
