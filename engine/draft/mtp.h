@@ -84,8 +84,9 @@ int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max,
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
 /* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden rows s->h [n + pad,
- * d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0]. After
- * the n rows, `pad` rows of padding (token 0) are computed and then removed from the cache. */
+ * d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0],
+ * tok[N+2] is draft[1], and so on. After the n rows, `pad` rows of padding (token 0) are computed and then removed from
+ * the cache. */
 void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source,
               const int32_t *draft);
 
@@ -114,7 +115,8 @@ void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree 
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
 /* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut keeps the first n of these rows and removes
- * the others. Neither function counts the row of zeros that convention first-row=phantom puts before row 0. */
+ * the others. With convention first-row=phantom there is a row before row 0; both functions leave this row out of their
+ * counts. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 

@@ -7,9 +7,10 @@
  * a chunk is never split. After such a chunk, the drafter observes its tokens, and rows of MTP modules become final.
  * oneDNN also computes the linear layers for these rows.
  *
- * The engine's own kernels compute everything else: generated tokens, tokens that are appended after generated ones,
- * vb_evaluate, logits and drafts. In the passes of the prompt, the engine's own kernels compute norms, RoPE, attention
- * and the router. If the sequence is truncated inside a chunk, the whole chunk is computed again.
+ * The engine's own kernels compute everything else: the rows of generated tokens, the rows of tokens that are appended
+ * after generated tokens, all rows in vb_evaluate, logits, and drafts. In the passes of the prompt, the engine's own
+ * kernels compute norms, RoPE, attention and the router. If the sequence is truncated inside a chunk, the whole chunk
+ * is computed again.
  *
  * The choice of the rows and chunks that oneDNN computes depends only on the tokens that were appended and removed, and
  * not on drafts. So decoding with drafts still has the same bits as decoding without drafts. oneDNN's sums depend on
