@@ -21,8 +21,8 @@ struct crew_member {
     int thread; /* number of the member, from 1; the leader is 0 */
     int wanted; /* nonzero if the member may take tasks */
     int asleep, inside; /* inside: nonzero while the member computes a task */
-    /* with `exact`: the newest job that has a task reserved for this member; the newest job whose reserved task it has
-     * begun */
+    /* both only with `exact`. own_job: number of the newest job in which a task is reserved for this member. job:
+     * number of the newest job in which this member has begun its reserved task */
     uint64_t own_job, job;
     pthread_t id;
     pthread_mutex_t lock;
@@ -68,8 +68,8 @@ struct crew {
 size_t crew_bytes(int threads);
 /* Makes a crew of `threads` threads, the caller included, in memory that is 64-byte aligned. A thread is not started
  * before crew_use asks for it. If `exact` is nonzero, no member is ever left out, and every thread does a task of each
- * job that has enough tasks (unless the placement has several parts). Tests and measurements use this to run on exactly
- * N threads. */
+ * job that has enough tasks. But if the placement has several parts, a thread may get none. Tests and measurements use
+ * `exact` to run on exactly N threads. */
 struct crew *crew_open(void *memory, int threads, const struct placement *placement, int exact);
 /* Ends and joins the threads. c may be NULL. The caller keeps and frees the memory. */
 void crew_close(struct crew *c);
@@ -78,7 +78,7 @@ void crew_close(struct crew *c);
  * `threads` is at most crew.threads. Returns the number of threads that work. This number is smaller than `threads` if
  * the system refuses to start a thread, and 1 in a forked child. */
 int crew_use(struct crew *c, int threads);
-/* Returns how many threads in use are not left out at present, including the leader. */
+/* Returns the number of threads in use, including the leader, without the members that are left out now. */
 int crew_available(const struct crew *c);
 /* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks
  * is below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks
@@ -87,9 +87,9 @@ int crew_available(const struct crew *c);
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 
 /* crew_patience and crew_rest decide how long the leader waits for a member, and for how long the member is then left
- * out. They do not read a clock, so that tests can choose the times. crew_patience returns how many seconds the leader
- * waits before it treats a member as interrupted. `led` is how long the leader itself has worked on the job: no single
- * task of a member should take longer. */
+ * out. These two functions do not read a clock, so that tests can choose the times. crew_patience returns how many
+ * seconds the leader waits before it treats a member as interrupted. `led`: for how many seconds the leader itself has
+ * worked on the job. A single task of a member normally takes less time than that. */
 double crew_patience(double led);
 /* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. The previous
  * rest of this member lasted `rest` seconds and ended `since` seconds ago. */

@@ -74,7 +74,7 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
                  const void *packed, size_t ldp, size_t S);
 
 /* Call this after all rows of W have gone through op_multiply. In precision bf16, the kernels look for tiny weights. If
- * they have found none, this function records that W has none (enum magnitudes in simd/kernels.h). */
+ * the kernels have found none in W, this function records this fact (enum magnitudes in simd/kernels.h). */
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w);
 
 #endif

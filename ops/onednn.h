@@ -26,7 +26,7 @@ enum onednn_type { ONEDNN_F32, ONEDNN_BF16 };
 
 struct onednn_shape {
     size_t S, N, K;
-    size_t ldx, ldw, ldy;     /* numbers from one row to the next */
+    size_t ldx, ldw, ldy;     /* distance from one row to the next, counted in numbers */
     enum onednn_type x, w;    /* must be equal: oneDNN 2.6 multiplies f32 by f32 and bf16 by bf16 only */
 };
 
@@ -49,7 +49,7 @@ const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
  * success. After a failure, y is undefined, and the returned sentence says the reason. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
 /* Returns the first failure of onednn_linear since the last call of onednn_failure, or NULL. Operators cannot return
- * errors, so their caller calls this function. */
+ * errors, so the code that has called an operator calls this function after it. */
 const char *onednn_failure(struct onednn *o);
 
 #endif

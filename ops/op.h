@@ -43,7 +43,7 @@ struct op_ctx {
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
-    const struct placement *placement; /* pins the threads of a crew and gives them tasks near their memory (NUMA);
+    const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */
 };
 
@@ -92,8 +92,8 @@ int op_foreign_threads(int threads);
 /* op_row_tasks and op_row_range divide the `rows` rows of a matrix into tasks. op_row_tasks returns the number of
  * tasks, and op_row_range sets [*begin, *end) to the rows of task number `task`. A task consists of whole groups of 32
  * rows (OP_ROW_GROUP), because 32 outputs are one chunk of a sum in the next layer. `after` is the total number of rows
- * of the matrices that follow this one in the same parallel region (0 for the last). With op_ctx.onednn the division
- * does not depend on the number of threads, because the division may change the bits of oneDNN's results. */
+ * of the matrices that follow this one in the same parallel region (0 for the last). With op_ctx.onednn, the ranges of
+ * rows do not depend on the number of threads, because they may influence the bits of oneDNN's results. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 

@@ -2,9 +2,9 @@
  *
  * The bits do not depend on the number of threads, so it may change from pass to pass. A long pass uses all threads. In
  * a short pass, threads spend much of their time waiting for each other and for the next parallel region. So n threads
- * are considered for short passes only if a pass is then at least n/1.3 times as fast as with one thread. This limits
- * the total processor time to 1.3 times the time of one thread. Of the numbers n that remain, the one with the fastest
- * passes is used. Each pass is compared with passes of about as many rows. */
+ * are considered for short passes only if a pass with n threads is at least n/1.3 times as fast as with one thread.
+ * This limits the total processor time to 1.3 times the time of one thread. Among these numbers n, the one with the
+ * fastest passes is used. Each pass is compared with passes of about as many rows. */
 #ifndef VB_PACE_H
 #define VB_PACE_H
 
@@ -20,8 +20,8 @@
 struct pace_class {
     double time[PACE_CHOICES]; /* seconds per pass with each number of threads; 0 if not tried yet */
     double first, second;      /* the times of the two fastest passes of the present trial */
-    size_t passes;             /* number of passes in the present trial, or, if there is none, since the last trial */
-    /* index in `time` of the thread count on trial; trials go from the largest index to 0; -1: no trial */
+    size_t passes;             /* number of passes in the present trial; between trials: passes since the last trial */
+    /* index in `time` of the number of threads being tried, from the largest index down to 0; -1: no trial */
     int trial;
     int best;
 };

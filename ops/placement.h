@@ -1,14 +1,14 @@
 /* ops/placement.h -- plans where threads run and where weights are stored on a machine with several memories (NUMA).
  *
  * A NUMA node is a group of processors with a memory of their own. Access to another node's memory is slower. The
- * functions below compute a plan (struct placement) from a description of the machine (struct topology). They make no
- * system calls, so tests can describe any machine. ops/parallel.c pins threads, and engine/model/numa.c moves pages, as
- * planned.
+ * functions below compute a plan (struct placement) from a description of the machine (struct topology). These
+ * functions make no system calls, so tests can describe any machine. By this plan, ops/parallel.c pins threads, and
+ * engine/model/numa.c moves pages.
  *
  * In mode bind, the processors of each node form a part. The rows of every matrix are divided among the parts, in
  * proportion to their processors. A part's rows are stored in its home: its own node's memory, or the nearest memory
- * with enough room. A thread does the tasks of its own part first. Then it helps other parts, beginning with the
- * nearest home.
+ * with enough room. A thread does the tasks of its own part first. Then it does tasks of other parts, beginning with
+ * the part whose home is nearest.
  *
  * In mode interleave, there is one part, and pages are distributed over all memories in turn. In both modes only rows
  * are divided, never a sum, so no bit depends on the plan. */
@@ -39,7 +39,7 @@ struct placement {
     int node[PLACEMENT_NODES], home[PLACEMENT_NODES];
     int cut[PLACEMENT_NODES + 1];                           /* part i has processors cpu[cut[i]] .. cpu[cut[i + 1] - 1] */
     int cpu[PLACEMENT_CPUS];
-    /* order[p]: part p, then the other parts; a part with a nearer home comes earlier */
+    /* order[p]: part p, then the other parts; nearer homes come earlier (home: see above) */
     unsigned char order[PLACEMENT_NODES][PLACEMENT_NODES];
     int memories, memory[PLACEMENT_NODES];                  /* the nodes with memory: how many, and which, ascending */
 };
@@ -56,7 +56,8 @@ struct place {
 };
 struct place placement_of_thread(const struct placement *p, int thread, int threads);
 
-/* Sets [*begin, *end) to the tasks of one part, out of `count` equal tasks that cover the rows of a matrix in order. */
+/* A matrix is divided into `count` equal tasks, in the order of its rows. Sets *begin and *end: the
+ * tasks [*begin, *end) belong to this part. */
 void placement_share(const struct placement *p, int part, size_t count, size_t *begin, size_t *end);
 
 /* Calls each(context, begin, end, node) for ascending ranges of whole pages at `data`, with the node whose memory

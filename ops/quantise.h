@@ -10,10 +10,10 @@
  *     Q8_0: d = max|w| / 127,  q = round(w * (1/d)), halves away from 0
  *     Q4_0: d = w_m / -8, w_m the first w whose |w| is largest,  q = min(15, trunc(w * (1/d) + 8.5))
  *
- * The divisions, the product and + 8.5 are each rounded to f32 once. q is computed with the f32 value of d. Then d is
- * rounded to f16, to nearest, ties to even. If d is 0, or so small (2^-128 and below) that 1/d is infinite, then 0 is
- * used instead of 1/d, and the f16 value of d is 0. These formulas are ggml's quantize_row_q8_0_ref and _q4_0_ref
- * (compiled without fma). */
+ * The divisions, the product and the addition of 8.5 are each rounded to f32 once. q is computed with the f32 value of
+ * d. Then d is rounded to f16, to nearest, ties to even. If d is 0, or so small (2^-128 and below) that 1/d is
+ * infinite, then 0 is used instead of 1/d, and the f16 value of d is 0. These formulas are ggml's quantize_row_q8_0_ref
+ * and _q4_0_ref (compiled without fma). */
 #ifndef VB_QUANTISE_H
 #define VB_QUANTISE_H
 

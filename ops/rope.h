@@ -3,14 +3,14 @@
  *     y[2i]   = x[2i] c_i - x[2i+1] s_i        c_i = cos(p f_i) * a,   s_i = sin(p f_i) * a
  *     y[2i+1] = x[2i] s_i + x[2i+1] c_i        f_i = theta^(-2i/r)
  *
- * p is the position, and r is the length of the rotated vector. Each product is rounded; there is no fma. With YaRN, a
- * blend of f_i and f_i / factor takes the place of f_i, and a is YaRN's factor on cos and sin (else a = 1).
- * Frequencies, angles, cos and sin are computed in double, with SLEEF. c_i and s_i are rounded to f32 once. If
- * `interleave` is 0, the pairs are (i, i + r/2) instead of (2i, 2i+1).
+ * p is the position, and r is the length of the rotated vector. Each product is rounded; there is no fma. Without YaRN,
+ * a = 1. With YaRN, f_i is replaced by a blend of f_i and f_i / factor, and `a` is attention_factor. Frequencies,
+ * angles, cos and sin are computed in double, with SLEEF. c_i and s_i are rounded to f32 once. If `interleave` is 0,
+ * the pairs are (i, i + r/2) instead of (2i, 2i+1).
  *
  * The sources are Su et al. 2021 and, for YaRN, Peng et al. 2023. docs/SEMANTICS.md, "Attention (MLA)", has YaRN's
  * formulas. YaRN's blend is a ramp from floor(dim(beta_fast)) to ceil(dim(beta_slow)), clamped to [0, r-1]. If both
- * ends are equal, the upper one is raised by 0.001. */
+ * ends of the ramp are equal, its upper end is raised by 0.001. */
 #ifndef VB_ROPE_H
 #define VB_ROPE_H
 
@@ -21,9 +21,9 @@
 struct rope {
     size_t dim;          /* the length r: even, at most ROPE_MAX_DIM */
     int interleave;
-    int f32_angles;      /* nonzero: angles, cosines and sines are rounded to f32 too, as frequencies are (rope_init_f32) */
+    int f32_angles;      /* set by rope_init_f32; nonzero: angles, cosines and sines are rounded to f32 */
     double frequency[ROPE_MAX_DIM / 2];
-    double attention_factor; /* a: m(mscale) / m(mscale_all_dim) under YaRN, else 1 */
+    double attention_factor; /* the factor `a` above. With YaRN: m(mscale) / m(mscale_all_dim); without: 1 */
 };
 
 struct rope_yarn {

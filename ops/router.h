@@ -1,8 +1,8 @@
 /* ops/router.h -- chooses the experts of each token, and their weights.
  *
  * DeepSeek-V3 (report, 2.1.2): s = sigmoid(logit), and choice = s + bias. The score of a group of experts is the sum of
- * its two best choices. The topk_group best groups are kept, and the experts with the best choices in them are chosen.
- * Their weights come from s *without* the bias.
+ * the two largest values of `choice` in it. The topk_group groups with the largest scores are kept. In these groups,
+ * the experts with the largest values of `choice` are chosen. Their weights come from s *without* the bias.
  *
  * DeepSeek-V2: s = softmax(logits), and choice = s. If topk_method is group_limited_greedy, the score of a group is the
  * largest s in it. With topk_method greedy, there are no groups.
@@ -12,10 +12,10 @@
  * l_b, e_b and L of rule 4, in blocks of 256, and s_j = (p_j e_b) / L. Sums over the chosen experts are in ascending
  * order of the experts' indices.
  *
- * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. If norm_topk_prob is nonzero, a weight depends on the
- * scoring function, and `sum` is the sum of s over the chosen experts. With sigmoid, a weight is (s / sum) *
- * routed_scaling_factor, and the division and the product are each rounded. With softmax, a weight is s / sum without
- * the factor (as in Hugging Face's code). */
+ * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. If norm_topk_prob is nonzero, s is divided by `sum`,
+ * the sum of s over the chosen experts. With sigmoid, a weight is (s / sum) * routed_scaling_factor, and the division
+ * and the product are each rounded. With softmax, a weight is s / sum, and routed_scaling_factor is not used (as in
+ * Hugging Face's code). */
 #ifndef VB_ROUTER_H
 #define VB_ROUTER_H
 

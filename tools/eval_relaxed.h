@@ -25,11 +25,11 @@ struct relaxed {
     /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
     size_t drafts, forwards; /* the number of drafts; the number of chains */
     size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* for each depth: how many drafts strict and relaxed acceptance accept */
-    size_t others;       /* the number of drafts that relaxed acceptance accepts although they are not the best token */
+    size_t others;       /* how many drafts relaxed acceptance accepts that are not the target's most likely token */
     double nats;         /* the sum of near.nats over the drafts that `others` counts */
 };
 
-/* Reads --acceptance relaxed and its options. It removes them from the session options, because eval's sessions choose no tokens.
+/* Reads --acceptance relaxed and its options, and resets them in the session options, because eval's sessions choose no tokens.
  * Reports errors. */
 int relaxed_open(struct relaxed *r, struct cli *c, size_t window);
 void relaxed_close(struct relaxed *r);

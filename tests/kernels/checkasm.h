@@ -1,5 +1,5 @@
-/* tests/kernels/checkasm.h -- declarations shared by the source files of checkasm: random data, buffers that end at an
- * unreadable page, and results. */
+/* tests/kernels/checkasm.h -- declarations shared by the source files of checkasm: random data, buffers that end at an unreadable
+ * page, and the comparison of results. */
 #ifndef VB_CHECKASM_H
 #define VB_CHECKASM_H
 
@@ -76,7 +76,8 @@ int same_bits(enum kernel kernel, const struct kernels *k, const char *what, con
 /* Records and prints a failure of another kind. `why` says what is wrong. */
 void failed(enum kernel kernel, const struct kernels *k, const char *what, const char *why);
 
-/* Returns the next table after k that is not scalar and that this CPU can run; NULL after the last one. Start with k = NULL. */
+/* Returns the next table after k, without the scalar one, whose kernels this CPU can run; NULL after the last one. Start with k =
+ * NULL. */
 const struct kernels *next_table(const struct kernels *k);
 extern const struct kernels kernels_scalar;
 

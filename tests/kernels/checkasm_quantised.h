@@ -17,7 +17,8 @@ void random_group(struct quantised_group *x, float d, int extreme);
 
 /* Compares the scalar kernel, and the function that decodes single weights, with the definition of the type. */
 void check_quantised_truth(enum weight_type type);
-/* Compares a group that the scalar kernel made with the rule for quantising. `packed`: the 32 inputs, in packed order. */
+/* Checks a group that the scalar kernel has made: the rule for quantising must give the same group. `packed`: the 32 inputs, in
+ * packed order. */
 void quantise_truth(const struct quantised_group *got, const float *packed, const char *what);
 
 #endif

@@ -18,7 +18,7 @@
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 
-/* Each kernel table in this program that this CPU can run. */
+/* A loop over the kernel tables in this program whose kernels this CPU can run. */
 #define FOR_EACH_TABLE(k)                                                                                              \
     for (const struct kernels *const *k##_ = kernel_tables, *k; (k = *k##_); k##_++)                                   \
         if (kernels_runs_here(k))
@@ -85,7 +85,7 @@ void check_within(float got, double want, double bound, size_t row, size_t index
 /* The numbers between the end of a row and the next row must be unchanged since the buffer was allocated. */
 void check_untouched(const float *y, size_t ld, size_t rows, size_t cols);
 
-/* ---- bounds. u = 2^-24 is the largest relative error of one rounding to nearest of a normal number. ---- */
+/* ---- bounds. u = 2^-24: when a normal number is rounded to nearest, its relative error is at most u. ---- */
 
 /* gamma(k): after k roundings, |error| <= gamma(k) |operand|  (Higham 2002, lemma 3.1) */
 double rounding_gamma(double k);
@@ -94,8 +94,9 @@ double rounding_gamma(double k);
  * four additions of the fold, and one addition per block after the first. The product itself is not rounded, because of fma. */
 double dot_depth(size_t K);
 
-/* The bound of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma with a result below 2^-126 adds
- * at most half of 2^-149. The dot product is compared with a sum in double. The error of this sum is at most K 2^-53 sum|w x|. */
+/* Returns a bound for the error of a dot product of K numbers. |dot - sum w x| <= gamma(depth) sum|w x|, and each fma with a result
+ * below 2^-126 adds at most half of 2^-149. The dot product is compared with a sum in double. The error of this sum is at most K
+ * 2^-53 sum|w x|. */
 double dot_bound(size_t K, double sum_abs);
 
 /* ---- rules of docs/ARITHMETIC.md in plain C ---- */
@@ -103,8 +104,8 @@ double dot_bound(size_t K, double sum_abs);
 /* Rule 1, for vectors in natural order (not packed). */
 float contract_dot(const float *w, const float *x, size_t K);
 
-/* Writes to y the numbers that a linear layer multiplies. In precision bf16, they are x rounded to 8 significant bits, ties to
- * even, and then 0 if smaller than 2^-56 in magnitude. Otherwise they are x. */
+/* Writes to y the inputs that a linear layer multiplies with its weights. In precision bf16, each x is rounded to 8 significant
+ * bits, ties to even, and results smaller than 2^-56 in magnitude become 0. In precision f32, y is x. */
 void contract_x(float *y, const float *x, size_t n);
 
 /* One block of rule 4c: p[j] = exp(s[j] - m), and *sum is their sum. Returns m. */
@@ -112,9 +113,9 @@ float contract_softmax_block(float *p, const float *s, size_t n, float *sum);
 
 /* ---- matrices ---- */
 
-/* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares nothing with the engine's
- * decoders. In `view` the rows have gaps between them, the data begins at an odd address, and F8 matrices begin in the middle of
- * a block of scales. */
+/* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares no code with the engine's
+ * decoders. In `view` the rows have gaps between them, the data begins at an odd address, and F8 matrices begin in the middle of a
+ * block of scales. */
 struct matrix {
     struct weight_view view;
     float *value;
@@ -144,8 +145,8 @@ uint64_t spoil_environment(int threads);
  * spy_begin, or if a thread no longer has the spoiled environment. */
 void restore_environment(int threads, uint64_t before);
 
-/* Runs call() on `threads` threads in a spoiled environment. Operators must run kernels in the default environment, and must
- * restore the spoiled one. */
+/* Runs call() on `threads` threads in a spoiled floating-point environment (see above). Operators must run kernels in the default
+ * environment, and must restore the spoiled one. */
 #define IN_SPOILED_ENVIRONMENT(threads, call)                       \
     do {                                                            \
         uint64_t environment_before_ = spoil_environment(threads);  \

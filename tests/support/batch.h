@@ -9,11 +9,11 @@
 struct job {
     vb_sampling sampling;
     vb_drafting drafting;
-    vb_generate_options options; /* callback and context are the record's */
+    vb_generate_options options; /* add_job and try_to_add set `callback` and `context` */
     int32_t prompt[LONGEST];
     size_t count;
-    int tells;            /* the prompt's rows are asked for; */
-    size_t stop_at;       /* which stop the request at this row; 0: never */
+    int tells;            /* nonzero: job_row receives the rows of the prompt */
+    size_t stop_at;       /* with `tells`: job_row stops the request after this many rows; 0: never */
     size_t V, d;
     int64_t id;
     int ended, code;
@@ -69,7 +69,8 @@ static inline void job_prompt(struct job *j, const int32_t *tokens, size_t count
     j->count = count;
 }
 
-/* What the job points to is read while it is in the batch; the drafting is gone when this returns. */
+/* Adds the job to the batch. The batch may read what the job points to until the request ends, but it copies the drafting: this
+ * function frees its drafting before it returns. */
 static inline int try_to_add(vb_batch *b, const vb_model *m, struct job *j, vb_error *err)
 {
     vb_drafting *drafting = malloc(sizeof *drafting);
@@ -89,7 +90,7 @@ static inline int try_to_add(vb_batch *b, const vb_model *m, struct job *j, vb_e
 
 static inline void add_job(vb_batch *b, const vb_model *m, struct job *j) { OK(try_to_add(b, m, j, &err)); }
 
-/* The same in a session of its own; with `like`'s options of the session. */
+/* Runs the job in a session of its own, with the session options `like`. */
 static inline void run_job_alone(const vb_model *m, struct job *j, const vb_session_options *like)
 {
     vb_session_options o = *like;
@@ -128,7 +129,8 @@ static inline void check_job(const char *what, const struct job *got, const stru
                  (int)wanted->result.finish, got->result.fingerprint == wanted->result.fingerprint ? "" : "not ");
 }
 
-/* Of a method whose drafts depend on the timeline alone: as many were drafted and accepted at each depth. */
+/* At each depth, both runs must have drafted and accepted equally many tokens. Use this only for draft methods whose drafts depend
+ * on the timeline alone. */
 static inline void check_drafts(const char *what, const vb_result *got, const vb_result *wanted)
 {
     for (int k = 0; k < VB_MAX_DRAFT; k++)
@@ -151,7 +153,8 @@ static inline vb_batch_state look(const vb_batch *b)
     return state;
 }
 
-/* Steps until there is nothing to compute; a batch that never ends fails. Passes that were given up are counted, and tried again. */
+/* Calls vb_batch_step until nothing is left to compute. The test fails after 20,000 steps. If a step returns VB_STOPPED, its pass
+ * is computed again; returns how many times this happened. */
 static inline size_t run_batch_to_its_end(vb_batch *b)
 {
     size_t left = 1, given_up = 0;

@@ -91,7 +91,8 @@ int generate_together(vb_session *const *sessions, size_t count, const vb_genera
 /* Records n tokens after the prompt in a new session. */
 void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t count, size_t n, struct record *r);
 
-/* Like run, but without drafts, on one thread and with the best instruction set. All other runs must give the same bits. */
+/* Like run, but without drafts, on one thread and with the best instruction set. Tests compare other runs with this run: the bits
+ * must be equal. */
 void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
                struct record *r);
 

@@ -30,8 +30,8 @@ void write_safetensors(const char *dir, const char *name, const char *header, co
 /* Removes "line 1, column 7: " from a message: tests do not check the place at which the JSON parser reports an error. */
 void forget_place(char *message);
 
-/* The state of an allocator (the `context` of the two functions below). Requests are numbered from 0, and request number `fail`
- * gets NULL. If `fail` is -1, no request fails. */
+/* The state of an allocator (the `context` of the two functions below). Requests for memory are numbered from 0, and request number
+ * `fail` gets NULL. If `fail` is -1, no request fails. */
 struct counted {
     long requests, alive, fail; /* alive: blocks that were allocated and not freed */
 };

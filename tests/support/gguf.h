@@ -21,8 +21,8 @@ void put(struct bytes *b, const void *data, size_t n);
 void put_number(struct bytes *b, uint64_t x, size_t size);
 void put_text(struct bytes *b, const char *s);
 
-/* A file that is being written. Before the first call all members are 0, except `alignment` and `without` if the test needs
- * them. */
+/* A file that is being written. Before the first call, the test sets all members to 0, and then `alignment` and `without` if it
+ * needs them. */
 struct gguf_writer {
     struct bytes keys, infos, data; /* the three parts of the file */
     uint64_t n_keys, n_tensors;
@@ -61,15 +61,15 @@ void gguf_write(struct gguf_writer *w, const char *dir, const char *name);
 
 /* How a model is written. For each choice, there is a converter of GGUF files that makes it. */
 struct gguf_choice {
-    /* 1: matrices are written as F32; 0: with their stored type, except that FP8 becomes F32, which holds the values exactly */
+    /* 1: matrices are written as F32. 0: they keep their stored type, but FP8 becomes F32, which is exact */
     int all_f32;
     int unsplit;      /* 1: one tensor attn_kv_b instead of attn_k_b and attn_v_b, as older converters write it */
     int flat;         /* 1: attn_k_b and attn_v_b have two dimensions, as the converter of ik_llama.cpp writes them */
     int mixed;        /* 1: attn_v_b is F32, even if attn_k_b has another type */
     int no_groups;    /* 1: the keys expert_group_count and expert_group_used_count are missing */
     int no_gating;    /* 1: the key expert_gating_func is missing */
-    size_t alignment; /* the alignment of tensors; 0: 32, and the key general.alignment is missing */
-    const char *tokenizer; /* a directory whose tokenizer is written too; NULL: no tokenizer is written */
+    size_t alignment; /* the alignment of tensors; 0: the key general.alignment is missing, and the alignment is 32 */
+    const char *tokenizer; /* a directory; the file gets the tokenizer in it; NULL: the file has no tokenizer */
 };
 
 /* put_matrix writes a tensor with the name PREFIX NAME ".weight", and put_vector one with the name PREFIX NAME. */

@@ -6,7 +6,7 @@
 #ifndef VB_TEST_GUARD_H
 #define VB_TEST_GUARD_H
 
-/* Returns PROT_NONE, or PROT_READ if masked loads read the whole vector here. */
+/* Returns PROT_NONE, or PROT_READ if masked loads read the whole vector on this machine. */
 int guard_protection(void);
 
 #endif

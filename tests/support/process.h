@@ -92,8 +92,8 @@ void not_yet(pid_t child, int ended, time_t end, const char *wanted);
     for (time_t end_ = time(NULL) + PATIENCE, ended_; ended_ = state_of(child) == 'Z', !(condition);) \
         not_yet(child, (int)ended_, end_, #condition)
 
-/* A terminal whose output is stopped, as after Ctrl-S: a process that writes to it blocks until the test calls let_on. Returns
- * the end that the test reads; *theirs is the end for the child. */
+/* Makes a pseudo-terminal whose output is stopped, as after Ctrl-S: a process that writes to it blocks until the test calls let_on.
+ * Returns the descriptor that the test reads from. *theirs: the descriptor for the child. */
 int holding_terminal(int *theirs);
 void let_on(int theirs);
 

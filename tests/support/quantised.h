@@ -1,14 +1,14 @@
-/* tests/support/quantised.h -- GGUF files of small models whose weights are random blocks of quantised types, in any mixture.
- * They need no quantiser: codes and group scales are random bytes, and the scales are chosen so that the weights are about as
- * large as in a trained matrix. */
+/* tests/support/quantised.h -- GGUF files of small models whose weights are random blocks of quantised types, in any mixture. The
+ * files are made without a quantiser: codes and group scales are random bytes, and the scales are chosen so that the weights are
+ * about as large as in a trained matrix. */
 #ifndef VB_TEST_QUANTISED_H
 #define VB_TEST_QUANTISED_H
 
 #include "tests/support/gguf.h"
 
 /* A type of blocks. A block has `numbers` numbers in `bytes` bytes. Its scale d is at byte d_at, and its minimum at byte
- * minimum_at. If d is 1 and the codes are random, the numbers have the standard deviation `spread`, and a minimum of `minimum`
- * makes their mean 0. */
+ * minimum_at. If d is 1 and the codes are random, the numbers have the standard deviation `spread`. If the block's minimum is also
+ * `minimum`, their mean is 0. */
 struct block_type {
     const char *name;
     uint32_t type; /* in GGUF */
@@ -20,9 +20,9 @@ extern const struct block_type block_types[10];
 struct quantised_model {
     const char *name;
     const char *types[4];         /* the types of matrices, used in turn */
-    /* the types of attn_k_b and attn_v_b. v_b NULL: the next of `types`. k_b NULL: the file has attn_kv_b instead of both */
+    /* the types of attn_k_b and attn_v_b. v_b NULL: the next entry of `types` is used. k_b NULL: the file has attn_kv_b instead */
     const char *k_b, *v_b;
-    /* the types of the embedding and of the router's matrix. embedding NULL: the next of `types`. gate NULL: F32 */
+    /* the types of the embedding and of the router's matrix. embedding NULL: the next entry of `types` is used. gate NULL: F32 */
     const char *embedding, *gate;
     int tied;                     /* nonzero: the file has no output matrix, and the embedding is used instead */
     int large;                    /* nonzero: rows are long enough for blocks of 256 numbers */

@@ -14,8 +14,8 @@ struct retype {
     const char *tiny;    /* the name of a BF16 matrix whose middle number becomes 2^-60; NULL: none */
 };
 
-/* Writes model.safetensors and config.json into a new directory. Both *was and *is count the numbers in matrices of linear layers
- * whose dtype is not BF16: *was in the old checkpoint, and *is in the new one. */
+/* Writes model.safetensors and config.json into a new directory. *was: how many numbers of the old checkpoint are in linear layers'
+ * matrices that are not BF16. *is: the same for the new checkpoint. */
 void retype(char dir[64], const struct retype *r, size_t *was, size_t *is);
 
 #endif

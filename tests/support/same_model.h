@@ -19,7 +19,7 @@ void check_same_config(const char *what, const struct config *directory, const s
 /* Both tokenizers must give the same ids for this text. */
 void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special);
 
-/* Does the same for a list of texts, with and without special tokens in them. */
+/* Calls check_same_ids for a list of texts, some of which contain special tokens. */
 void check_same_texts(const struct tokenizer *a, const struct tokenizer *b);
 
 /* The first `size` tokens, the ids of BOS and EOS, and the ids of the texts that check_same_texts compares must be equal. */

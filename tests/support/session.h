@@ -1,5 +1,5 @@
-/* tests/support/session.h -- makes the checksums of a session file match its content, whatever this content is, so that tests
- * reach the code behind the checks (format: engine/pass/session_file.h). */
+/* tests/support/session.h -- repairs the checksums of a session file with any content. So tests reach the code that runs after the
+ * checksums are checked (format: engine/pass/session_file.h). */
 #ifndef VB_TEST_SESSION_H
 #define VB_TEST_SESSION_H
 

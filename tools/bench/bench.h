@@ -9,7 +9,7 @@
 #define BENCH_ROUNDS 64
 #define BENCH_BEYOND_CACHES 128e6 /* if work reads more bytes than this, the CPU caches cannot hold them */
 
-/* The first four kinds measure the machine itself. The results of all other kinds are compared with these. */
+/* The first four kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
 enum bench_kind {
     BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8,
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_KINDS
@@ -23,13 +23,13 @@ struct bench_item {
     size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it */
     const char *draft;     /* for GENERATE: the draft method */
     int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no tree */
-    double force;          /* the probability with which each draft is made right; negative: drafts are not changed */
+    double force;          /* the probability that a draft is replaced by the correct token; negative: drafts are not changed */
     size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
     enum weight_type type; /* for LINEAR: the type of the weights; with oneDNN, of x too */
     int onednn;            /* for LINEAR: whether oneDNN does the work; for PREFILL: whether --prefill onednn is used */
     vb_session *session;   /* for PASS: stays open between rounds */
-    struct bench_work work; /* the bytes that one run reads, and its operations */
+    struct bench_work work; /* how many bytes one run reads, and how many operations it does */
     double seconds[BENCH_ROUNDS];
     /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
     double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
@@ -47,7 +47,7 @@ struct bench {
     int warm;              /* whether this is the first round, which only warms up */
     double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per second */
     const char *isa;       /* name of the instruction set in use */
-    void *data;            /* random BF16 numbers for BENCH_READ; also the weights of LINEAR and (as F32) the cache of ATTENTION */
+    void *data;            /* random BF16 numbers: READ reads them, LINEAR uses them as weights, ATTENTION (as F32) as a cache */
     size_t bytes;
     int32_t *text;         /* [text_count]: random tokens */
     size_t text_count;
@@ -73,7 +73,8 @@ int bench_wants(const struct bench *b, enum bench_kind kind);
 int bench_check_only(struct bench *b);
 
 /* --- run.c --- */
-/* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, it is the number that one run reads. */
+/* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, returns the number of bytes that one run
+ * reads. */
 double bench_pass_bytes(const struct bench_item *i);
 /* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
@@ -95,8 +96,8 @@ void bench_run_attention(struct bench *b, const struct bench_item *i);
 /* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head` is nonzero, the output head is included.
  * The function runs the pass to see which experts the router chooses. Each expert is counted once per pass. Reports errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
-/* Counts the same for a pass of `rows` rows through an MTP module, whose head computes logits for one row. The number of experts
- * is the largest number that the rows can choose. */
+/* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
+ * experts as the rows can choose at most. */
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
 /* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
  * tokens. */
@@ -114,7 +115,7 @@ double bench_limit(const struct bench *b, const struct bench_item *i);
 int bench_tell(struct bench *b);
 
 /* --- svg.c --- */
-/* Draws the speed-up and its limit against acceptance, for each K, to the file `path`. Returns an exit code. */
+/* Writes a diagram to the file `path`: for each K, the speed-up and its limit as functions of acceptance. Returns an exit code. */
 int bench_svg(const struct bench *b, const char *path);
 
 #endif

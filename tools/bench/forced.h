@@ -1,5 +1,5 @@
-/* tools/bench/forced.h -- decoding with forced acceptance (each draft is made right with a given probability), and counting the
- * bytes that a run reads. */
+/* tools/bench/forced.h -- decoding with forced acceptance (each draft is replaced by the correct token with a given probability),
+ * and counting the bytes that a run reads. */
 #ifndef VB_BENCH_FORCED_H
 #define VB_BENCH_FORCED_H
 

@@ -59,7 +59,7 @@ enum option_group {
 
 #define MOST_STOPS 16
 
-/* Sampling options as the user gave them, where session.sampling stores another form; see tools/cli/sampling.c. */
+/* The sampling options whose form in session.sampling differs from the form on the command line; see tools/cli/sampling.c. */
 struct cli_sampling {
     const char *logit_bias;
     const char *stop[MOST_STOPS];
@@ -80,7 +80,7 @@ struct foreign_draft {
     int relaxed;                       /* whether one of these options asks for --acceptance relaxed */
 };
 
-/* Drafting options as the user gave them, where the session options store another form; see tools/cli/drafting.c. */
+/* The drafting options whose form in the session options differs from the form on the command line; see tools/cli/drafting.c. */
 struct cli_drafting {
     const char *model_dir, *precision, *given_settings;
     int32_t ngram_min, ngram_max; /* 0: not given */
@@ -95,7 +95,7 @@ struct cli {
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *taps, *names;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
-    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff, where model_dir is A and other is B */
+    const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
     const char *system, *messages, *template_kwargs; /* for a conversation */
     const char *prompts; /* for generate: the file of --prompts */
     int32_t max_sequences;  /* for --prompts; 0: not given */
@@ -133,10 +133,10 @@ struct cli {
     vb_error tokenizer_error;   /* why tokenizer is NULL */
     vb_template *template; /* opened by cli_open_template */
     double started;             /* cli_seconds() when the command began */
-    double open_seconds;        /* how long it took to open model and tokenizer, including --numa and --mlock */
+    double open_seconds;        /* how long it took to open model and tokenizer, and to apply --numa and --mlock */
 };
 
-/* A text that replaces the help text of an option in the help of one command. */
+/* A text about an option. The help of one command prints it instead of the option's usual help text. */
 struct note {
     const char *option, *text;
 };
@@ -279,11 +279,11 @@ json_t *cli_stats(const vb_result *r, int draft_tokens);
 /* The name of a reason why a draft was rejected, as --json prints it. */
 const char *cli_reject_name(enum vb_reject why);
 
-/* cli_draft_name returns the draft method in use, and cli_draft_tokens its K (with auto, the largest possible K). Without
- * drafting, they return "none" and 0. */
+/* cli_draft_name returns the draft method in use, and cli_draft_tokens its K (with auto, the largest possible K). Without drafting,
+ * cli_draft_name returns "none", and cli_draft_tokens 0. */
 const char *cli_draft_name(const struct cli *c);
 int cli_draft_tokens(const struct cli *c);
-/* Returns the K that is reported after a run. With auto, this is the length of the longest draft that was verified. */
+/* Returns the draft length K that is reported after a run. With auto, this is the length of the longest draft that was verified. */
 int cli_used_tokens(const struct cli *c, const vb_result *r);
 
 /* The next five functions are in tools/cli/file.c. */

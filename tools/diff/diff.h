@@ -12,15 +12,15 @@
  * There are five verdicts on a tap, that is, on all rows of one name (compare.c).
  *   `identical`    All numbers have the same bits.
  *   `rounding`     Every row is within the bound (bound.c).
- *   `tie-flip`     The two sides made a different choice (of experts, or of the best token), and the margin of the choice is at
- *                  most twice the bound. Rounding can explain this: if each of two values moves by at most the bound, they can
- *                  change places only if they were at most twice the bound apart.
+ *   `tie-flip`     The two sides made different choices (of experts, or of the best token), and the margin of the choice is at
+ *                  most twice the bound. Rounding can explain this: each of two values moves by at most the bound. So their order
+ *                  can change only if they were at most twice the bound apart.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
  *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it.
- *                  One is the same row in later steps of the computation. The other, because of attention, is every later row
- *                  from the next layer on. Rows that depend on a tie-flip get no verdict, and neither they nor their numbers
- *                  are reported. */
+ *                  The first kind is the same row in later steps of the computation. The second kind is every later row from
+ *                  the next layer on, because of attention. Rows that depend on a tie-flip are counted, but they get no
+ *                  verdict, and their differences are not reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H
 
@@ -45,7 +45,7 @@ struct diff_series { /* all rows of one name */
     struct diff_row *rows;
     char shape[64];            /* the shape in the file, for messages */
     const char *layout;        /* the order of the RoPE dimensions: "interleaved", "halves", or NULL if not known */
-    /* if > 0: in each group of `block` columns, the last `rope` columns are stored as halves, and diff_numbers interleaves them */
+    /* if > 0: in each group of `block` columns, the last `rope` columns have the layout "halves"; diff_numbers interleaves them */
     size_t block, rope;
     int disordered;            /* nonzero: the rows are not in ascending order, and may contain the same row twice */
     int known_rows;            /* nonzero: the manifest gives the sequence and the index of each row */
@@ -79,8 +79,8 @@ const struct diff_series *diff_find(const struct diff_side *side, const char *na
 /* Converts the numbers of a row to x [s->width]. If the row is shorter, the rest of x is not changed. */
 void diff_numbers(const struct diff_series *s, const struct diff_row *row, double *x);
 
-/* Runs c->model, or its reference, over ids in one pass. The values are written to a file in TMPDIR and read from there; the
- * file is then deleted. `seed`: as reference_options.perturb. `scores`: whether attention scores are wanted too. Reports errors. */
+/* Runs c->model, or its reference, over ids in one pass. The values are written to a file in TMPDIR and read from there; the file
+ * is then deleted. `seed`: see reference_options.perturb. `scores`: whether attention scores are wanted too. Reports errors. */
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side);
 
 /* If a side has router logits but no chosen experts, computes its choices with the routing rules of the other side (router.c). */
@@ -129,14 +129,14 @@ struct tap { /* the result for one name */
     enum diff_verdict verdict;
     enum diff_dtype dtype;      /* the less precise of the two dtypes */
     char why[256];              /* why the verdict is structural or tie-flip */
-    size_t rows, after;         /* how many rows were compared; how many were not, because they depend on a tie-flip */
-    size_t only_a, only_b;      /* how many rows only one side has */
+    size_t rows, after;         /* rows: how many were compared; after: how many depend on a tie-flip and were not compared */
+    size_t only_a, only_b;      /* how many rows exist only in A; only in B */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
-    /* first: the first number that differs; worst: the first number that differs by more than the bound, or that is finite on one
-     * side only */
+    /* first: the first number that differs; worst: a number beyond the bound, or finite on one side only; if there
+     * are several, the first of them */
     struct diff_place first, worst;
     /* whether the values are logits; whether they are choices of experts or groups. Other values do not use the members below */
     int is_logits, is_choice;

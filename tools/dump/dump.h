@@ -35,11 +35,11 @@ struct dump {
     size_t glob_count;
     const struct naming *naming; /* the engine whose names are used for the tensors; NULL: Verbatim */
     int layers;             /* how many layers the target has */
-    json_t *named;          /* with naming: Verbatim's name for each name in the file */
+    json_t *named;          /* if `naming` is set: Verbatim's name for each name in the file */
     const char *layout;     /* the order of the RoPE dimensions: "interleaved" or "halves" */
     size_t prompt;          /* the number of tokens in the prompt */
-    int decodes;            /* whether tokens are decoded after the prompt */
-    int prompt_done;        /* whether the last pass over the prompt has begun */
+    int decodes;            /* nonzero: after the prompt, the run generates tokens */
+    int prompt_done;        /* nonzero: the last pass over the prompt has begun, so later target passes are for generated tokens */
     int64_t step;           /* the target's step: 0 for the prompt, r for round r of decoding */
     uint64_t pass;          /* the number of the current pass */
     struct dump_tensor *first, *last;
@@ -56,16 +56,16 @@ int dump_begin(const struct cli *c, struct dump *d, const char *path, const char
 int dump_wants_scores(const struct dump *d, int layers, int heads);
 /* Copies the rows into the dump if their name is wanted. The rows of one name in a pass may come in several calls. */
 void dump_rows(struct dump *d, const struct dump_rows *r);
-/* Call this for each token that was chosen in the newest target pass. `draft`: as draft_depth in vb_event. */
+/* Call this for each token that was chosen in the newest target pass. `draft`: see draft_depth in vb_event. */
 void dump_emitted(struct dump *d, size_t index, int draft);
 /* Writes both files. *tensors: how many tensors were written. It is an error if a pattern matched no name. Reports errors. */
 int dump_end(struct dump *d, size_t *tensors);
 /* Ends a dump without writing its files. */
 void dump_abandon(struct dump *d);
 
-/* Runs c->model over ids in one pass and dumps its values; with c->reference, runs the reference instead. If c->n > 0, decodes
- * after that. `perturb`: as in reference_options. Reports errors. Whether there was an error or not, the caller then calls
- * dump_end or dump_abandon. */
+/* Runs c->model over ids in one pass and dumps its values; if c->reference is set, runs the reference instead. If c->n > 0,
+ * generates tokens after that. `perturb`: see reference_options. Reports errors. Whether there was an error or not, the caller then
+ * calls dump_end or dump_abandon. */
 int dump_values(struct cli *c, struct dump *d, const int32_t *ids, size_t count, uint64_t perturb);
 
 #endif

@@ -48,8 +48,8 @@ struct prompt {
     size_t count, max_tokens;
     vb_sampling sampling;
     const char *draft;    /* the draft method; NULL: the method of the command line */
-    /* negative: no drafts. 0: not given; then the default of the method `draft` is used, or if `draft` is NULL, the value of the
-     * command line */
+    /* negative: no drafts. 0: the prompt does not give a number. Then the default of the method `draft` is used. If `draft` is NULL
+     * too, the command line's value is used */
     int32_t draft_tokens;
     const char *stop[MOST_STOPS];
     size_t num_stops;

@@ -1,7 +1,9 @@
-/* tools/serve/job.h -- one API request: what it asks for, its choices (each is one sequence of the batch), and what they have said.
+/* tools/serve/job.h -- one API request (a job): its options, its choices, and the tokens that were generated for each choice.
  *
- * Two threads know a job: the worker appends to its choices, and HTTP formats what was published. Both hold a reference. Arrays of a
- * choice only grow. The worker publishes at the end of a pass, so that the cut of an answer into events does not depend on timing. */
+ * Each choice is one sequence of the batch. Two threads use a job: the worker appends tokens to its choices, and a thread of the
+ * HTTP server formats the tokens for the client. Both hold a reference to the job. The arrays of a choice only grow. The HTTP
+ * server may read only tokens that the worker has published. The worker publishes tokens at the end of each pass, so the division
+ * of an answer into events does not depend on timing. */
 #ifndef VB_SERVE_JOB_H
 #define VB_SERVE_JOB_H
 
@@ -12,11 +14,12 @@ enum serve_api { API_COMPLETIONS, API_CHAT };
 struct serve_prompt {
     int32_t *tokens;
     size_t count;
-    char *text;       /* as it was given; NULL: token ids were */
+    char *text;       /* the prompt's text; NULL: the request contains token ids */
     size_t text_size;
 };
 
-/* The log-probability of a token, its rank from 1, and the likeliest tokens beside it, which are elsewhere: `top` for each row. */
+/* What one row of logits says about the token after it: the token's log-probability, and its rank, counted from 1. The likeliest
+ * tokens of the row are in struct serve_rows, job_top() of them for each row. */
 struct serve_row {
     double logprob;
     int32_t rank;
@@ -24,62 +27,62 @@ struct serve_row {
 struct serve_rows {
     size_t count, room;
     struct serve_row *row;
-    int32_t *top_token;   /* [count * top] */
+    int32_t *top_token;   /* [count, job_top()] */
     double *top_logprob;
 };
 
 struct serve_token {
     int32_t token;
-    int32_t depth;   /* of an accepted draft, from 1; 0: the model's own */
-    uint32_t pass;   /* of its sequence, from 0 */
-    size_t safe;     /* bytes of the text that no stop string takes back once this token is there */
+    int32_t depth;   /* of an accepted draft, counted from 1; 0: the model chose this token itself */
+    uint32_t pass;   /* number of the sequence's pass, counted from 0 */
+    size_t safe;     /* how many bytes of the text are certain not to become part of a stop string (text_bytes in vb_event) */
 };
 
-/* How far a choice has been formatted; starts as zeros. */
+/* How much of a choice has been formatted already. Before the first call all members are 0. */
 struct serve_cursor {
     size_t tokens, bytes;
-    size_t characters; /* of the pieces before, for text_offset */
+    size_t characters; /* number of characters in the tokens formatted so far, for text_offset */
     vb_utf8 utf8;
     int begun, ended;
 };
 
 struct serve_choice {
     struct serve_job *job;
-    int index;               /* in the answer */
+    int index;               /* the value of "index" in the answer */
     const struct serve_prompt *prompt;
-    struct serve_choice *first; /* of those with this prompt: it has the prompt's rows */
+    struct serve_choice *first; /* the first choice with this prompt; only its prompt_rows are filled */
     vb_sampling sampling;
-    int64_t id;              /* of the batch's request; -1: not added yet */
+    int64_t id;              /* the batch's number for this request; -1: not added yet */
     struct serve_token *said;
     size_t count, room;
-    struct serve_rows rows, prompt_rows; /* of what was said; of the prompt's tokens but the first */
+    struct serve_rows rows, prompt_rows; /* rows for the tokens in `said`; rows for the prompt's tokens except the first */
     char *text;
     size_t text_size, text_room;
     uint32_t pass;
     int no_memory, ended;
-    /* below: as far as HTTP may look */
-    size_t published;        /* tokens */
-    int prompt_done;         /* prompt_rows are whole */
-    int over;                /* there is a result or an error */
+    /* how much the HTTP server may read, and how much it has sent */
+    size_t published;        /* number of tokens in `said` that may be sent */
+    int prompt_done;         /* nonzero: no more rows will be added to prompt_rows */
+    int over;                /* nonzero: `result` or `error` is set */
     vb_result result;
     vb_error error;          /* code 0: none */
     struct serve_cursor sent;
-    int paused;              /* by the worker, because the reader is slow */
+    int paused;              /* nonzero: the worker has paused the sequence, because the client reads slowly */
 };
 
 struct serve_job {
     pthread_mutex_t lock;
     atomic_int references;
     struct server *server;
-    struct serve_job *next;  /* in one of the worker's lists */
+    struct serve_job *next;  /* the next job in the same list of the worker */
 
-    /* what is asked for */
+    /* the request's options */
     enum serve_api api;
     char id[48];
     long long created;
     struct serve_prompt *prompts;
     size_t num_prompts, prompt_tokens;
-    int32_t n, logprobs, prompt_logprobs; /* alternatives of each token; -1: no log-probabilities */
+    int32_t n, logprobs, prompt_logprobs; /* logprobs: how many likeliest tokens are listed; -1: no log-probabilities */
     int stream, include_usage, echo, return_tokens, ignore_eos, add_special_tokens, add_generation_prompt, allow_special_tokens;
     size_t max_tokens;
     int has_max_tokens;
@@ -93,40 +96,42 @@ struct serve_job {
     int32_t *bias_tokens;
     float *bias_values;
 
-    /* under the lock */
+    /* to be used with `lock` held */
     struct serve_choice *choices;
     size_t num_choices, num_over;
-    int cancelled;           /* the client is gone, or the answer is not wanted */
-    int keep_alive;          /* a comment is due */
-    void (*wake)(struct serve_job *job); /* there is news; called with the lock held */
-    void *waiter;            /* of wake */
-    int suspended;           /* the connection waits for wake */
-    int fd;                  /* the client's socket while the connection lives; -1 */
+    int cancelled;           /* nonzero: the client has closed the connection, or the answer cannot be used */
+    int keep_alive;          /* nonzero: an SSE comment has to be sent, so that the connection stays open */
+    void (*wake)(struct serve_job *job); /* the worker calls it, with `lock` held, when there is something to send */
+    void *waiter;            /* the connection that wake() resumes */
+    int suspended;           /* nonzero: the connection waits until wake() is called */
+    int fd;                  /* the client's socket; -1: no connection */
 
-    /* the worker's */
-    int news;                /* since the connection was woken */
-    double began, last_news; /* cli_seconds() */
-    double *last_token;      /* [num_choices] */
+    /* the HTTP server does not use these members */
+    int news;                /* nonzero: something has changed since the worker last called wake() */
+    double began, last_news; /* times from cli_seconds() */
+    double *last_token;      /* [num_choices]: when the choice's last token was published; 0: there is none */
 };
 
-/* An empty job with one reference; NULL: no memory. */
+/* Returns a new job without prompts and with one reference, or NULL if memory is missing. */
 struct serve_job *job_open(struct server *server, enum serve_api api);
 struct serve_job *job_hold(struct serve_job *job);
 void job_release(struct serve_job *job);
-/* Makes the choices of the prompts. Returns 0 without memory. */
+/* Makes n choices for each prompt. Returns 0 if memory is missing. */
 int job_make_choices(struct serve_job *job);
 int job_is_over(const struct serve_job *job);
 
-/* The alternatives that are kept of each row: the larger one of what the fields ask for. 0 or more. */
+/* Returns how many of the likeliest tokens are stored for each row: the larger one of logprobs and prompt_logprobs, or 0 if both
+ * are -1. At most the size of the vocabulary. */
 int32_t job_top(const struct serve_job *job);
-int job_wants_rows(const struct serve_job *job);        /* log-probabilities of what is said */
-int job_wants_prompt_rows(const struct serve_job *job); /* of the prompts */
+int job_wants_rows(const struct serve_job *job);        /* whether log-probabilities of generated tokens are wanted */
+int job_wants_prompt_rows(const struct serve_job *job); /* the same for the prompts' tokens */
 
-/* Appends a row: the token's log-probability, in double, of the logits before temperature and penalties, and the likeliest tokens.
- * Returns 0 without memory. */
+/* Appends the log-probability and rank of `token`, and the `top` likeliest tokens. `logits` are those before temperature and
+ * penalties; log-probabilities are computed in double. Returns 0 if memory is missing. */
 int rows_add(struct serve_rows *rows, const float *logits, int32_t vocabulary, int32_t token, int32_t top);
 
-/* vb_callback and vb_row_callback of a choice. */
+/* Callbacks for the batch; their context is a struct serve_choice. choice_token is a vb_callback, and choice_prompt_row a
+ * vb_row_callback. */
 int choice_token(void *choice, const vb_event *event);
 int choice_prompt_row(void *choice, int depth, size_t index, const float *logits, const float *hidden);
 

@@ -1,20 +1,22 @@
-/* tools/serve/reply.h -- what a job said, as OpenAI's JSON: a whole answer, or events of a stream. The job's lock is held. */
+/* tools/serve/reply.h -- answers in OpenAI's JSON format: one whole answer, or the events of a stream.
+ *
+ * If a function has a job as a parameter, its caller holds the job's lock. */
 #ifndef VB_SERVE_REPLY_H
 #define VB_SERVE_REPLY_H
 
 #include "tools/serve/job.h"
 #include "tools/serve/writer.h"
 
-/* {"error": {"message", "type", "param", "code"}} */
+/* Writes {"error": {"message", "type", "param", "code"}}. */
 void reply_failure(struct serve_writer *w, const struct failure *f);
 
-/* The answer of a job that is over and whose choices all have a result. */
+/* Writes the whole answer of a job. All its choices must be over, and none may have failed. */
 void reply_whole(struct serve_writer *w, struct serve_job *job);
-/* The first choice that failed, or NULL. */
+/* Returns the first choice that failed, or NULL if none has. */
 const struct serve_choice *reply_failed(const struct serve_job *job);
 
-/* The events that are due: what was published and not sent yet, one event for each pass of a sequence. With `end` behind the last one, the
- * stream is over. Stops when w holds more than `most` bytes. */
+/* Writes events for all tokens that are published and not sent yet, one event for each pass of a sequence. No event is begun when w
+ * already has `most` bytes. Sets *end to 1 if the last event of the stream was written, else to 0. */
 void reply_events(struct serve_writer *w, struct serve_job *job, size_t most, int *end);
 
 #endif

@@ -1,16 +1,18 @@
-/* tools/serve/reply_internal.h -- log-probabilities in the formats of completions, of chats and of prompts. */
+/* tools/serve/reply_internal.h -- log-probabilities of completions, chats and prompts, which have three different formats. */
 #ifndef VB_SERVE_REPLY_INTERNAL_H
 #define VB_SERVE_REPLY_INTERNAL_H
 
 #include "tools/serve/reply.h"
 
-/* A token's text as a JSON string: its piece, or where that is not UTF-8, its bytes as OpenAI writes them, "bytes:\xe2\x80". */
+/* Writes a token's text as a JSON string. If the text is not valid UTF-8, writes its bytes in OpenAI's form, "bytes:\xe2\x80". If
+ * the token has no text, writes "token_id:ID". */
 void reply_token_name(struct serve_writer *w, const struct server *s, int32_t token);
-/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: with echo the prompt's tokens, then those of the cursor up to `to`. */
+/* Writes {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. If `echo` is nonzero, the prompt's tokens come first. Then
+ * come the generated tokens from at->tokens to to - 1. */
 void reply_completion_logprobs(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int echo);
-/* {"content": [...], "refusal": null} */
+/* Writes {"content": [...], "refusal": null} for the generated tokens from..to-1. */
 void reply_chat_logprobs(struct serve_writer *w, const struct serve_choice *choice, size_t from, size_t to);
-/* , "prompt_logprobs": [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...], as vLLM writes them */
+/* Writes a comma and vLLM's field "prompt_logprobs": [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...]. */
 void reply_prompt_logprobs(struct serve_writer *w, const struct serve_choice *choice);
 
 #endif

@@ -1,12 +1,12 @@
-/* tools/serve/request_internal.h -- parts of reading a request. */
+/* tools/serve/request_internal.h -- two functions for request.c that handle fields which the server does not support. */
 #ifndef VB_SERVE_REQUEST_INTERNAL_H
 #define VB_SERVE_REQUEST_INTERNAL_H
 
 #include "tools/serve/request.h"
 
-/* Fields that are known and not supported: 400 names the field. */
+/* Fails with status 400 if the body uses a field of OpenAI or vLLM that is not supported. The message names the field. */
 int request_refuse(enum serve_api api, const json_t *body, struct failure *f);
-/* Says once on stderr that an unknown field is ignored. */
+/* Prints on stderr, once for each name, that an unknown field is ignored. */
 void request_note_unknown(struct server *s, const json_t *body);
 
 #endif

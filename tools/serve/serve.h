@@ -1,4 +1,4 @@
-/* tools/serve/serve.h -- what all parts of `verbatim serve` share: the server, and why a request is refused. */
+/* tools/serve/serve.h -- types that all parts of `verbatim serve` use: the server, and the reason why a request failed. */
 #ifndef VB_SERVE_H
 #define VB_SERVE_H
 
@@ -11,58 +11,59 @@
 #include "engine/verbatim.h"
 #include "tools/cli/cli.h"
 
-#define SERVE_MOST_BODY ((size_t)16 << 20) /* bytes of a request */
-#define SERVE_MOST_CHOICES 16              /* n */
-#define SERVE_MOST_SEQUENCES 512           /* of one request: prompts times n */
+#define SERVE_MOST_BODY ((size_t)16 << 20) /* the most bytes in the body of a request */
+#define SERVE_MOST_CHOICES 16              /* the largest n */
+#define SERVE_MOST_SEQUENCES 512           /* the most sequences of one request: number of prompts times n */
 #define SERVE_MOST_STOPS 16
-#define SERVE_MOST_TOP 20                  /* alternatives of a token */
-#define SERVE_MOST_UNKNOWN 64              /* names of unknown fields that are remembered */
+#define SERVE_MOST_TOP 20                  /* the largest value of logprobs, top_logprobs and prompt_logprobs */
+#define SERVE_MOST_UNKNOWN 64              /* how many different unknown fields are reported */
 
 enum server_state { SERVER_OPENING, SERVER_READY, SERVER_STOPPING };
 
 struct metrics;
 struct worker;
 
-/* Constant once the state is SERVER_READY, but for the state and what has a lock. */
+/* After the state has become SERVER_READY, only `state` and the members after `lock` change. metrics and worker have their own
+ * locks. */
 struct server {
     struct cli *c;
-    const char *name;         /* of the model, for requests */
-    char fingerprint[320];    /* system_fingerprint */
+    const char *name;         /* the model's name in requests and answers */
+    char fingerprint[320];    /* the value of system_fingerprint in answers */
     const vb_tokenizer *tokenizer; /* NULL: the model has none */
     const vb_template *chat;       /* NULL: the model has none */
     vb_error chat_error;           /* why chat is NULL */
-    char *template_source;         /* its text, as far as it is found in a file; or NULL */
+    char *template_source;         /* the chat template's text; NULL: no file with the text was found */
     int32_t vocabulary;
-    size_t context;           /* the most tokens of prompt and answer together */
-    vb_drafting drafting;     /* of requests that choose none */
+    size_t context;           /* the largest number of tokens that prompt and answer can have together */
+    vb_drafting drafting;     /* the draft method for requests that do not choose one */
     int32_t max_sequences, max_waiting;
-    long long created;        /* the time of the start */
-    char *key;                /* NULL: none is wanted */
+    long long created;        /* when the server started, in seconds since 1970 */
+    char *key;                /* the API key; NULL: no key is needed */
     size_t key_size;
     struct metrics *metrics;
     struct worker *worker;
-    atomic_int state;         /* enum server_state */
-    pthread_mutex_t lock;     /* for what follows */
-    char *unknown[SERVE_MOST_UNKNOWN]; /* names of fields that were told to be unknown */
-    FILE *log;                /* NULL: stderr */
+    atomic_int state;         /* a value of enum server_state */
+    pthread_mutex_t lock;     /* protects the members after it */
+    char *unknown[SERVE_MOST_UNKNOWN]; /* the unknown fields that were already reported */
+    FILE *log;                /* where the log is written; NULL: stderr */
 };
 
-/* Writes to the log, in one piece. */
+/* Writes `size` bytes to the log. Texts from different threads are not mixed. */
 void server_log(struct server *s, const char *text, size_t size);
 
-/* Why a request fails; OpenAI's error object says it. */
+/* The reason why a request failed. reply_failure writes it as OpenAI's error object. */
 struct failure {
-    int status;            /* of HTTP; 0: nothing failed */
-    const char *type;      /* "invalid_request_error"; NULL: as the status has it */
-    const char *code;      /* "model_not_found"; NULL: none */
-    char param[64];        /* the field; "": none */
+    int status;            /* the HTTP status; 0: nothing failed */
+    const char *type;      /* such as "invalid_request_error"; NULL: the status decides */
+    const char *code;      /* such as "model_not_found"; NULL: none */
+    char param[64];        /* the name of the field with the error; "": none */
     char message[512];
 };
 
-/* Fills *f and returns its status. field: "" or a field's name. */
+/* Fills *f and returns `status`. field: the name of the field with the error, or "". */
 int fail_with(struct failure *f, int status, const char *code, const char *field, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* The same of an error of the library: 400 for the caller's mistakes, else 500. */
+/* Fills *f from an error of the library, and returns the status: 400 if the request caused the error, else 500. */
 int fail_by(struct failure *f, const vb_error *err);
 
 #endif

@@ -1,21 +1,21 @@
-/* tools/serve/worker.h -- the engine thread: it owns the batch, takes jobs from a line, and steps while there is something to compute.
- * All functions may be called from any thread. */
+/* tools/serve/worker.h -- the worker: a thread that owns the batch. It takes jobs from a queue, and calls vb_batch_step while there
+ * is something to compute. Any thread may call these functions. */
 #ifndef VB_SERVE_WORKER_H
 #define VB_SERVE_WORKER_H
 
 #include "tools/serve/job.h"
 
-#define WORKER_FAR_BEHIND 1024 /* published tokens that a stream's reader has not taken: its sequence is paused */
-#define WORKER_CAUGHT_UP 512   /* and goes on */
+#define WORKER_FAR_BEHIND 1024 /* if more published tokens than this are unsent, the sequence of a stream is paused */
+#define WORKER_CAUGHT_UP 512   /* if no more than this are unsent, a paused sequence is resumed */
 
-/* Opens the batch and starts the thread. Reports errors as cli_error does. */
+/* Opens the batch and starts the thread. Reports errors (see tools/cli/cli.h). */
 int worker_open(struct worker **out, struct server *server);
-/* Gives it a job, which the worker holds until all its choices are over. Or refuses it: 429 when the line is full, 503 when the
- * server stops. Returns 0, or the failure's status. */
+/* Puts a job into the queue and returns 0. The worker holds a reference to the job until all its choices are over. If the queue is
+ * full, or if the server is stopping, fills *f and returns its status (429 or 503). */
 int worker_submit(struct worker *w, struct serve_job *job, struct failure *f);
-/* Something is to be looked at: a job was cancelled, or its reader caught up. */
+/* Wakes the worker. Call this after a job was cancelled, or after the client of a paused sequence has read enough. */
 void worker_look(struct worker *w);
-/* Lets what runs finish. Returns when nothing is left. */
+/* Returns when all jobs are over. */
 void worker_finish(struct worker *w);
 void worker_close(struct worker *w);
 
