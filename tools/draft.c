@@ -63,7 +63,7 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--json", "Print {\"next\": ID, \"drafts\": [ID, ...]}. For a tree, also print \"parents\" and \"confidences\". The parent of a "
-               "draft is the number of the draft that it follows, counted from 1. The number 0 means that it follows the token \"next\". "
+               "draft is the number of the draft that it follows, counted from 1. If this number is 0, the draft follows the token \"next\". "
                "The confidence of a draft is the product of all probabilities on its path through the tree."},
     {NULL, NULL}};
 

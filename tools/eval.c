@@ -197,8 +197,8 @@ static const struct note notes[] = {
                           "ids or as text."},
     {"--json", "Print an object with the keys tokens, predicted, context, perplexity, main_loss, mtp_loss_by_depth, agreement_by_depth, "
                "acceptance_by_depth, mtp_loss, loss, tokens_per_second and relaxed. Agreement at depth k is the share of rows where "
-               "module k and the model prefer the same token. Acceptance at depth k is the share of rows where they agree at depth k and "
-               "at all smaller depths."},
+               "module k and the model prefer the same token. Acceptance at depth k is the share of rows where the model and the modules "
+               "prefer the same tokens at depth k and at all smaller depths."},
     {NULL, NULL}};
 
 const struct command command_eval = {

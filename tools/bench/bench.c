@@ -158,11 +158,11 @@ const struct command command_bench = {
     "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, one method\n"
     "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct with a given\n"
     "                         probability.\n"
-    "The ceiling of a measurement is the smaller of two speeds: its bytes read at the read bandwidth, and its operations computed\n"
-    "at the fma peak. An expert that several rows of a pass chose is counted once. The BF16 arithmetic of oneDNN can be faster than\n"
-    "this ceiling. A measurement that is faster than the read bandwidth allows has its weights in the CPU caches. The table then\n"
-    "shows \"in cache\" instead of the percentage of the ceiling.\n"
-    "The limit of a speed-up is the speed-up that would be reached if time depended only on the bytes read. It is tokens per\n"
-    "forward x B(1) / (B(K+1) + the bytes of the modules' passes). B(n) is the number of bytes that a pass of n rows read in this\n"
-    "run.\n",
+    "Each measurement has a ceiling: the speed at which the memory could deliver its bytes, or the speed at which fma instructions\n"
+    "could compute its operations, whichever is lower. If several rows of a pass chose the same expert, its bytes count once. The\n"
+    "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of the memory\n"
+    "allows, its weights came from the CPU caches. The table then shows \"in cache\" instead of the percentage of the ceiling.\n"
+    "The limit of a speed-up is the speed-up that would be reached if time depended only on the bytes read. This limit is\n"
+    "(tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of bytes that a pass of n rows of the model read\n"
+    "in this run. B_modules is the number of bytes that the passes of the MTP modules read in one round.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

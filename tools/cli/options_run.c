@@ -95,8 +95,8 @@ const struct option options_to_run[] = {
      "followed there. The methods draft-model, eagle and eagle3 use the model of --draft-model. Drafting changes the speed but not the "
      "output, unless --acceptance is rejection or relaxed."},
     {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
-     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). A round is one "
-     "draft and the pass that verifies it. 0 turns drafting off. With auto, the length of each draft is chosen from measured acceptance "
+     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a "
+     "round, tokens are drafted and one pass verifies them. 0 turns drafting off. With auto, the length of each draft is chosen from measured acceptance "
      "and pass times."},
     {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.topk), 1, VB_MAX_TOPK,
      "Draft a tree that is K tokens deep, where up to M tokens (2 to 16) follow each token. The default is 1: a chain without branches. "
@@ -217,19 +217,20 @@ const struct option options_to_run[] = {
     {"--host", NULL, "HOST", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(host), 0, 0,
      "Listen at this address or name (default 127.0.0.1, which only this machine can reach). 0.0.0.0 listens at every IPv4 address."},
     {"--port", NULL, "PORT", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(port), 0, 65535,
-     "Listen at this port (default 8080). 0 takes any free port; the line `listening on` names it."},
+     "Listen at this port (default 8080). With 0, the operating system chooses a free port, and the line `listening on` shows it."},
     {"--api-key-file", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(key_file), 0, 0,
      "Refuse requests without the key in FILE (Authorization: Bearer KEY). Only /health needs no key."},
     {"--served-model-name", NULL, "NAME", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(served_name), 0, 0,
      "Set the model's name, which requests may give as model (default: the last part of MODEL)."},
     {"--max-waiting", NULL, "N", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(max_waiting), 0, 1 << 20,
-     "Let at most N sequences wait (default 256). Requests beyond that are told to try again, with status 429."},
+     "Let at most N sequences wait (default 256). Further requests get status 429 and may be sent again later."},
     {"--cors", NULL, "ORIGIN", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(cors), 0, 0,
-     "Let pages of ORIGIN use this server from a browser: https://example.org, or * for all (default: none)."},
+     "Let web pages of ORIGIN use this server from a browser. ORIGIN is for example https://example.org, or * for all origins (default: none)."},
     {"--metrics-prefix", NULL, "TEXT", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(metrics_prefix), 0, 0,
-     "Set what the names in /metrics begin with (default verbatim:). Tools that look for vLLM's names want vllm:."},
+     "Set the prefix of all names in /metrics (default verbatim:). For tools that need the names of vLLM, use vllm:."},
     {"--log", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(log), 0, 0,
-     "Append one line for each request to FILE (default: to stderr): time, method, path, status, tokens, seconds. SIGHUP opens FILE anew."},
+     "Append one line for each request to FILE (default: to stderr): time, method, path, status, tokens, seconds. On SIGHUP, FILE is closed and opened again."
+     " Another program can thus move the old file."},
     {"--log-prompts", NULL, NULL, SERVE_OPTIONS, TAKES_SERVE, FLAG, AT(log_prompts), 0, 0,
      "Add each request's prompts to its line in the log."},
     {0},

@@ -52,10 +52,10 @@ const struct command command_dump = {
     "Computes one pass of the model over the tokens, and one pass of each MTP module over the same tokens. With -n, decodes more\n"
     "tokens after that. Values are named after the modules of Hugging Face's implementation, for example\n"
     "model.layers.3.self_attn.q_a_layernorm.output.\n"
-    "The manifest has one line of JSON for each tensor. The line contains the names of the tensor, layer, MTP depth, step, pass,\n"
-    "shape, dtype, order of RoPE dimensions and SHA-256. For each row of the tensor, the line also contains the sequence, token,\n"
+    "The manifest has one line of JSON for each tensor. The line contains the tensor's name, layer, MTP depth, step, pass, shape,\n"
+    "dtype, order of the RoPE dimensions and SHA-256. For each row of the tensor, the line also contains the sequence, token,\n"
     "index, RoPE position and cache slot. If the row is a draft, the line contains the number of the draft, whether it was\n"
-    "accepted, and the number of the draft that it follows. Number 0 stands for the last committed token.\n",
+    "accepted, and the number of the draft that it follows. (0: it follows the newest token that is not a draft.)\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
         TAKES_PREFILL,
     run, notes, 0, NULL};

@@ -318,7 +318,7 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--context", "Set the maximum number of tokens of one request, prompt and output together (default: the model's maximum)."},
-    {"--max-sequences", "Compute at most N sequences at the same time, 1 to 64 (default 8). Others wait."},
+    {"--max-sequences", "Compute at most N sequences at the same time, 1 to 64 (default 8). Other sequences wait."},
     {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for --max-sequences requests of the "
                        "maximum length, but at most 65536, or the length of one such request). When the cache is full, the newest sequence is "
                        "preempted and recomputed later."},
@@ -327,10 +327,10 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_serve = {
-    "serve", "answer requests over HTTP, as the OpenAI API has them",
+    "serve", "answer requests over HTTP in the format of the OpenAI API",
     "MODEL [--host HOST] [--port PORT] [--max-sequences N] [--cache-tokens N] [--api-key-file FILE] [OPTIONS]",
     "Serves /v1/chat/completions, /v1/completions and /v1/models, and /tokenize, /detokenize, /apply-template, /tokenizer_info, /health,\n"
-    "/version and /metrics. Requests share passes, and their answers are the same as those of `verbatim generate`, whatever else is\n"
-    "running. When the server is ready it prints a line with its address on stderr. SIGTERM and Ctrl-C let requests finish; a second\n"
-    "signal ends at once.\n",
+    "/version and /metrics. Several requests share each forward pass. The answer to a request is the same as the output of `verbatim\n"
+    "generate`, and does not depend on other requests. When the server is ready, it prints a line with its address on stderr. On\n"
+    "SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal ends it immediately.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_SERVE, run, notes, 0, NULL};

@@ -255,8 +255,8 @@ static const struct note notes[] = {
 const struct command command_trace = {
     "trace", "show the bookkeeping of every round: token ids, cache slots, positions, hidden rows, drafts, removed rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
-    "Prints one line for each pass of the model (called target) or of an MTP module. A round is one draft and the pass that\n"
-    "verifies it. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
+    "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted and one\n"
+    "pass verifies them. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
     "  `round`, `pass`        The number of the round, and whether the target or a module runs.\n"
     "  `input ids`            The tokens of the rows. Tokens in (brackets) only pad the pass.\n"
     "  `slots`, `positions`   The cache row and the RoPE position of each token.\n"
