@@ -95,16 +95,16 @@ const struct option options_to_run[] = {
      "followed there. The methods draft-model, eagle and eagle3 use the model of --draft-model. Drafting changes the speed but not the "
      "output, unless --acceptance is rejection or relaxed."},
     {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
-     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a "
-     "round, tokens are drafted and one pass verifies them. 0 turns drafting off. With auto, the length of each draft is chosen from measured acceptance "
-     "and pass times."},
+     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a round, tokens "
+     "are drafted and one pass verifies them. 0 turns drafting off. With auto, Verbatim measures acceptance and pass times, and chooses "
+     "the length of each draft from them."},
     {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.topk), 1, VB_MAX_TOPK,
      "Draft a tree that is K tokens deep, where up to M tokens (2 to 16) follow each token. The default is 1: a chain without branches. "
      "Only mtp-eagle, eagle and eagle3 can draft trees."},
     {"--draft-nodes", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.nodes), 1, VB_MAX_NODES,
      "Verify the N most probable tokens of the tree. N is between K (--draft-tokens) and 64 (default: --draft-topk times K)."},
     {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(drafting.p_min), 0, 0,
-     "End a draft before the first token whose probability is below P (default 0: never)."},
+     "Draft no further token in a round when the probability of the next draft is below P (default 0: never)."},
     {"--ngram-min", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_min), 1, 64,
      "With --draft ngram: search for at least the last N tokens, 1 to 64 (default 2)."},
     {"--ngram-max", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_max), 1, 64,
@@ -225,12 +225,13 @@ const struct option options_to_run[] = {
     {"--max-waiting", NULL, "N", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(max_waiting), 0, 1 << 20,
      "Let at most N sequences wait (default 256). Further requests get status 429 and may be sent again later."},
     {"--cors", NULL, "ORIGIN", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(cors), 0, 0,
-     "Let web pages of ORIGIN use this server from a browser. ORIGIN is for example https://example.org, or * for all origins (default: none)."},
+     "Let web pages of ORIGIN use this server from a browser. ORIGIN is for example https://example.org, or * for all "
+     "origins (default: none)."},
     {"--metrics-prefix", NULL, "TEXT", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(metrics_prefix), 0, 0,
      "Set the prefix of all names in /metrics (default verbatim:). For tools that need the names of vLLM, use vllm:."},
     {"--log", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(log), 0, 0,
-     "Append one line for each request to FILE (default: to stderr): time, method, path, status, tokens, seconds. On SIGHUP, FILE is closed and opened again."
-     " Another program can thus move the old file."},
+     "Append one line for each request to FILE (default: to stderr): time, method, path, status, tokens, seconds. On SIGHUP, FILE is "
+     "closed and opened again, so that another program can move the old file."},
     {"--log-prompts", NULL, NULL, SERVE_OPTIONS, TAKES_SERVE, FLAG, AT(log_prompts), 0, 0,
      "Add each request's prompts to its line in the log."},
     {0},
