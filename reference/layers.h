@@ -21,7 +21,7 @@ struct reference_run {
     double *rounded;                    /* [S, longest row]: the rounded input of a linear layer */
     double *w_uk, *w_uv;                /* [N, C], [V, C]: W_UK and W_UV of one head */
     double *cosine, *sine;              /* [S, R/2] */
-    double *normed, *delta;             /* [S, D]: input of attention or MLP, and the output that the residual stream adds */
+    double *normed, *delta;             /* [S, D]: input of attention or MLP; output to be added to the residual stream */
     double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
     double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
     double *kv_a, *latent, *k_rope;     /* [S, C+R], [S, C], [S, R] */
@@ -41,8 +41,8 @@ struct reference_run {
  * options.perturb is not 0, and then passes the value to the hook. */
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
 double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), for perturbations */
-/* Passes a value to the hook without perturbing it. Values that are copies use this function, because copying has no
- * rounding error. */
+/* Passes a value to the hook without perturbing it. The operators call it for values that are copies of other values,
+ * because copying has no rounding error. */
 void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data);
 
 /* Returns the value of a convention; 0 is its default. */

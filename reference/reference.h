@@ -3,17 +3,17 @@
  * Read it with the report open. The reference has no KV cache, no threads and no vector code. The only code that it
  * shares with the engine is the code that reads config.json and the headers of files. Every call computes every row of
  * every layer from the tokens. Attention has the naive form, with keys and values expanded per head; the engine uses
- * the absorbed form. Where implementations disagree, the reference follows options.conventions. If all conventions are
- * 0, they have the defaults of engine/model/conventions.h.
+ * the absorbed form. Where implementations disagree, the reference follows options.conventions. The value 0 of each
+ * convention is its default (engine/model/conventions.h).
  *
  * In precision bf16, W and x of a linear layer are rounded to the nearest BF16 number, ties to even. A weight that is
  * stored in another type is converted to f32 before it is rounded. After this rounding, numbers of x smaller than 2^-56
- * in magnitude become 0. The router's matrix (gate) and its input are not rounded, nor is anything that is not a linear
- * layer (norms, RoPE, scores, cached latents). W_UK and W_UV count as linear layers: the x of W_UK is the nope part of
- * the query, and the x of W_UV is the weighted sum of latents. The latent is not rounded when keys are computed as W_UK
- * times the latent.
+ * in magnitude become 0. The router's matrix (gate) and the router's input are not rounded. Norms, RoPE, attention
+ * scores and cached latents are not rounded either, because they are not linear layers. W_UK and W_UV count as linear
+ * layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. The latent is
+ * not rounded when keys are computed as W_UK times the latent.
  *
- * A quantised matrix is stored in a GGUF file, or precision q8 or q4 makes it from another matrix (round.c). The x of a
+ * A matrix is quantised if a GGUF file stores it quantised, or if precision q8 or q4 quantises it (round.c). The x of a
  * quantised matrix is quantised too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
  * the values that its blocks encode (blocks.c). W_UK and W_UV have the same x as in precision bf16. If a file stores a
  * matrix quantised, every precision uses the stored blocks.
@@ -37,10 +37,11 @@
  * experts (see below), and residual [D] again.
  *
  * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its
- * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE rotates in place, so pairs are at the same places as in the
- * checkpoint. For each head (`index`) it computes scores [S] and probabilities [S]. The score of row s for token t is
- * -inf if t > s. If the x of W_UV is rounded, it also computes mixed [C] per head, the weighted sum of latents; the
- * output then does not use the values in kv. At the end it computes heads [HV] and attention [D].
+ * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE writes each rotated pair to the two places of the original
+ * pair, so q_rope and k_rope have the order of the checkpoint. For each head (`index`), attention computes scores [S]
+ * and probabilities [S]. The score of row s for token t is -inf if t > s. If the x of W_UV is rounded, attention also
+ * computes mixed [C] per head, the weighted sum of latents. The output of attention then does not use the values in kv.
+ * At the end, attention computes heads [HV] and attention [D].
  *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
  * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
@@ -66,24 +67,27 @@ struct reference_value {
 
 struct reference_options { /* with all members 0, the reference computes the specification itself */
     /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u
-     * 2^-24, where u is a random number in [-1, 1). This factor imitates a rounding error of half an ulp of f32. The
-     * spread of several perturbed runs shows how far the results of an f32 program may be from the reference on the
-     * same input, so tests can use a multiple of it as a bound. The same seed gives the same bits. A near-tie in
-     * routing may be decided the other way, as in f32 programs.
+     * 2^-24, where u is a random number in [-1, 1). The factor 1 + u 2^-24 imitates a rounding error of half an ulp of
+     * f32. The spread of several perturbed runs shows how far the results of an f32 program may be from the reference
+     * on the same input, so tests can use a multiple of it as a bound. The same seed gives the same bits. If two
+     * experts have nearly equal scores, a perturbed run may choose another expert than the unperturbed run, as an f32
+     * program may.
      *
-     * In precision bf16, a number is first moved by up to 2^-18 of itself, about ten times the error that an f32
-     * program has made at this point, and is then rounded to BF16. If a number is that near to a tie, an f32 program
-     * may round it the other way, and some of the perturbed runs do so too. So the spread of the perturbed runs
-     * includes the effect of such a different rounding.
+     * In precision bf16, a perturbed run first moves a number by up to 2^-18 of itself, and then rounds it to BF16. The
+     * error of an f32 program at this point is about a tenth of 2^-18. If a number is that near to the middle between
+     * two BF16 numbers, an f32 program may round it up where the reference rounds it down, or down where the reference
+     * rounds it up. Some of the perturbed runs do so too. So the spread of the perturbed runs includes the effect of
+     * such a different rounding.
      *
      * Where x is quantised in groups of 32, each number is first moved by up to 2^-18 of the largest number in its
-     * group. The group's scale d is not changed. The error of an f32 program is relative to the largest numbers of a
-     * row, even for small numbers. So an f32 program may round a number the other way if the number's distance from
-     * a tie is below about 2^-22 times the largest number of the group. In a perturbed run, such a number is rounded
-     * the other way with a probability of about 1/2, which changes the number by d. */
+     * group. The group's scale d is not changed. In an f32 program, a small number of a row can have an error as large
+     * as that of the largest numbers of the row. So an f32 program may round a number to another integer than the
+     * reference if the number's distance from a tie is below about 2^-22 times the largest number of the group. A
+     * perturbed run rounds such a number to the other integer with a probability of about 1/2. This changes the number
+     * by d. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x is rounded or quantised. Perturbed runs then show the error of f32 alone, without the effect of
-                    numbers that are rounded the other way */
+    int x_as_is; /* nonzero: no x is rounded to BF16 or quantised. Perturbed runs then show the error of f32 alone, without the
+                    effect of numbers that are rounded to another BF16 number or integer than in the reference */
     enum precision precision;
     struct conventions conventions; /* with rope-angle=f32, other programs may differ, since their pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
@@ -108,14 +112,14 @@ const struct config *reference_config(const struct reference *r);
 int reference_forward(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       double *hidden, double *logits, vb_error *err);
 
-/* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i reads
- * tok[i+k+1] and the output of depth k-1 for row i; at depth 0, it reads the target's hidden row i instead of this
- * output. The logits of row i predict tok[i+k+2]. `logits` is [depths, S, V], and the function writes only the rows
+/* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i of depth 0
+ * reads tok[i+1] and the target's hidden row i. Row i of a greater depth k reads tok[i+k+1] and row i of the output of
+ * depth k-1. The logits of row i predict tok[i+k+2]. `logits` is [depths, S, V], and the function writes only the rows
  * that exist. `logits` may be NULL if only the hook is wanted. The hook also receives the target's values and logits.
  * Depth k uses module k mod (number of modules).
  *
  * Returns VB_BAD_ARGUMENT if `depths` is not in 0..VB_MAX_DRAFT, or if it is not 0 and the model has no MTP modules.
- * Otherwise returns what reference_forward returns. */
+ * Returns the errors of reference_forward too. */
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
@@ -128,7 +132,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
                     vb_error *err);
 
 /* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. Decoding does not stop at
- * an EOS token. Everything is computed again for every token. Returns VB_NOT_FINITE if a row that chooses a token
+ * an EOS token. For every new token, all rows are computed again. Returns VB_NOT_FINITE if a row that chooses a token
  * has a logit that is not finite. */
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err);

@@ -1,7 +1,7 @@
 /* simd/avx2.h -- converts weights to f32 and shuffles natural to packed order, for the avx2*.c files.
  *
- * A register has eight lanes, so the sixteen sums of rule 1 need two registers, a low and a high half. Sixteen numbers
- * in natural order contain the eight odd and the eight even elements of one half. */
+ * A register has eight lanes, so the sixteen sums of rule 1 need two registers, a low and a high half. Of each sixteen
+ * consecutive numbers, the eight odd ones and the eight even ones are added to the same half. */
 #ifndef VB_AVX2_H
 #define VB_AVX2_H
 
@@ -35,8 +35,8 @@ ALWAYS_INLINE __m256 odd_f32(const float *p) { return _mm256_shuffle_ps(load_0_8
 ALWAYS_INLINE __m256 even_f32(const float *p) { return _mm256_shuffle_ps(load_0_8(p), load_0_8(p + 4), 0x88); }
 
 /* Converts 16 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000.
- * The magnitudes with e = 0 (m * 2^-9) come from two tables, one of their high and one of their low bytes. Both tables
- * are indexed by m. */
+ * If e is 0, the magnitude is m * 2^-9. Two tables, indexed by m, hold the high byte and the low byte of the BF16
+ * number with this magnitude. */
 ALWAYS_INLINE __m256i e4m3_to_bf16(__m128i codes)
 {
     const __m256i high = _mm256_setr_epi32(0x3b3b3b00, 0x3c3c3c3c, 0, 0, 0x3b3b3b00, 0x3c3c3c3c, 0, 0);

@@ -37,9 +37,9 @@ ALWAYS_INLINE __m512 even_f32(__m512 low, __m512 high)
     return _mm512_permutex2var_ps(low, index, high);
 }
 
-/* Converts 32 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000. The
- * eight magnitudes with e = 0 (m * 2^-9) and the NaN come from a table. Its index is the low five bits of the code: 0..7
- * for e = 0, and 31 for the NaN, 0x7f. */
+/* Converts 32 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000.
+ * If e is 0, the magnitude is m * 2^-9. A table holds the BF16 numbers with these eight magnitudes, and the NaN. The
+ * index into the table is the low five bits of the code: 0..7 if e is 0, and 31 for the NaN, 0x7f. */
 ALWAYS_INLINE __m512i e4m3_to_bf16(__m256i codes)
 {
     const __m512i table = _mm512_setr_epi32(0x3b000000, 0x3bc03b80, 0x3c203c00, 0x3c603c40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -117,7 +117,9 @@ ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS]
     __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
     __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
     __m512 both = fold_2(rows_01, rows_23);
-    both = fold_1(both, both); /* the quarters of both: (t, rows 0 2), (t1, rows 0 2), (t, rows 1 3), (t1, rows 1 3), each twice */
+    /* Each quarter of `both` now holds the sums of two rows for one token, twice: rows 0 and 2 for t, rows 0 and 2 for t1,
+     * rows 1 and 3 for t, rows 1 and 3 for t1. */
+    both = fold_1(both, both);
     const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));
 }

@@ -54,7 +54,7 @@ static inline void quantise_groups(struct quantised_group *y, const float *packe
         }
         for (int l = 0; l < 32; l++)
             sum += q[l];
-        for (int l = 0; l < 16; l++) { /* an odd element is the upper byte of a pair */
+        for (int l = 0; l < 16; l++) { /* the upper byte of pair l is the odd element 2l + 1 */
             uint16_t pair = (uint16_t)((q[l] & 255) << 8 | (q[l + 16] & 255));
             memcpy(y->q + 2 * l, &pair, sizeof pair);
         }

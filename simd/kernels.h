@@ -10,18 +10,19 @@
  * ops/parallel.c does so in every worker thread.
  *
  * Rule 1 defines dot(w, x), the dot product of two vectors of length K. The vectors are cut into blocks at multiples of
- * 1024, and each block is cut into chunks of 32 elements. In each block, sixteen sums a[0..15] start at +0. For each
- * chunk, which begins at element k, in ascending order, and for each lane l:
+ * 1024, and each block is cut into chunks of 32 elements. In each block, sixteen sums a[0..15] start at +0. Chunks are
+ * processed in ascending order. For a chunk that begins at element k, and for each lane l:
  *
  *     a[l] = fma(w[k+2l+1], x[k+2l+1], a[l])        odd element first,
  *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one.
  *
  * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h.
- * The dot product is the sum of the blocks' a[0], in ascending order. This sum begins with the first a[0] itself, and
- * not with 0 + a[0]. A dot product of length 0 is +0.
+ * Then a[0] is the sum of the block. The dot product adds up the sums of all blocks, in ascending order. It begins with
+ * the sum of the first block itself, and not with 0 plus this sum. A dot product of length 0 is +0.
  *
- * If K ends inside a chunk, both operands are +0 beyond K. These elements are computed and not skipped, because they
- * turn a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K have no effect.
+ * If K ends inside a chunk, the elements of w and x beyond K count as +0. The fmas of these zeros are not skipped,
+ * because they turn a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K
+ * have no effect.
  *
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
@@ -36,14 +37,15 @@
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
  *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
  *
- * If a type has a scale for each 16 weights, the first fma is done twice: first for the lower half of the group, then
- * for the upper half. The sums of the blocks are added as in rule 1.
+ * If a type has a scale for each 16 weights, two fmas replace the first fma: one for the lower 16 weights of the group,
+ * then one for the upper 16 weights. The sums of the blocks are added as in rule 1.
  *
  * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0.
- * The products are added in the order of rule 1. If no nonzero weight is smaller than 2^-56 in magnitude either,
- * then no product and no sum is subnormal. For such weights, one instruction that adds two products of BF16 numbers
- * (vdpbf16ps) may replace two fmas. It would flush subnormals, but there are none, and it adds the odd product
- * first, so the bits are the same. For a matrix that has a smaller nonzero weight, kernels use two fmas. */
+ * The products are added in the order of rule 1. If, in addition, every nonzero weight of a matrix is at least 2^-56 in
+ * magnitude, then no product and no sum is subnormal. For such a matrix, one instruction that adds two products of BF16
+ * numbers (vdpbf16ps) may replace two fmas. The instruction flushes subnormals to zero, but here no number is
+ * subnormal. It adds the odd product first, as rule 1 does. So the bits are the same. For a matrix that has a nonzero
+ * weight below 2^-56 in magnitude, kernels use two fmas. */
 #ifndef VB_KERNELS_H
 #define VB_KERNELS_H
 
@@ -81,11 +83,11 @@ struct weight_view {
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0 and Q4_0 only: data points to panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
-    unsigned char *magnitudes; /* BF16 only: points to an enum magnitudes, which matmul_bf16 sets; or NULL */
+    unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
 };
 
 /* Whether a nonzero weight of a matrix is smaller than 2^-56 in magnitude: not known yet, no, or yes. Threads read
- * and write such a value with atomic operations. Once it is known, it does not change. */
+ * and write such a value with atomic operations. Once the value is no or yes, it does not change. */
 enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-56 */, MAGNITUDES_TINY };
 
 /* Returns the length of x [K] in packed order. In packed order, each chunk of 32 numbers has first its 16 odd elements
@@ -98,7 +100,7 @@ static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_
 struct quantised_group {
     float d;
     int32_t sum;       /* the sum of q */
-    int32_t offset8, offset128; /* -8 * sum and -128 * sum, which correct sums over codes that are q + 8 and q + 128 */
+    int32_t offset8, offset128; /* -8 * sum, -128 * sum: corrections for weights that are stored as q + 8 or q + 128 */
     int8_t q[32];
 };
 
@@ -113,8 +115,8 @@ struct kernels {
     int learns_magnitudes; /* nonzero if matmul_bf16 reads and sets weight_view.magnitudes */
 
     /* All members from here on are pointers to functions, and none of them is NULL in any table, as the test checkasm
-     * verifies. If an instruction set has no version of a kernel of its own, its table has the function of a lower
-     * instruction set or the scalar function. */
+     * verifies. If a kernel has no version for an instruction set, the table of this instruction set has the function
+     * of a lower instruction set or the scalar function. */
 
     /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for n in [n0, n1), t in [0, T);   K = w->cols          (rule 1)
      * x has T packed vectors, ldx floats apart (ldx >= packed_length(K)). y is written for these t and n only.
@@ -162,7 +164,7 @@ struct kernels {
      * +0 if the maximum is -0. It sets p[j] = exp(s[j] - m). For *sum, sixteen sums start at +0, p[j] is added to sum j
      * mod 16 for j ascending, and the fold of rule 1 adds up the sixteen. p may be s.
      *
-     * A comparison with NaN is false, so m is NaN only if s[0] is; but any NaN in s makes *sum NaN. */
+     * A comparison with NaN is false, so m is NaN only if s[0] is NaN. Any NaN in s makes *sum NaN. */
     float (*softmax_block)(float *p, const float *s, size_t n, float *sum);
 
     /* y[i] = exp(x[i]), by SLEEF's finz_expf u10, which has the same bits on every instruction set. y may be x. */
@@ -179,17 +181,17 @@ extern const struct kernels *const kernel_tables[];
 /* The names of all tables, including those of other architectures. */
 #define INSTRUCTION_SETS "scalar, avx2, avx512, neon"
 
-/* Returns the first table in kernel_tables that has this name and that this CPU can run. If `name` is "best" or NULL,
- * tables of every name qualify. Returns NULL if no table qualifies. Sets *known to 1 if `name` is "best", NULL or in
- * INSTRUCTION_SETS, else to 0. `known` itself may be NULL. */
+/* Returns the first table in kernel_tables that is called `name` and whose kernels this CPU can run. If `name` is
+ * "best" or NULL, the table may have any name. Returns NULL if there is no such table. Sets *known to 1 if `name` is
+ * "best", NULL or in INSTRUCTION_SETS, else to 0. `known` itself may be NULL. */
 const struct kernels *kernels_select(const char *name, int *known);
-/* Returns whether this CPU can run the table. */
+/* Returns 1 if this CPU can run the kernels of the table, else 0. */
 int kernels_runs_here(const struct kernels *k);
 
 /* These functions call SLEEF's functions, in double (rule 6). Their results have the same bits on every instruction
  * set. On x86 they need a CPU with fma. An x86 CPU without fma cannot run any table of kernels, so Verbatim computes
- * no results there. Verbatim can still read config.json there, which needs a logarithm. For this, kernel_log calls
- * libm's log on such a CPU, and the last bit of the result may differ. */
+ * no results there. But Verbatim can read a config.json on such a CPU. Reading it needs a logarithm, so kernel_log then
+ * calls libm's log, and the last bit of the result may differ. */
 double kernel_sin(double x);
 double kernel_cos(double x);
 double kernel_log(double x);

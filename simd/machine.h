@@ -12,8 +12,9 @@
  * bytes is a multiple of 256. */
 uint64_t machine_read(const void *data, size_t bytes);
 
-/* Executes `steps` times twelve independent fmas, in the widest registers that the kernels named `isa` use. Returns the
- * number of floating-point operations (an fma counts as two), or 0 on an unknown architecture. */
+/* Runs a loop of `steps` rounds with twelve independent fmas in each round. The fmas use the widest registers that the
+ * kernels named `isa` use. Returns the number of floating-point operations (an fma counts as two), or 0 on an unknown
+ * architecture. */
 double machine_fma(const char *isa, size_t steps);
 
 /* Does what machine_fma does, with the AVX512-BF16 instruction that adds two products (vdpbf16ps). Returns 0 if the

@@ -1,8 +1,8 @@
 /* simd/neon.h -- converts weights to f32 and shuffles natural to packed order, for the neon*.c files.
  *
- * A register has four lanes, so the sixteen sums of rule 1 need four registers, called quads. Eight numbers in natural
- * order contain the four odd and the four even elements of one quad. Weights are loaded as bytes, because the addresses
- * in a mapped file may not be aligned. */
+ * A register has four lanes, so the sixteen sums of rule 1 need four registers, called quads. Of each eight consecutive
+ * numbers, the four odd ones and the four even ones are added to the same quad. Weights are loaded as bytes, because
+ * the addresses in a mapped file may not be aligned. */
 #ifndef VB_NEON_H
 #define VB_NEON_H
 
@@ -33,9 +33,9 @@ ALWAYS_INLINE float32x4_t odd_f32(const float *f) { return vuzp2q_f32(load_f32(f
 
 ALWAYS_INLINE float32x4_t even_f32(const float *f) { return vuzp1q_f32(load_f32(f), load_f32(f + 4)); }
 
-/* Converts 8 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000. The
- * magnitudes with e = 0 (m * 2^-9) come from two tables, one of their high and one of their low bytes. Both tables are
- * indexed by m. */
+/* Converts 8 E4M3 codes to BF16: sign s, exponent e and mantissa m of a code s.eeee.mmm become s.(eeee+120).mmm0000. If
+ * e is 0, the magnitude is m * 2^-9. Two tables, indexed by m, hold the high byte and the low byte of the BF16 number
+ * with this magnitude. */
 ALWAYS_INLINE uint16x8_t e4m3_to_bf16(uint8x8_t codes)
 {
     static const uint8_t high[8] = {0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};

@@ -1,12 +1,12 @@
 /* simd/neon_quantised.h -- the tile of quantised matrices for NEON, with and without dot product instructions.
  *
- * neon_quantised.c and neon_dotprod.c include this header. Each of them first defines
+ * neon_quantised.c and neon_dotprod.c include this header. Before the #include, each of them defines
  *
  *     int32x4_t add_four(int32x4_t s, int8x16_t codes, int8x16_t x)      s[r] += sum of codes[4r + i] * x[4r + i], i < 4
  *
  * The argument x of add_four holds the same four numbers four times. Panels store a code of eight bits as q + 128;
- * flipping its highest bit gives the signed q. Codes of Q4_0 are used as they are stored, which is q + 8. To correct
- * this, the sum starts at -8 times the sum of x. */
+ * flipping its highest bit gives the signed q. Q4_0 stores q + 8, and the stored codes are multiplied as they are. To
+ * subtract the products of 8 and x, the sum starts at -8 times the sum of x. */
 #ifndef VB_NEON_QUANTISED_H
 #define VB_NEON_QUANTISED_H
 

@@ -13,13 +13,14 @@
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
- * and one in its high nibble. In Q4_0, Q5_0 and Q5_1 these are elements l and l + 16 of the block. In Q4_K and Q5_K
- * they are elements l and l + 32 of each 64 weights, and in Q6_K elements l and l + 64 of each 128.
+ * and one in its high nibble. In Q4_0, Q5_0 and Q5_1 the two codes belong to elements l and l + 16 of the block. In
+ * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
+ * elements l and l + 64 of each 128 weights.
  *
- * In Q4_K and Q5_K each group of 32 weights has a scale sc and a minimum m of six bits each. The 12 bytes of a block
+ * In Q4_K and Q5_K each group of 32 weights has a six-bit scale sc and a six-bit minimum m. The 12 bytes of a block
  * hold the scales and minimums of its eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
  *
- * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m), or -m in Q5_1. The
+ * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m). In Q5_1, mw = -m. The
  * product d * sc is exact in f32. Where a single weight is needed, as in a row of embed_tokens, it is
  * fl32(fl32(sw * q) - mw).
  *
@@ -30,8 +31,8 @@
  *     codes of Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
  *     codes of Q4_0: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
  *
- * If the number of groups is odd, the missing group of the last pair is zeros. A panel's rows beyond the end of the
- * matrix are zeros too. */
+ * If the number of groups is odd, the second group of the last pair is filled with zeros. If the matrix has too few
+ * rows for the last panel, the remaining rows of this panel are filled with zeros. */
 #ifndef VB_QUANTISED_H
 #define VB_QUANTISED_H
 

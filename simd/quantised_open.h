@@ -13,9 +13,9 @@
  *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
  *
  * In every block format, a row can be read in pieces of 16 bytes, and each piece is at the same offset in all rows.
- * The code loads one such piece from each of several rows and transposes them. This gives four vectors with one 32-bit
- * word per row, and codes in a panel have the same order. Scales and minimums are read in such pieces too. No byte
- * outside of the blocks is read. */
+ * The code loads one piece from each of SLICE rows and transposes these pieces. The result is four vectors, in which
+ * word r belongs to row r. Codes in a panel have the same order. Scales and minimums are read in pieces of 16 bytes
+ * too. No byte outside of the blocks is read. */
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
@@ -131,14 +131,14 @@ ALWAYS_INLINE floats scaled_byte(words w, int i, floats d)
     return d * __builtin_convertvector((signed_words)(w >> 8 * i & 255), floats);
 }
 
-/* Q4_K and Q5_K. A block begins with 16 bytes: d, dmin, and for each of eight groups a scale and a minimum of six bits.
- * For groups 0..3, the low six bits of each byte of head[1] are a scale, and the low six bits of each byte of head[2]
- * are a minimum. For groups 4..7, the low nibble of each byte of head[3] has the low four bits of a scale, and the high
- * nibble has the low four bits of a minimum. The upper two bits of these scales are the top two bits of the bytes of
- * head[1], and the upper two bits of these minimums are the top two bits of the bytes of head[2].
+/* Q4_K and Q5_K. A block begins with 16 bytes: d, dmin, and for each of eight groups a six-bit scale and a six-bit
+ * minimum. For groups 0..3, the low six bits of each byte of head[1] are a scale, and the low six bits of each byte of
+ * head[2] are a minimum. For groups 4..7, the low nibble of each byte of head[3] has the low four bits of a scale, and
+ * the high nibble has the low four bits of a minimum. The top two bits of each byte of head[1] are the upper two bits
+ * of such a scale. The top two bits of each byte of head[2] are the upper two bits of such a minimum.
  *
- * In Q5_K, 32 bytes of fifth bits follow: bit n of byte l belongs to element l of group n. The codes come last. Groups
- * 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
+ * In Q5_K, the next 32 bytes hold the fifth bits of all codes: bit n of byte l belongs to element l of group n. The low
+ * four bits of the codes come last. Groups 2i and 2i + 1 are the low and the high nibbles of the same 32 bytes. */
 ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     words head[4], scale[2], minimum[2], fifth[8];
@@ -204,7 +204,7 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
 {
     words scale[4], end[4];
     transpose(scale, row, at + 192);
-    transpose(end, row, at + 194); /* d is the last two of these 16 bytes */
+    transpose(end, row, at + 194); /* the last two of these 16 bytes are d */
     floats d = half_of(end[3] >> 16);
     prefetch_rows(row, at, 53, ahead);
     prefetch_rows(row, at + 53, 53, ahead);
@@ -247,8 +247,8 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     }
 }
 
-/* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows`
- * of these rows exist. For each missing row, at[r] is the block of the last row that exists. */
+/* Sets at[r] to the block that begins with group `group` of row `row` + r of w, for r < SLICE. Only the first `rows` of
+ * these SLICE rows exist in w. For each of the other rows, at[r] is the block of the last row that exists. */
 ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows, size_t group)
 {
     const struct quantised_format *f = quantised_format(w->type);
@@ -259,8 +259,8 @@ ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight
 }
 
 /* Returns the prefetch distance in bytes, from groups [group, group + groups) of a row to the data that is needed
- * next. This data is the group that follows in the same row. After the last group of a row, it is the first group of
- * the row that is `rows` rows further down. */
+ * next. This data is the group that follows in the same row. After the last group of a row, the data that is needed
+ * next is the first group of the row that is `rows` rows further down. */
 static inline size_t bytes_ahead(const struct weight_view *w, size_t group, size_t groups, size_t rows)
 {
     const struct quantised_format *f = quantised_format(w->type);

@@ -18,7 +18,7 @@
 #define TILE_ROWS_OF_X 6 /* the most rows of x in a tile */
 #define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
-#define MANY_PANELS 8    /* number of panels of BLOCK_GROUPS groups that stay in L2 while more rows of x are multiplied */
+#define MANY_PANELS 8    /* so many panels, each of BLOCK_GROUPS groups, stay in L2 while more rows of x are multiplied */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
  * of group g. */
@@ -31,7 +31,7 @@ enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_O
 
 struct quantised_tile {
     enum panel_kind kind;
-    const void *w[TILE_PANELS];      /* each panel, at this block of K; a struct open_panel for the PANEL_OPEN kinds */
+    const void *w[TILE_PANELS];      /* each panel, at this block of K; if kind is PANEL_OPEN..., a struct open_panel */
     const struct quantised_group *x; /* the first row of x, at the start of this block of K */
     size_t ldx, groups;              /* ldx: groups from a row of x to the next; groups: groups in this block of K */
     size_t prefetch;                 /* prefetch distance in bytes, which is added to the address of a panel's codes */

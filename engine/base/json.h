@@ -23,17 +23,17 @@ struct json_trouble {
  * returned value and releases it with json_decref. `flags` are the flags of jansson's json_loadb. It is an error if
  * a number fits neither a 64-bit integer nor a double. */
 json_t *json_load(const char *text, size_t size, size_t flags, struct json_trouble *why);
-/* Does what json_load does, but accepts numbers that are too large, because files contain them in fields that nobody
- * reads. An integer that does not fit 64 bits becomes a real number of about the same size. A number that does not fit a
- * double becomes 1e308 or -1e308. If code expects an integer in such a field, it finds a real number and can report the
- * error. */
+/* Does what json_load does, but also accepts numbers that fit neither a 64-bit integer nor a double. Some files contain
+ * such numbers in fields that Verbatim does not read. An integer that does not fit 64 bits becomes a real number of
+ * about the same size. A number that does not fit a double becomes 1e308 or -1e308. Code that expects an integer then
+ * finds a real number and can report an error. */
 json_t *json_load_any_number(const char *text, size_t size, size_t flags, struct json_trouble *why);
 
 /* Parses the contents of a file with json_load_any_number. A duplicate key is an error, since it is unclear which of the
  * two values counts. Returns NULL on error, with a message in *err that names `file`. */
 json_t *json_read(const char *text, size_t size, const char *file, vb_error *err);
-/* Does what json_read does, but parses with json_load. It is meant for texts whose numbers are printed again later,
- * since json_load changes no number. */
+/* Does what json_read does, but parses with json_load. It is meant for texts whose numbers are printed again later:
+ * json_load reports a number that is too large as an error, while json_load_any_number replaces it with another number. */
 json_t *json_read_exact(const char *text, size_t size, const char *file, vb_error *err);
 /* Writes the problem that *why describes to *err, for example "FILE: line 1, column 2: it is not JSON". `size` is the
  * length of the text in bytes. Returns the error code. */

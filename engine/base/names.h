@@ -1,8 +1,8 @@
 /* engine/base/names.h -- a hash table that maps strings to numbers: open addressing, linear probing, at most half full.
  *
  * The strings come from untrusted files. Each table therefore hashes with its own random key, so that nobody can write a
- * file whose names all collide. The order of entries is random too: no result may depend on it, and no function here
- * iterates over a table. */
+ * file whose names all collide. The order of the entries depends on this key. So no result may depend on the order, and
+ * no function here iterates over a table. */
 #ifndef VB_NAMES_H
 #define VB_NAMES_H
 
@@ -15,7 +15,7 @@ struct name_entry {
 };
 struct name_table {
     struct name_entry *entries; /* the caller frees them with vb_free */
-    size_t mask;                /* number of entries, a power of two, minus 1 */
+    size_t mask;                /* number of entries - 1; the number of entries is a power of two */
     uint64_t secret[2];         /* the random key of the hash */
 };
 

@@ -25,17 +25,19 @@ struct new_file {
     enum new_file_state state;
 };
 
-/* Creates the file under its temporary name, open for reading and writing. If `replace` is 0 and a file exists at
- * `path`, new_file_begin fails, and so does the later renaming. If something other than a regular file is at `path`,
- * such as a directory or a symbolic link, new_file_begin always fails. */
+/* Creates the file under its temporary name, open for reading and writing. If `replace` is 0, an existing file is never
+ * replaced: new_file_begin fails if a file exists at `path`, and the later renaming fails if one has appeared since. If
+ * something other than a regular file is at `path`, such as a directory or a symbolic link, new_file_begin always
+ * fails. */
 int new_file_begin(struct new_file *f, const char *path, int replace, const vb_allocator *a, vb_error *err);
 /* Calls fsync and renames the file to `path`. If until_end is 1, new_file_end can still undo the renaming and restore
  * the file that was replaced. A file system without RENAME_EXCHANGE deletes the replaced file at once, so there
  * new_file_end cannot restore it. */
 int new_file_name(struct new_file *f, int until_end, vb_error *err);
-/* Closes the file and frees `part`. With code VB_OK the file is kept, and is renamed to `path` if new_file_name has
- * not done so. With another code, or if renaming fails, the new file is deleted, except in state NEW_FILE_REPLACED.
- * Returns `code`, or the error code of the renaming if it failed. */
+/* Closes the file and frees `part`. If `code` is VB_OK, the function renames the file to `path`, unless new_file_name
+ * has done so already. If `code` is an error code, or if the renaming fails, the function deletes the new file. In
+ * state NEW_FILE_REPLACED it never deletes the new file. Returns `code`, or the error code of the renaming if it
+ * failed. */
 int new_file_end(struct new_file *f, int code, vb_error *err);
 
 /* Creates an empty file without a name in the directory of `path`. The file disappears when it is closed. Returns the

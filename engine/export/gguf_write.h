@@ -1,8 +1,9 @@
 /* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantises its
  * weights.
  *
- * The file has llama.cpp's architecture "deepseek2", with the keys and tensor names of llama.cpp's converter. Unlike that
- * converter it includes the MTP layers (nextn). engine/files/gguf.h describes the file format.
+ * The file has llama.cpp's architecture "deepseek2", with the keys and tensor names of llama.cpp's converter. The
+ * converter leaves out the MTP layers (nextn), but this file includes them. engine/files/gguf.h describes the file
+ * format.
  *
  * Writing has two steps. gguf_plan_open makes a plan: the whole header, and the type, place and source of every tensor.
  * gguf_plan_write then converts the mapped weights in small pieces and writes them to the file, so a large model needs
@@ -18,7 +19,7 @@
  *   tensor uses the main model's tensor.
  *
  *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. The head is written as a
- *   tensor of its own only if the options ask for another type than that of the embedding. */
+ *   tensor of its own only if the options ask for different types for the head and the embedding. */
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
@@ -29,8 +30,8 @@
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
 
 /* The types in which three kinds of matrices are written: linear layers, the embedding, and the output heads.
- * `linear` may not be GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written
- * as F32. */
+ * `linear` must not be GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written as
+ * F32. */
 struct gguf_write_options {
     enum gguf_as linear, embedding, head;
 };
@@ -58,7 +59,7 @@ struct gguf_planned {
 struct gguf_written_type {
     const char *name;
     unsigned id, numbers, bytes; /* GGUF's id of the type; how many numbers and bytes a block has */
-    enum gguf_as as;             /* the option for this type; GGUF_AS_STORED for F16, since only stored F16 is written as F16 */
+    enum gguf_as as;             /* the option that selects this type; for F16, GGUF_AS_STORED, since no option converts to F16 */
 };
 
 #define GGUF_NOTES 8
@@ -77,9 +78,9 @@ struct gguf_plan {
 
 /* Plans a GGUF file. The model must have been opened from the directory `dir` in precision f32, and must stay open
  * until gguf_plan_close. Returns VB_UNSUPPORTED if the format cannot express a setting of config.json; the message
- * names the key and its value. Such settings are: a dense layer after a layer with experts, RoPE that rotates halves,
- * mscale other than mscale_all_dim, a router that is neither DeepSeek-V2's nor V3's, a number with more digits than a
- * 32-bit float holds. A tokenizer that the format cannot express is left out, and a note says so. */
+ * names the key and its value. Such settings are: a dense layer after a layer with experts; rope_interleave false; an
+ * mscale that differs from mscale_all_dim; a router that is neither DeepSeek-V2's nor V3's; a number with more digits
+ * than a 32-bit float holds. A tokenizer that the format cannot express is left out, and a note says so. */
 int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err);
 void gguf_plan_close(struct gguf_plan *p);

@@ -3,9 +3,9 @@
  * Files are memory-mapped. Only some matrices of GGUF files are copied, because attention needs them transposed
  * (checkpoint_gguf.c). Tensors of GGUF files get the names that they have in the Hugging Face layout.
  *
- * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. Opening a model
- * uses each tensor exactly once (checkpoint_take) or records why it is not used (checkpoint_ignore). A tensor that is
- * neither used nor explained is an error. */
+ * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. When the engine
+ * opens a model, it uses each tensor exactly once (checkpoint_take), or records why the tensor is not used
+ * (checkpoint_ignore). If it does neither, opening the model fails. */
 #ifndef VB_CHECKPOINT_H
 #define VB_CHECKPOINT_H
 
@@ -80,7 +80,7 @@ void checkpoint_release(const struct checkpoint *c, const void *data, size_t byt
  * the model's copies. Mappings stay locked until checkpoint_close. If anything cannot be locked, nothing stays locked, and
  * the error message says whether the limit RLIMIT_MEMLOCK is the cause. */
 int checkpoint_lock(const struct checkpoint *c, const void *copies, size_t more, vb_error *err);
-void checkpoint_unlock(const void *copies, size_t more); /* unlocks the model's copies; call it before freeing them */
+void checkpoint_unlock(const void *copies, size_t more); /* unlocks the model's copies; to be called before they are freed */
 
 size_t checkpoint_count(const struct checkpoint *c);
 const struct tensor *checkpoint_at(const struct checkpoint *c, size_t i); /* tensor i in the order of names */
@@ -90,11 +90,11 @@ size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, si
 const char *checkpoint_dir(const struct checkpoint *c); /* checkpoint_open's path, or "the list" after checkpoint_from_list */
 size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that checkpoint_open had to copy */
 
-/* Returns a checksum that distinguishes checkpoints without reading all of them. The checksum covers the names, types and
- * shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each of 256 places that
- * are spread evenly over the matrices. Computing it takes milliseconds, or 256 disk reads if the files are not cached. The
- * checksum differs for a model that was trained further, has another size or is quantised in another way. But it may miss a
- * change of a few numbers in one matrix. */
+/* Returns a checksum that distinguishes checkpoints, without reading all bytes of the checkpoint. The checksum covers
+ * the names, types and shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes
+ * at each of 256 places that are spread evenly over the matrices. Computing it takes milliseconds, or 256 disk reads if
+ * the files are not cached. The checksum differs for a model that was trained further, has another size or is quantised
+ * in another way. The checksum may be the same if only a few numbers of one matrix differ. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
 /* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. Such a file has three

@@ -12,9 +12,10 @@
  *
  *     tensor info: text (its name) | u32 dimensions | u64 extents, innermost first | u32 type | u64 offset in the data
  *
- * The start of the data and every offset in it are multiples of the value of the key general.alignment. If the key
- * is absent, the value is 32. A model may consist of a set of files, named NAME-00001-of-0000N.gguf and so on. The
- * first file has the metadata, every file has some of the tensors, and the keys split.* number the files. The files
+ * The start of the data and every offset in it are multiples of the value of the key general.alignment. If the file has
+ * no such key, the start and the offsets are multiples of 32. A model may consist of a set of files, named
+ * NAME-00001-of-0000N.gguf and so on. The first file has the metadata, and every file has some of the tensors. In each
+ * file of a set, the key split.no is the number of the file and split.count is the number of files. The files
  * config_gguf.c, checkpoint_gguf.c and text/gguf.c interpret the contents. */
 #ifndef VB_GGUF_H
 #define VB_GGUF_H

@@ -50,7 +50,7 @@ struct config {
 
     double rope_theta;
     int rope_interleave; /* 1: RoPE rotates the adjacent pairs (2i, 2i+1); 0: the pairs (i, i + r/2) */
-    int rope_yarn;       /* 1: YaRN is used, with the fields below; 0: they have values that change nothing */
+    int rope_yarn;       /* 1: YaRN is used, with the fields below; 0: the fields below have values that change nothing */
     double rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int rope_original_max_position_embeddings;
 
@@ -73,7 +73,7 @@ struct config {
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 
     int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
-    int no_groups; /* 1: the GGUF file has no expert_group_count, so experts are chosen among all, even if the model has groups */
+    int no_groups; /* 1: the GGUF file has no expert_group_count, so the router chooses among the experts of all groups */
 
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
     struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
@@ -85,8 +85,9 @@ struct config {
  * it may be NULL. `name` is the file name for error messages.
  *
  * Returns VB_UNSUPPORTED if the model needs something that Verbatim does not compute, and the message names the key and
- * its value. Examples are attention_bias, an unknown hidden_act, scoring_func, topk_method, RoPE type or architecture,
- * a sparse indexer, and zero experts. Returns VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
+ * its value. Examples are: attention_bias is true; hidden_act, scoring_func, topk_method, the RoPE type or the
+ * architecture is unknown; the model has a sparse attention indexer; the model has zero experts, as in LongCat. Returns
+ * VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 

@@ -17,8 +17,8 @@ enum convention {
     CONCAT,          /* order of eh_proj's input. 0: embedding, hidden row; 1: hidden row, embedding */
     DRAFT_POSITION,  /* RoPE position of the module's row made of h_i and token i+k+1. 0 (hidden): i; 1 (token): i+k+1 */
     FIRST_EMBEDDING, /* embedding of the row at position 0. 0 (kept): unchanged; 1 (zeroed): replaced by zeros */
-    FIRST_ROW,       /* 0 (none): no additional row; 1 (phantom): a module's cache begins with an additional row, made of
-                        zeros and token k */
+    FIRST_ROW,       /* 0 (none): no additional row; 1 (phantom): a module's cache begins with an additional row, made
+                        of a hidden row of zeros and token k */
     PREFILL_DRAFT,   /* the drafts made right after the prompt. 0 (used): they are verified; 1 (discarded): they are made again in
                         the first round */
     MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
@@ -60,9 +60,9 @@ struct convention_row {
 };
 const struct convention_row *convention_row(size_t i);
 
-/* Returns the description of system i, or NULL if there are not so many systems. `name` is the name for as=SYSTEM.
- * `list` is the list of the system's conventions for conventions_parse, and `draft` is its draft method. `evidence`
- * says which part of the system's code or documentation shows this. */
+/* Returns the description of system i, or NULL if there is no system i. `name` is what users write for SYSTEM in
+ * as=SYSTEM. `list` is the list of the system's conventions for conventions_parse, and `draft` is the system's draft
+ * method. `evidence` says which part of the system's code or documentation shows these conventions. */
 struct convention_preset {
     const char *name, *list, *draft, *evidence;
 };

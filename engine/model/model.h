@@ -20,7 +20,7 @@ struct mla {                                  /* weights of multi-head latent at
      * at the first key row of head 0, and w_uv at the first value row of head 0. */
     struct weight_view w_uk, w_uv;
     size_t uk_stride, uv_stride;              /* number of rows from one head to the next. If both views lie in kv_b_proj, both
-                                                 strides are n + v, and w_uk views all of kv_b_proj. If W_uk and W_uv are
+                                                 strides are n + v, and w_uk contains all rows of kv_b_proj. If W_uk and W_uv are
                                                  separate matrices, the strides are n and v */
     int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
@@ -75,9 +75,9 @@ struct model {
     size_t rounded_bytes;                     /* bytes of matrices that precision bf16 has rounded to BF16 */
     size_t quantised_bytes;                   /* bytes of matrices that precision q8 or q4 has quantised */
     size_t repacked_bytes;                    /* bytes of matrices that were quantised in the file and only reordered (panels) */
-    unsigned char *magnitudes;                /* for precision bf16: one entry per matrix, in which kernels note whether it has
-                                                 tiny weights. Nothing else in an open model changes. Each entry
-                                                 changes once, from unknown to known */
+    unsigned char *magnitudes;                /* for precision bf16: one value of enum magnitudes per matrix, which kernels
+                                                 set. Each value changes once, from unknown to known. Nothing else in
+                                                 an open model changes */
     size_t magnitudes_used;
     struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
     struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */
@@ -120,18 +120,18 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
 
 /* Count the parameters of a model, for `verbatim inspect`.
  *
- * model_parameters counts all stored weights except scales. It also leaves out an MTP module's embedding or output head if
- * this matrix equals the main model's. For this it compares the bytes of both matrices, and may read them completely. If
- * the model has no weights, it compares shape and dtype.
+ * model_parameters counts all stored weights except scales. An MTP module's embedding or output head is not counted if
+ * it equals the main model's matrix. To find this out, the function compares the bytes of both matrices, and may read
+ * them completely. If the model has no weights, the function compares shapes and dtypes instead.
  *
  * model_active_parameters counts the weights that are used for one token: one row of the embedding, the chosen experts, and
  * all other matrices and vectors of the main model. MTP modules are not counted. */
 int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
-/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether its
- * bytes equal those of the main model's matrix. If the model has no weights, shape and dtype are compared instead of
- * the bytes. */
+/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether this
+ * matrix has the same bytes as the main model's matrix. If the model has no weights, shape and dtype are compared
+ * instead of the bytes. */
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 

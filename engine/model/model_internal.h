@@ -16,13 +16,13 @@ struct model_block {
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
  * The rows of `result` belong to attention heads, head_rows rows to each head. In `from`, the rows of a head begin at
- * row B = head * head_stride + first. Row j of the head in `result` is row B + j of `from`. If `transposed` is 1, the
- * copy instead takes the result.cols rows of `from` that begin at row B, and row j of the head in `result` is column j
- * of these rows. A matrix without attention heads counts as one head. */
+ * row B = head * head_stride + first. If `transposed` is 0, row j of the head in `result` is row B + j of `from`. If
+ * `transposed` is 1, the copy takes the result.cols rows of `from` that begin at row B. Row j of the head in `result`
+ * is then column j of these rows. A matrix without attention heads counts as one head. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` once the copy has been computed */
-    struct weight_view *also;     /* then set to the rows of `result` from row also_row on; may be NULL */
+    struct weight_view *also;     /* set at the same time to the rows of `result` from row also_row on; may be NULL */
     size_t also_row;
     struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;

@@ -1,14 +1,14 @@
 /* engine/model/numa.h -- the option `--numa`: puts weights into the memory of the NUMA node whose processors use them.
  *
- * ops/placement.h plans which rows of a matrix belong to which node; the code here asks the machine for its nodes and
- * carries out the plan. Only engine/model/numa.c and topology.c ask the machine for its nodes.
+ * ops/placement.h plans which rows of a matrix belong to which node; the code here reads the NUMA topology of the
+ * machine and carries out the plan. Only engine/model/numa.c and topology.c read the topology.
  *
  * Weights are a read-only shared mapping of files, so their pages belong to the kernel's page cache. The kernel ignores
  * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the
  * kernel allows. Therefore the code does the following for each range of pages:
  *
- *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. Pages that are not in
- *      the page cache yet are then allocated on that node.
+ *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. The kernel then
+ *      allocates the pages that are not in the page cache yet on that node.
  *
  *   2. Move pages that an earlier run has cached on another node (move_pages). The kernel does not move a page that
  *      another process has mapped as well.
@@ -19,12 +19,13 @@
  * nothing is placed. The kernel then allocates each page on the node of the first thread that reads the page, and each
  * pinned thread reads its own rows.
  *
- * Mapped weights are not copied for this purpose, and two processes still share their pages. Matrices of which the model
- * has a copy for another reason (model_copy.c) are moved in the same way. If rows of two nodes share a huge page, the page
- * is moved to the second node.
+ * Placement does not copy mapped weights, so two processes still share the pages of the weights. The model has copied
+ * some matrices for other reasons (model_copy.c); the pages of these copies are moved in the same way. If rows of two
+ * nodes share a huge page, the page ends on the node of the later rows.
  *
- * The kernel often refuses the calls above in containers, and the library may have been built without libnuma. In both
- * cases the model is opened without placement, and struct vb_placement says why. Results do not depend on placement. */
+ * The kernel may refuse the calls above, as it often does in containers. The library may have been built without
+ * libnuma. In each of these cases, the model is opened without placement, and struct vb_placement says why. Results do
+ * not depend on placement. */
 #ifndef VB_NUMA_H
 #define VB_NUMA_H
 
@@ -60,8 +61,9 @@ void numa_place_on(struct model *m, enum placement_mode mode, const struct topol
 const struct placement *numa_placement(const struct model *m);
 
 /* The thread that calls the library also computes, and is pinned to a processor meanwhile. Therefore each public
- * function that computes calls numa_enter first, which saves the thread's affinity mask. At its end it calls
- * numa_leave, which restores the mask. OpenMP's worker threads stay pinned, since no other code uses them. */
+ * function that computes calls numa_enter first, which saves the thread's affinity mask. At its end, the public
+ * function calls numa_leave, which restores the mask. OpenMP's worker threads stay pinned, since no other code uses
+ * them. */
 struct numa_visit {
     int moved;
     cpu_set_t before;

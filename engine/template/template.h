@@ -33,8 +33,8 @@ const vb_allocator *template_allocator(const struct chat_template *t);
 
 /* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text
  * has *size bytes, followed by a 0 byte. The caller frees it with vb_free and the template's allocator. Returns
- * VB_BAD_ARGUMENT if the template calls raise_exception() or a computation in it fails, since the template might work
- * with other variables. */
+ * VB_BAD_ARGUMENT if the template calls raise_exception(), or if a computation in the template fails. The code is not
+ * VB_BAD_CHECKPOINT, because the same template might work with other variables. */
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
 /* Opens the chat template of a checkpoint. In a GGUF file the template is the value of the key

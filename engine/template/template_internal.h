@@ -125,7 +125,7 @@ enum template_token_kind { T_END, T_TEXT, T_PRINT, T_PRINT_END, T_TAG, T_TAG_END
 struct token {
     enum template_token_kind kind;
     int line;
-    struct template_text text; /* the token as written; but a T_STRING has no quotes and escapes, and a T_TEXT is trimmed */
+    struct template_text text; /* the token as written, but T_STRING: without quotes, escapes decoded; T_TEXT: trimmed */
     int64_t i;
     double f;
 };

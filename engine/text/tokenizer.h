@@ -14,9 +14,10 @@
 struct tokenizer;
 
 /* Opens the tokenizer of a GGUF file (gguf.c), or of a directory with tokenizer.json or tiktoken.model (tiktoken.c). If
- * a directory has both files, tokenizer.json is used. Returns VB_IO if the directory has neither. Returns VB_UNSUPPORTED
- * if tokenizer.json uses a model, normalizer, pre-tokenizer or decoder that is not implemented, or if tiktoken.model
- * belongs to unknown Python code; the message names the unsupported part. The caller closes *out with tokenizer_close. */
+ * a directory has both files, tokenizer.json is used. Returns VB_IO if the directory has neither file. Returns
+ * VB_UNSUPPORTED if tokenizer.json uses a model, normalizer, pre-tokenizer or decoder that is not implemented, or if
+ * tiktoken.model belongs to unknown Python code; the message names the unsupported part. The caller closes *out with
+ * tokenizer_close. */
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Creates a tokenizer from the text of tokenizer.json and of tokenizer_config.json in memory, for tests and fuzzers.

@@ -44,8 +44,8 @@ struct added_token {
 };
 
 /* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings.
- * Such lists are short. Only the list for the first byte of a token would be long, so a table (`root` below)
- * replaces it. */
+ * Such lists are short, except for the list of all first bytes of tokens. A table (`root` below) replaces this long
+ * list. */
 struct trie_node {
     uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
     uint32_t token_plus_1;   /* 1 + index of the added token that ends here; 0: none ends here */
@@ -66,7 +66,7 @@ enum behavior { ISOLATED, REMOVED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTI
  * every piece of text that does not begin with a space. */
 struct stage {
     pcre2_code *code;
-    enum behavior behavior; /* what becomes of a match; the names are those of Hugging Face's SplitDelimiterBehavior */
+    enum behavior behavior; /* what is done with a match; named as in Hugging Face's SplitDelimiterBehavior */
     int invert;             /* 1: the text between matches is treated as the match, and each match as the text between */
 };
 
@@ -225,7 +225,7 @@ int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoke
  * caller frees *sizes with vb_free and the tokenizer's allocator. */
 int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
 /* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. One string is common text. The
- * others put most Unicode characters, one after the other, among letters, digits and spaces. */
+ * other strings contain most Unicode characters; each of these characters appears beside letters, digits and spaces. */
 int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
 
 /* ---- pattern.c ---- */
