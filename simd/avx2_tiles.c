@@ -143,7 +143,7 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, int gathered, 
         for (int n = 0; n < sums; n += together) {
             __m256 folded = fold_four(a[n], a[n + 1], a[n + 2], a[n + together - 1]);
             put_two(y + place[n], y + place[n + 2], _mm256_castps256_ps128(folded), 2, first);
-            put_two(y + place[n + 1], y + place[n + 3], _mm256_extractf128_ps(folded, 1), together - 2, first);
+            put_two(y + place[n + 1], y + place[n + together - 1], _mm256_extractf128_ps(folded, 1), together - 2, first);
         }
         UNROLL
         for (int r = 0; r < R; r++) {

@@ -193,6 +193,7 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
     size_t d = s->net->width, kept = 0;
     memset(s->h + n * d, 0, pad * d * sizeof *s->h);
     if (k == 0) {
+        assert(!n || (first >= s->first_pending && first + n <= s->first_pending + s->pending_count));
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
         if (s->missing && n)
             memset(s->h + (n - 1) * d, 0, d * sizeof *s->h);

@@ -528,7 +528,8 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
 {
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
     rows = min_size(rows, other->cached);
-    rows = min_size(rows, s->given);
+    /* A drafter proposes from the hidden row of the newest row that is given, which must be computed here: other may have dropped it. */
+    rows = min_size(rows, s->type && s->given ? s->given - 1 : s->given);
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;
     kvcache_begin_as(&s->cache, &other->cache, rows);
