@@ -24,6 +24,12 @@ $(BUILD)/tests/test_new_file: WRAP := -Wl,--wrap=renameat2,--wrap=link
 # This one compares the program with its table of options.
 $(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
 
+# These test parts of the server, and let its allocations fail.
+SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_state allowed vocabulary)
+$(BUILD)/tests/test_schema $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: $(SCHEMA)
+$(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+$(BUILD)/tests/fuzz_schema: $(SCHEMA)
+
 $(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c,$(wildcard tests/support/*.c)))
 	$(call say,AR $@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^

@@ -1,0 +1,361 @@
+/* tests/cli/test_allowed.c -- masks of allowed tokens (tools/serve/allowed.h): a token is allowed exactly when the automaton accepts its
+ * bytes one by one, end tokens exactly when the value may end; walks of tokens end in values that satisfy the schema; masks follow
+ * drafts back and forth. Runs in the repository's root.
+ *
+ *     test_allowed --bench DIR   times masks for the tokenizer of DIR */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "tests/support/failing.h"
+#include "tests/support/schemas.h"
+#include "tools/serve/allowed.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* All bytes, what JSON has, parts of characters, repeated pieces, a piece that ends one, ids without a piece. */
+static const char *const words[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "},", "}]", "[]", "{}", "[[", "]]", "\"a\":", "{\"a\": ", "\"b\":", ", ",
+    "  ", "\n  ", "true", "false", "null",
+    "tru", "12", "123", "-1", "1.5", "0.", "e1", "1,", "\xc3\xa9", "\xf0\x9f", "\x98\x80", "\x80", "abc", "ab", "ab", "a\xc3", "a\"", "\\n", "\\u00",
+        "\\\"", "\\", "d83d", "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9"};
+#define SMALL (256 + (int32_t)COUNT(words) + 4)
+#define END_TOKEN (SMALL - 1) /* with bytes of its own, which do not count */
+
+static struct vocabulary_piece small_pieces[SMALL];
+
+static struct vocabulary *small_vocabulary(void)
+{
+    static char bytes[256];
+    struct vocabulary *v;
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        small_pieces[i] = (struct vocabulary_piece){&bytes[i], 1};
+    }
+    for (size_t i = 0; i < COUNT(words); i++)
+        small_pieces[256 + i] = (struct vocabulary_piece){words[i], strlen(words[i])};
+    small_pieces[SMALL - 4] = (struct vocabulary_piece){"", 0};
+    small_pieces[END_TOKEN] = (struct vocabulary_piece){"a", 1};
+    assert_int_equal(vocabulary_of_pieces(&v, small_pieces, SMALL, (const int32_t[]){END_TOKEN, SMALL + 5}, 2), 0);
+    return v;
+}
+
+/* The mask, token by token and byte by byte. */
+static void check_mask(const struct schema_state *state, struct schema_state *scratch, const struct vocabulary_piece *piece, int32_t size,
+    int32_t end, const unsigned char *mask)
+{
+    for (int32_t t = 0; t < size; t++) {
+        int wanted = piece[t].bytes && piece[t].size;
+        if (wanted)
+            assert_int_equal(schema_state_copy(scratch, state), 0);
+        for (size_t i = 0; i < piece[t].size && wanted && t != end; i++)
+            wanted = schema_byte(scratch, (unsigned char)piece[t].bytes[i]) == 1;
+        wanted = t == end ? schema_may_end(state) : wanted;
+        if (mask[t] != wanted)
+            fail_msg("token %d, \"%.*s\": mask %d, wanted %d", t, (int)piece[t].size, piece[t].bytes ? piece[t].bytes : "", mask[t], wanted);
+    }
+}
+
+static int32_t choose(const unsigned char *mask, int32_t size)
+{
+    int32_t n = 0;
+    for (int32_t t = 0; t < size; t++)
+        n += mask[t];
+    if (!n)
+        return -1;
+    for (int32_t t = 0, k = (int32_t)chance((uint32_t)n); t < size; t++)
+        if (mask[t] && !k--)
+            return t;
+    return -1;
+}
+
+/* Walks with a vocabulary; checks every mask, and what the walk made where it ended. */
+static size_t walk(const struct vocabulary *v, const struct vocabulary_piece *piece, int32_t size, int32_t end, int documents, int most)
+{
+    unsigned char *mask = malloc((size_t)size);
+    size_t ended = 0;
+    for (int i = 0; i < documents; i++) {
+        chance_state = 5 + ((uint64_t)i << 20);
+        json_t *root = i ? random_document() : NULL;
+        struct schema *s;
+        struct schema_state *state, *scratch;
+        char error[512], text[8192];
+        size_t n = 0;
+        if (schema_open(&s, root, error)) {
+            json_decref(root);
+            continue;
+        }
+        assert_int_equal(schema_begin(&state, s), 0);
+        assert_int_equal(schema_begin(&scratch, s), 0);
+        for (int k = 0; k < most; k++) {
+            assert_int_equal(allowed_mask(v, state, mask), 0);
+            check_mask(state, scratch, piece, size, end, mask);
+            int32_t token = mask[end] && chance(2) ? end : choose(mask, size);
+            assert_true(token >= 0);
+            if (token == end || n + piece[token].size > sizeof text) {
+                json_t *value = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+                if (token == end && (!value || !(root ? judge(root, root, value) : json_is_object(value))))
+                    fail_msg("schema %d is %s\nthe walk made %.*s", i, json_dumps(root, JSON_ENCODE_ANY), (int)n, text);
+                ended += token == end;
+                json_decref(value);
+                break;
+            }
+            for (size_t b = 0; b < piece[token].size; b++) {
+                text[n++] = piece[token].bytes[b];
+                assert_int_equal(schema_byte(state, (unsigned char)text[n - 1]), 1);
+            }
+        }
+        schema_state_close(state);
+        schema_state_close(scratch);
+        schema_close(s);
+        json_decref(root);
+    }
+    free(mask);
+    return ended;
+}
+
+TEST(masks_are_what_the_automaton_accepts)
+{
+    struct vocabulary *v = small_vocabulary();
+    size_t ended = walk(v, small_pieces, SMALL, END_TOKEN, 500, 60);
+    print_message("%zu walks ended\n", ended);
+    assert_true(ended > 200);
+    vocabulary_close(v);
+}
+
+TEST(masks_of_a_models_tokenizer_leave_special_tokens_out)
+{
+    vb_tokenizer *t;
+    vb_error err;
+    struct vocabulary *v;
+    assert_int_equal(vb_tokenizer_open(&t, "golden/tale", NULL, &err), 0);
+    int32_t size = vb_tokenizer_size(t), end = size + 1, ids[32], first, specials = 0;
+    size_t n;
+    struct vocabulary_piece *piece = calloc((size_t)size + 2, sizeof *piece);
+    assert_int_equal(vocabulary_open(&v, t, size + 2, &end, 1), 0);
+    for (int32_t i = 0; i < size; i++) { /* special: text to vb_encode_plain and one token to vb_encode */
+        piece[i].bytes = vb_piece(t, i, &piece[i].size);
+        if (!piece[i].bytes || vb_utf8_valid(piece[i].bytes, piece[i].size) < piece[i].size)
+            continue;
+        assert_int_equal(vb_encode(t, piece[i].bytes, piece[i].size, ids, 32, &n, &err), 0);
+        first = ids[0];
+        assert_int_equal(vb_encode_plain(t, piece[i].bytes, piece[i].size, ids, 32, &n, &err), 0);
+        if (first == i && (n != 1 || ids[0] != i)) {
+            piece[i] = (struct vocabulary_piece){NULL, 0};
+            specials++;
+        }
+    }
+    print_message("%d special tokens\n", specials);
+    assert_true(specials > 0);
+    assert_true(walk(v, piece, size + 2, end, 60, 20) > 10);
+    free(piece);
+    vocabulary_close(v);
+    vb_tokenizer_close(t);
+}
+
+/* Appends the ids of these words, where each is a token. */
+static size_t ids_of(const char *const *list, int32_t *ids)
+{
+    size_t n = 0;
+    for (; *list; list++)
+        for (int32_t t = 256; t < 256 + (int32_t)COUNT(words); t++)
+            if (!strcmp(words[t - 256], *list)) {
+                ids[n++] = t;
+                break;
+            }
+    return n;
+}
+
+static void check_next(struct allowed *a, const struct vocabulary *v, const struct schema *s, const int32_t *ids, size_t from, size_t n)
+{
+    unsigned char mask[SMALL], wanted[SMALL];
+    struct schema_state *state;
+    assert_int_equal(schema_begin(&state, s), 0);
+    for (size_t i = from; i < n; i++)
+        for (size_t b = 0; b < small_pieces[ids[i]].size; b++)
+            assert_int_equal(schema_byte(state, (unsigned char)small_pieces[ids[i]].bytes[b]), 1);
+    assert_int_equal(allowed_mask(v, state, wanted), 0);
+    assert_int_equal(allowed_next(a, ids, n, mask), 0);
+    assert_memory_equal(mask, wanted, SMALL);
+    schema_state_close(state);
+}
+
+TEST(masks_follow_drafts_back_and_forth)
+{
+    static const char *const long_way[] = {"null", "{\"", "abc", "\": ", "[[", "12", "]]", ", ", "\"b\":", "true", "},", NULL};
+    struct vocabulary *v = small_vocabulary();
+    struct schema *s;
+    struct allowed *a;
+    char error[512];
+    int32_t ids[400], n = (int32_t)ids_of(long_way, ids) - 1; /* the first is the prompt, the last is not allowed */
+    assert_int_equal(n, 10);
+    assert_int_equal(schema_open(&s, NULL, error), 0);
+    assert_int_equal(allowed_open(&a, v, s, 1, -1), 0);
+    for (int i = 0; i < 300; i++)
+        check_next(a, v, s, ids, 1, 1 + chance((uint32_t)n));
+    for (size_t i = 3; i < COUNT(ids); i++) /* a long string, and far back */
+        ids[i] = 256 + 32;
+    assert_string_equal(words[32], "abc");
+    check_next(a, v, s, ids, 1, COUNT(ids));
+    check_next(a, v, s, ids, 1, COUNT(ids) - 70);
+    check_next(a, v, s, ids, 1, COUNT(ids) - 200);
+    check_next(a, v, s, ids, 1, COUNT(ids));
+    ids[200] = 256 + 33;
+    check_next(a, v, s, ids, 1, 250);
+    allowed_close(a);
+    schema_close(s);
+    vocabulary_close(v);
+}
+
+TEST(masks_begin_after_thinking_and_end_with_the_value)
+{
+    struct vocabulary *v = small_vocabulary();
+    struct schema *s;
+    struct allowed *a;
+    char error[512];
+    unsigned char mask[SMALL];
+    int32_t after = 300, ids[] = {after, 'x', 'y', after, '{', '}', END_TOKEN, 'z'};
+    assert_int_equal(schema_open(&s, NULL, error), 0);
+    assert_int_equal(allowed_open(&a, v, s, 1, after), 0);
+    for (size_t n = 1; n <= 3; n++) {
+        assert_int_equal(allowed_next(a, ids, n, mask), 0);
+        for (int t = 0; t < SMALL; t++)
+            assert_int_equal(mask[t], 1);
+    }
+    check_next(a, v, s, ids, 4, 4);
+    check_next(a, v, s, ids, 4, 5);
+    check_next(a, v, s, ids, 4, 6);
+    assert_int_equal(allowed_next(a, ids, 6, mask), 0);
+    for (int t = 0; t < SMALL; t++)
+        assert_int_equal(mask[t], t == END_TOKEN);
+    for (size_t n = 7; n <= 8; n++) {
+        assert_int_equal(allowed_next(a, ids, n, mask), 0);
+        assert_int_equal(mask[0], 1);
+    }
+    ids[4] = '1';
+    assert_int_equal(allowed_next(a, ids, 5, mask), VB_BAD_ARGUMENT);
+    ids[4] = SMALL + 1;
+    assert_int_equal(allowed_next(a, ids, 5, mask), VB_BAD_ARGUMENT);
+    ids[4] = '{';
+    check_next(a, v, s, ids, 4, 5);
+    allowed_close(a);
+    schema_close(s);
+    vocabulary_close(v);
+}
+
+TEST(missing_memory_is_an_error_and_nothing_leaks)
+{
+    int32_t ids[] = {256, 'x', '"'};
+    struct schema *s;
+    char error[512];
+    unsigned char mask[SMALL];
+    int rc = VB_NO_MEMORY;
+    long n = 0;
+    vocabulary_close(small_vocabulary());
+    assert_int_equal(schema_open(&s, NULL, error), 0);
+    for (; rc; n++) {
+        struct vocabulary *v = NULL;
+        struct allowed *a = NULL;
+        failing = n;
+        rc = vocabulary_of_pieces(&v, small_pieces, SMALL, (const int32_t[]){END_TOKEN}, 1);
+        rc = rc ? rc : allowed_open(&a, v, s, 0, -1);
+        rc = rc ? rc : allowed_next(a, ids, 3, mask);
+        rc = rc ? rc : allowed_next(a, ids, 1, mask);
+        failing = -1;
+        assert_true(rc == VB_OK || rc == VB_NO_MEMORY);
+        if (rc && a) /* and after it all goes on */
+            check_next(a, v, s, ids, 0, 3);
+        allowed_close(a);
+        vocabulary_close(v);
+    }
+    assert_true(n > 30);
+    schema_close(s);
+}
+
+/* ---- how long a mask takes ---- */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static void time_masks(const struct vocabulary *v, int32_t size, const char *schema, const char *text)
+{
+    json_t *json = schema ? json_loads(schema, JSON_DECODE_ANY, NULL) : NULL;
+    struct schema *s;
+    struct schema_state *state;
+    char error[512];
+    unsigned char *mask = malloc((size_t)size);
+    double took[64];
+    size_t allowed = 0;
+    if (!mask || schema_open(&s, json, error) || schema_begin(&state, s))
+        exit(1);
+    for (const char *c = text; *c; c++)
+        if (schema_byte(state, (unsigned char)*c) != 1)
+            exit(1);
+    for (size_t i = 0; i < COUNT(took); i++) {
+        double start = seconds();
+        if (allowed_mask(v, state, mask))
+            exit(1);
+        took[i] = 1e3 * (seconds() - start);
+    }
+    qsort(took, COUNT(took), sizeof *took, by_size);
+    for (int32_t t = 0; t < size; t++)
+        allowed += mask[t];
+    printf("%8.3f ms (median), %8.3f ms (slowest)  %7zu tokens  %.60s  after %s\n",
+           took[COUNT(took) / 2], took[COUNT(took) - 1], allowed,
+        schema ? schema : "any object", text);
+    schema_state_close(state);
+    schema_close(s);
+    json_decref(json);
+    free(mask);
+}
+
+static int bench(const char *dir)
+{
+    static const char *const texts[] = {"", "{", "{\"", "{\"abc", "{\"abc\\", "{\"abc\\u0", "{\"a\":", "{\"a\":\"", "{\"a\":\"\xc3", "{\"a\":12",
+        "{\"a\":[", "{\"a\":[{\"b\":\"c\"}", "{\"a\":[{\"b\":\"c\"}],"};
+    static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},"
+                                 "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\"]}";
+    struct vocabulary *v;
+    vb_tokenizer *t;
+    vb_error err;
+    if (vb_tokenizer_open(&t, dir, NULL, &err)) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    int32_t size = vb_tokenizer_size(t) > 129280 ? vb_tokenizer_size(t) : 129280, end = 1;
+    double start = seconds();
+    if (vocabulary_open(&v, t, size, &end, 1))
+        return 1;
+    printf("vocabulary of %d: opened in %.2f s\n", size, seconds() - start);
+    for (size_t i = 0; i < COUNT(texts); i++)
+        time_masks(v, size, NULL, texts[i]);
+    time_masks(v, size, person, "{");
+    time_masks(v, size, person, "{\"name\":\"abc");
+    time_masks(v, size, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":9},{\"type\":\"string\",\"minLength\":20},{\"const\":\"abcdefgh\"}]}", "\"abc");
+    time_masks(v, size, "{\"type\":\"string\",\"maxLength\":300}", "\"");
+    vocabulary_close(v);
+    vb_tokenizer_close(t);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_are_what_the_automaton_accepts),
+        cmocka_unit_test(masks_of_a_models_tokenizer_leave_special_tokens_out),
+        cmocka_unit_test(masks_follow_drafts_back_and_forth),
+        cmocka_unit_test(masks_begin_after_thinking_and_end_with_the_value),
+        cmocka_unit_test(missing_memory_is_an_error_and_nothing_leaks),
+    };
+    return argc > 2 && !strcmp(argv[1], "--bench") ? bench(argv[2]) : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,239 @@
+/* tools/serve/allowed.c -- masks: see allowed.h. */
+#include "tools/serve/allowed.h"
+#include "tools/serve/schema_internal.h"
+#include "tools/serve/vocabulary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one mask ---- */
+
+/* What the walk has at one depth of the trie: threads [first, first + count), and how many frames there are. */
+struct level {
+    uint32_t first, count, frames;
+};
+
+static void allow(const struct vocabulary *v, int32_t token, unsigned char *mask)
+{
+    for (; token >= 0; token = v->same[token])
+        mask[token] = 1;
+}
+
+/* The threads of level 0, along every branch of the trie. */
+static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *trie, struct walk *w, struct level *level, unsigned char *mask)
+{
+    for (uint32_t i = 0; i < trie->count;) {
+        const struct vocabulary_node *n = &trie->node[i];
+        const struct level *above = &level[n->depth];
+        w->threads = above->first + above->count;
+        w->frames = above->frames;
+        int rc = walk_step(w, above->first, above->first + above->count, n->byte);
+        if (rc)
+            return rc;
+        uint32_t first = above->first + above->count;
+        if (w->threads == first) {
+            i = n->skip;
+            continue;
+        }
+        level[n->depth + 1] = (struct level){first, w->threads - first, w->frames};
+        allow(v, n->token, mask);
+        i++;
+    }
+    return VB_OK;
+}
+
+/* How many characters a thread that is inside a string may still read; -1: it is elsewhere, or inside a character. */
+static int64_t characters_left(const struct schema *s, const struct thread *t)
+{
+    uint32_t most = t->at == AT_OPEN ? NO_LIMIT : s->node[t->node].most;
+    if ((t->at != AT_STRING && t->at != AT_OPEN) || t->sub != IN_TEXT)
+        return -1;
+    return most == NO_LIMIT ? INT64_MAX : (int64_t)most - t->count;
+}
+
+static void allow_plain(const struct vocabulary *v, int64_t characters, unsigned char *mask)
+{
+    if (characters < (int64_t)v->most_characters) {
+        memset(mask, 0, (size_t)v->size);
+        for (uint32_t i = 0; characters > 0 && i < v->plain_up_to[characters]; i++)
+            mask[v->plain[i]] = 1;
+    } else {
+        memcpy(mask, v->is_plain, (size_t)v->size);
+    }
+}
+
+/* The threads of `state` inside strings, or the others, and what tokens they allow beyond plain ones. */
+static int walk_some(const struct vocabulary *v, const struct schema_state *state, int inside, struct walk *w, struct level *level,
+                     unsigned char *mask)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < state->w.threads; i++)
+        if ((characters_left(w->schema, &state->w.thread[i]) >= 0) == inside)
+            w->thread[n++] = state->w.thread[i];
+    level[0] = (struct level){0, n, state->w.frames};
+    return n ? walk_trie(v, inside ? &v->not_plain : &v->all, w, level, mask) : VB_OK;
+}
+
+int allowed_mask(const struct vocabulary *v, const struct schema_state *state, unsigned char *mask)
+{
+    struct schema_state *copy = NULL;
+    struct level *level = malloc((v->longest + 1) * sizeof *level);
+    int64_t characters = 0;
+    int rc = level ? schema_begin(&copy, state->w.schema) : VB_NO_MEMORY;
+    for (uint32_t i = 0; i < state->w.threads; i++) {
+        int64_t left = characters_left(state->w.schema, &state->w.thread[i]);
+        characters = left > characters ? left : characters;
+    }
+    allow_plain(v, characters, mask);
+    if (!rc)
+        rc = schema_state_copy(copy, state);
+    if (!rc)
+        rc = walk_some(v, state, 1, &copy->w, level, mask);
+    if (!rc)
+        rc = walk_some(v, state, 0, &copy->w, level, mask);
+    for (size_t i = 0; !rc && i < v->ends; i++)
+        mask[v->end[i]] = (unsigned char)schema_may_end(state);
+    free(level);
+    schema_state_close(copy);
+    return rc;
+}
+
+/* ---- the masks of a sequence ---- */
+
+#define KEPT 80 /* states: more than the rows of one pass, drafts as a tree included */
+
+struct allowed_state {
+    size_t count; /* tokens of the value; state is what was read of them */
+    struct schema_state *state;
+};
+
+struct allowed {
+    const struct vocabulary *v;
+    const struct schema *s;
+    size_t from;
+    int32_t after;
+    int32_t *token;    /* those that the states have read */
+    size_t count, room;
+    struct allowed_state kept[KEPT]; /* the state after `count` tokens is at count % KEPT, if it is there */
+    struct schema_state *start, *work;
+};
+
+int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after)
+{
+    struct allowed *a = calloc(1, sizeof *a);
+    int rc = a ? VB_OK : VB_NO_MEMORY;
+    *out = NULL;
+    if (rc)
+        return rc;
+    *a = (struct allowed){.v = v, .s = s, .from = from, .after = after};
+    rc = schema_begin(&a->start, s);
+    if (!rc)
+        rc = schema_begin(&a->work, s);
+    for (int i = 0; i < KEPT && !rc; i++) {
+        a->kept[i].count = SIZE_MAX;
+        rc = schema_begin(&a->kept[i].state, s);
+    }
+    if (rc)
+        allowed_close(a);
+    else
+        *out = a;
+    return rc;
+}
+
+void allowed_close(struct allowed *a)
+{
+    if (!a)
+        return;
+    for (int i = 0; i < KEPT; i++)
+        schema_state_close(a->kept[i].state);
+    schema_state_close(a->start);
+    schema_state_close(a->work);
+    free(a->token);
+    free(a);
+}
+
+#define ENDED 2
+
+static int read_token(const struct vocabulary *v, struct schema_state *state, int32_t token)
+{
+    for (size_t i = 0; i < v->ends; i++)
+        if (token == v->end[i])
+            return ENDED;
+    if (token < 0 || token >= v->size || !v->piece[token].size)
+        return VB_BAD_ARGUMENT;
+    for (size_t i = 0; i < v->piece[token].size; i++) {
+        int rc = schema_byte(state, (unsigned char)v->text[v->piece[token].at + i]);
+        if (rc != 1)
+            return rc ? rc : VB_BAD_ARGUMENT;
+    }
+    return VB_OK;
+}
+
+static int keep(struct allowed *a, size_t count)
+{
+    struct allowed_state *k = &a->kept[count % KEPT];
+    k->count = SIZE_MAX;
+    int rc = schema_state_copy(k->state, a->work);
+    if (!rc)
+        k->count = count;
+    return rc;
+}
+
+/* a->work becomes the state after these tokens of the value. ENDED: an end token is among them. */
+static int follow(struct allowed *a, const int32_t *token, size_t count)
+{
+    size_t same = 0, at;
+    int rc;
+    while (same < count && same < a->count && token[same] == a->token[same])
+        same++;
+    for (int i = 0; i < KEPT; i++) /* the states of the branch that is left */
+        if (a->kept[i].count != SIZE_MAX && a->kept[i].count > same)
+            a->kept[i].count = SIZE_MAX;
+    a->count = same;
+    for (at = same; at && same - at < KEPT && a->kept[at % KEPT].count != at;)
+        at--;
+    if (at && a->kept[at % KEPT].count != at)
+        at = 0;
+    rc = schema_state_copy(a->work, at ? a->kept[at % KEPT].state : a->start);
+    for (; at < count && !rc; at++) {
+        while (!rc && at >= a->room) {
+            size_t room = a->room ? 2 * a->room : 256;
+            int32_t *grown = realloc(a->token, room * sizeof *grown);
+            rc = grown ? VB_OK : VB_NO_MEMORY;
+            a->token = grown ? grown : a->token;
+            a->room = grown ? room : a->room;
+        }
+        if (!rc)
+            rc = read_token(a->v, a->work, token[at]);
+        if (!rc)
+            rc = keep(a, at + 1);
+        if (!rc) {
+            a->token[at] = token[at];
+            a->count = at + 1 > a->count ? at + 1 : a->count;
+        }
+    }
+    return rc;
+}
+
+static int all_allowed(const struct vocabulary *v, unsigned char *mask)
+{
+    memset(mask, 1, (size_t)v->size);
+    return VB_OK;
+}
+
+int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
+{
+    struct allowed *a = context;
+    size_t from = a->from;
+    if (a->after >= 0) {
+        while (from < count && tokens[from] != a->after)
+            from++;
+        if (from >= count)
+            return all_allowed(a->v, mask);
+        from++;
+    }
+    if (from > count)
+        return VB_BAD_ARGUMENT;
+    int rc = follow(a, tokens + from, count - from);
+    return rc == ENDED ? all_allowed(a->v, mask) : rc ? rc : allowed_mask(a->v, a->work, mask);
+}

@@ -1,0 +1,46 @@
+/* tools/serve/allowed.h -- which tokens may follow: a vocabulary's pieces read by the automaton of a schema (schema.h).
+ *
+ * A token is allowed when the automaton accepts all of its bytes. End tokens are allowed exactly when the value may end. Special tokens and
+ * ids without a piece are never allowed. Since every accepted prefix can be completed, some token is always allowed if the vocabulary
+ * has all single bytes.
+ *
+ * The pieces are a trie, whose branches are left at the first byte that is refused. Inside a string most tokens are allowed; these are
+ * known beforehand, by their number of characters, and only pieces with quotation marks, backslashes, control characters or parts of
+ * characters are walked. */
+#ifndef VB_ALLOWED_H
+#define VB_ALLOWED_H
+
+#include "engine/verbatim.h"
+#include "tools/serve/schema.h"
+
+#define VOCABULARY_PIECE 4096 /* bytes; a longer piece is never allowed */
+
+struct vocabulary; /* read-only once it is open; threads may share it */
+
+struct vocabulary_piece {
+    const char *bytes; /* NULL: never allowed; special tokens and end tokens too */
+    size_t size;
+};
+
+/* size: the model's vocabulary, vb_vocab_size; ids beyond the tokenizer's are never allowed. end [ends]: the model's end tokens. The
+ * tokenizer must outlive it no longer than this call. VB_OK, VB_NO_MEMORY or what the tokenizer returned. */
+int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const int32_t *end, size_t ends);
+/* The same of given pieces. */
+int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends);
+void vocabulary_close(struct vocabulary *v);
+
+/* Sets mask[t], for all t below the vocabulary's size, to 1 or 0. VB_OK; VB_UNSUPPORTED: the schema is too ambiguous (schema.h);
+ * VB_NO_MEMORY. */
+int allowed_mask(const struct vocabulary *v, const struct schema_state *state, unsigned char *mask);
+
+/* The mask of one sequence (vb_sampling.mask): follows the timeline, also back where drafts were rejected. One thread at a time. */
+struct allowed;
+/* The value begins at index `from`, the first after the prompt; or, with after >= 0, behind the first token `after` at or beyond
+ * `from` (the end of thinking): before that everything is allowed. Vocabulary and schema outlive it. */
+int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after);
+void allowed_close(struct allowed *a);
+/* context: a struct allowed. The mask depends on the tokens alone. Behind an end token everything is allowed. VB_BAD_ARGUMENT: the tokens
+ * are no prefix of a value. */
+int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned char *mask);
+
+#endif

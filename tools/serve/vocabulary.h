@@ -1,0 +1,39 @@
+/* tools/serve/vocabulary.h -- the pieces of a vocabulary, as allowed.c walks them. */
+#ifndef VB_VOCABULARY_H
+#define VB_VOCABULARY_H
+
+#include "tools/serve/allowed.h"
+
+/* In the order of their bytes, each before those that it begins. */
+struct vocabulary_node {
+    uint32_t skip;  /* the first node that does not begin with the bytes of this one */
+    int32_t token;  /* one whose piece ends here, see vocabulary.same; -1: none does */
+    uint16_t depth; /* bytes before `byte` */
+    unsigned char byte;
+};
+
+struct vocabulary_trie {
+    struct vocabulary_node *node;
+    uint32_t count, room;
+};
+
+struct vocabulary_bytes {
+    size_t at, size; /* in `text`; size 0: never allowed */
+};
+
+struct vocabulary {
+    int32_t size;
+    struct vocabulary_bytes *piece;     /* [size] */
+    char *text;
+    int32_t *same;           /* [size]: the next token with the same bytes, -1: none */
+    struct vocabulary_trie all, not_plain;
+    uint32_t longest;        /* bytes */
+    unsigned char *is_plain; /* [size]: the piece is whole characters that stand in a string as they are */
+    int32_t *plain;          /* those tokens, short ones first */
+    uint32_t *plain_up_to;   /* [most_characters + 1]: how many of them have at most so many characters */
+    uint32_t most_characters;
+    int32_t *end;
+    size_t ends;
+};
+
+#endif
