@@ -80,7 +80,7 @@ comma := ,
 space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
-          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop
+          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop test_schema test_schema_hostile test_allowed
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \

@@ -263,8 +263,8 @@ TEST(one_of_whose_branches_overlap_is_refused)
         "[{}, {\"type\": \"null\"}]",
         "[{\"type\": \"string\"}, {\"type\": \"string\", \"minLength\": 2}]", "[{\"enum\": [1, 2]}, {\"enum\": [2, 3]}]",
             "[{\"type\": \"array\"}, {\"type\": \"array\"}]",
-        "[{\"type\": \"object\", \"properties\": {\"k\": {\"const\": 1}}}, {\"type\": \"object\", \"properties\": {\"k\": {\"const\": 2}},"
-              " \"required\": [\"k\"]}]",
+        ("[{\"type\": \"object\", \"properties\": {\"k\": {\"const\": 1}}}, {\"type\": \"object\", \"properties\": {\"k\": {\"const\": 2}},"
+         " \"required\": [\"k\"]}]"),
         "[{\"properties\": {\"k\": {}}}, {\"type\": \"string\"}]"};
     for (size_t i = 0; i < COUNT(overlap); i++) {
         char schema[400];

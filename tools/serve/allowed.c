@@ -114,7 +114,7 @@ struct allowed {
     int32_t after;
     int32_t *token;    /* those that the states have read */
     size_t count, room;
-    struct allowed_state kept[KEPT]; /* the state after `count` tokens is at count % KEPT, if it is there */
+    struct allowed_state kept[KEPT]; /* the state after n <= count tokens is at n % KEPT, if it is there */
     struct schema_state *start, *work;
 };
 
@@ -186,9 +186,6 @@ static int follow(struct allowed *a, const int32_t *token, size_t count)
     int rc;
     while (same < count && same < a->count && token[same] == a->token[same])
         same++;
-    for (int i = 0; i < KEPT; i++) /* the states of the branch that is left */
-        if (a->kept[i].count != SIZE_MAX && a->kept[i].count > same)
-            a->kept[i].count = SIZE_MAX;
     a->count = same;
     for (at = same; at && same - at < KEPT && a->kept[at % KEPT].count != at;)
         at--;

@@ -180,10 +180,11 @@ static int flatten_one(struct flatten *f, uint32_t node)
 int schema_flatten(struct schema *s, const char **error)
 {
     uint32_t nodes = s->nodes, *block = malloc(4 * (size_t)nodes * sizeof *block);
+    int rc = VB_OK;
+    if (!block)
+        return VB_NO_MEMORY;
     struct flatten f = {s, block, block + nodes, block + 2 * (size_t)nodes, block + 3 * (size_t)nodes, 0, NULL};
-    int rc = block ? VB_OK : VB_NO_MEMORY;
-    if (block)
-        memset(f.stamp, 0xff, nodes * sizeof *f.stamp);
+    memset(f.stamp, 0xff, nodes * sizeof *f.stamp);
     for (uint32_t i = 0; i < nodes && !rc; i++)
         if (s->node[i].kind == NODE_UNION)
             rc = flatten_one(&f, i);

@@ -116,8 +116,6 @@ static int take_pieces(struct vocabulary *v, const struct vocabulary_piece *piec
     bytes = 0;
     for (int32_t t = 0; t < v->size; t++) {
         size_t size = piece[t].bytes && piece[t].size <= VOCABULARY_PIECE ? piece[t].size : 0;
-        for (size_t i = 0; i < v->ends; i++)
-            size = v->end[i] == t ? 0 : size;
         v->piece[t] = (struct vocabulary_bytes){bytes, size};
         if (size)
             memcpy(v->text + bytes, piece[t].bytes, size);
