@@ -6,7 +6,8 @@
  *
  * The pieces are a trie, whose branches are left at the first byte that is refused. Inside a string most tokens are allowed; these are
  * known beforehand, by their number of characters, and only pieces with quotation marks, backslashes, control characters or parts of
- * characters are walked. */
+ * characters are walked. With DeepSeek-V3's tokenizer (129,280 ids) a mask takes 0.1 ms or less, and a few ms when more than a
+ * hundred alternatives of anyOf are open inside a string (build/tests/test_allowed --bench DIR). */
 #ifndef VB_ALLOWED_H
 #define VB_ALLOWED_H
 
@@ -23,7 +24,7 @@ struct vocabulary_piece {
 };
 
 /* size: the model's vocabulary, vb_vocab_size; ids beyond the tokenizer's are never allowed. end [ends]: the model's end tokens. The
- * tokenizer must outlive it no longer than this call. VB_OK, VB_NO_MEMORY or what the tokenizer returned. */
+ * tokenizer is used during this call only. VB_OK, VB_NO_MEMORY or what the tokenizer returned. */
 int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const int32_t *end, size_t ends);
 /* The same of given pieces. */
 int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends);
