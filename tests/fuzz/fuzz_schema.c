@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_schema.c -- any bytes as a JSON schema, and those after the first zero byte as a value. What is accepted as a value is
  * JSON, and the bytes of the input, taken as choices, never lead to a state that nothing may follow. */
-#include "tests/fuzz/fuzz.h"
+#include "tests/support/fuzz.h"
 #include "tools/serve/schema.h"
 
 #define MOST_BYTES 512
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     demand(rc == VB_OK ? !*error && s : *error && !s);
     for (const char *c = error; *c; c++)
         demand((unsigned char)*c >= 0x20 && *c != 0x7f);
-    demand(utf8_valid(error, strlen(error)) == strlen(error));
+    demand(vb_utf8_valid(error, strlen(error)) == strlen(error));
     for (int i = 0; i < 2 && s; i++) {
         demand(!schema_begin(&state, s));
         if (i)
