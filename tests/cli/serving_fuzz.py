@@ -23,7 +23,8 @@ def mutated(rng, body):
 
 
 ODD = [None, True, -1, 0, 1, 3, 1e300, -1e300, 0.5, 1 << 62, "", "x", "\u0000", "<|end_of_sentence|>", [], [5], [[5], [6]], ["a", "b"], [None], {}, {"a": 1},
-       {"type": "text"}, [{"role": "user", "content": "a"}], [{"role": "tool", "content": None}], {"5": 1}]
+       {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {"type": "array", "maxItems": 2, "items": {"enum": [1, "\u0000"]}}}},
+       [{"role": "user", "content": "a"}], [{"role": "tool", "content": None}], {"5": 1}]
 FIELDS = ["model", "prompt", "messages", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids", "logprobs",
           "top_logprobs", "echo", "stream", "stream_options", "logit_bias", "repetition_penalty", "draft", "draft_tokens", "response_format", "tools",
           "tool_choice", "chat_template_kwargs", "prompt_logprobs", "return_token_ids", "ignore_eos", "add_special_tokens", "tokens", "max_completion_tokens"]

@@ -315,6 +315,107 @@ def tokens_and_texts():
         assert server.ask("POST", "/v1/completions", {"prompt": "a"})[0] == 400
 
 
+# ---- response_format ----
+
+STORY = {"type": "object", "required": ["name", "trade", "sons"],
+         "properties": {"name": {"type": "string", "maxLength": 24}, "trade": {"enum": ["king", "miller", "fisherman"]}, "age": {"type": "integer"},
+                        "sons": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}}}
+AMBIGUOUS = {"anyOf": [{"type": "object", "required": ["a"], "properties": {"a": {"anyOf": [
+    {"type": "array", "minItems": 1, "items": {"enum": [100 * i + j]}} for j in range(20)]}}} for i in range(20)]}
+
+
+def format_of(schema):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+def check_story(text):
+    story = json.loads(text)
+    assert set(STORY["required"]) <= set(story) <= set(STORY["properties"]), text
+    assert isinstance(story["name"], str) and len(story["name"]) <= 24 and story["trade"] in STORY["properties"]["trade"]["enum"], text
+    assert 1 <= len(story["sons"]) <= 3 and all(isinstance(son, bool) for son in story["sons"]) and isinstance(story.get("age", 0), int), text
+
+
+def constrained_requests():
+    requests = []
+    for prompt, extra in ((TALES[0], {"temperature": 0}), (TALES[1], {"temperature": 1, "seed": 3}), (TALES[2], {"temperature": 0.8, "seed": 5, "n": 2}),
+                          (TALES[3], {"temperature": 1.5, "seed": 8, "top_p": 0.9, "repetition_penalty": 1.25, "logprobs": 2})):
+        for path, asked in (("/v1/completions", {"prompt": prompt}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}]})):
+            if "chat" in path and "logprobs" in extra:
+                extra = dict(extra, logprobs=True, top_logprobs=2)
+            requests.append((path, dict(asked, max_tokens=300, response_format=format_of(STORY), return_token_ids=True, **extra)))
+    return requests
+
+
+def schemas_hold_with_and_without_drafts_and_beside_others():
+    variants = [{"stream": True}, {"draft": "mtp-eagle", "draft_tokens": 3}, {"draft": "ngram", "stream": True}, {"draft": "mtp-eagle", "draft_tokens": "auto"}]
+    keys = ("text", "token_ids", "finish_reason", "fingerprint")
+    rows = lambda choice: {key: value for key, value in (choice["logprobs"] or {}).items() if isinstance(value, list)}
+    said = lambda server, path, body: [[choice[key] for key in keys] + [rows(choice)] for choice in choices_of(server, body, path)]
+    with Server(TALE) as server:
+        wanted = [(path, body, said(server, path, body)) for path, body in constrained_requests()]
+        for path, body, choices in wanted:
+            for text, _, finish, *_ in choices:
+                assert finish == "stop", f"{body}: {finish}: {text!r}"
+                check_story(text)
+            for variant in variants:
+                assert said(server, path, dict(body, **variant)) == choices, (body, variant)
+        assert server.metric("spec_decode_num_accepted_tokens_total") > 0, "no draft was accepted under the mask"
+    with Server(TALE, "--cache-tokens", "700", "--prefill-chunk", "7") as server:
+        free = {"prompt": "In a deep forest", "max_tokens": 90, "temperature": 0, "return_token_ids": True}
+        with concurrent.futures.ThreadPoolExecutor(8) as clients:
+            others = [clients.submit(check_against_generate, server, TALE, free) for _ in range(3)]
+            runs = [(clients.submit(said, server, path, dict(body, **variant)), choices, body, variant)
+                    for variant in [{}] + variants[:3] for path, body, choices in wanted]
+            for run, choices, body, variant in runs:
+                assert run.result() == choices, (body, variant)
+            for run in others:
+                run.result()
+        assert server.metric("num_preemptions_total") > 0, "no sequence gave its rows back: the test shows nothing"
+
+
+def formats_of_other_shapes():
+    with Server(TALE) as server:
+        ask = lambda kind, **more: server.post("/v1/completions", {"prompt": "Once", "max_tokens": 200, "temperature": 0, "response_format": kind, **more})["choices"][0]
+        close, = server.post("/tokenize", {"prompt": "}", "add_special_tokens": False})["tokens"]
+        choice = ask({"type": "json_object"}, logit_bias={str(close): 100})
+        assert json.loads(choice["text"]) == {} and choice["finish_reason"] == "stop", choice
+        choice = ask({"type": "json_object"}, max_tokens=30)
+        assert choice["text"].lstrip().startswith("{") and choice["finish_reason"] == "length", "what max_tokens cuts is the beginning of an object"
+        for schema, values in (({"const": "a\u4e2d\"b"}, ["a\u4e2d\"b"]), ({"enum": [True, 17, None]}, [True, 17, None]),
+                               ({"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["king"]}}}, ["king"])):
+            choice = ask(format_of(schema))
+            assert json.loads(choice["text"]) in values and choice["finish_reason"] == "stop", (schema, choice)
+        assert ask(format_of(STORY), max_tokens=0)["text"] == ""
+        assert ask({"type": "text"})["text"] == ask(None)["text"]
+        # A mask that fails at some token fails its request alone.
+        with concurrent.futures.ThreadPoolExecutor(4) as clients:
+            good = [clients.submit(ask, format_of(STORY)) for _ in range(3)]
+            for more in ({}, {"draft": "mtp-eagle"}):
+                status, _, text = server.ask("POST", "/v1/completions", {"prompt": "Once", "max_tokens": 50, "response_format": format_of(AMBIGUOUS), **more})
+                assert status == 400 and "ambiguous" in json.loads(text)["error"]["message"], text
+            for run in good:
+                check_story(run.result()["text"])
+
+
+def unsupported_schemas_are_refused_by_name():
+    cases = [({"type": "string", "pattern": "a"}, "pattern"), ({"properties": {"a": {"type": "string", "format": "date"}}}, "#/properties/a: the keyword format"),
+             ({"allOf": [{}]}, "allOf"), ({"type": "foo"}, "type"), ({"enum": []}, "enum"), ({"$ref": "https://example.org/x"}, "$ref"), (5, "schema"), (None, "schema")]
+    shapes = [(5, "object"), ({}, "type"), ({"type": "grammar"}, "grammar"), ({"type": "json_schema"}, "json_schema"),
+              ({"type": "json_object", "schema": STORY}, "schema"), ({"type": "json_schema", "json_schema": {"schema": STORY, "name": 5}}, "name"),
+              ({"type": "json_schema", "json_schema": {"schema": STORY, "strict": "yes"}}, "strict")]
+    with Server(TALE) as server:
+        for kind, word in [(format_of(schema), word) for schema, word in cases] + shapes:
+            for path, asked in (("/v1/completions", {"prompt": "Once"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}]})):
+                status, _, text = server.ask("POST", path, dict(asked, max_tokens=1, response_format=kind))
+                error = json.loads(text)["error"]
+                assert status == 400 and error["param"] == "response_format" and word in error["message"], (kind, text)
+        status, _, text = server.ask("POST", "/v1/completions", {"prompt": "Once", "ignore_eos": True, "response_format": {"type": "json_object"}})
+        assert status == 400 and json.loads(text)["error"]["param"] == "ignore_eos", text
+    with Server(TINY) as server:
+        status, _, text = server.ask("POST", "/v1/completions", {"prompt": [5], "response_format": {"type": "json_object"}})
+        assert status == 400 and "tokenizer" in json.loads(text)["error"]["message"], text
+
+
 # ---- errors ----
 
 def refusals_name_the_field():
@@ -337,7 +438,7 @@ def refusals_name_the_field():
         (text, dict(ok, draft="draft-model"), 400, "draft"), (text, dict(ok, draft_tokens=16), 400, "draft_tokens"),
         (text, dict(ok, draft_tokens="many"), 400, "draft_tokens"), (text, dict(ok, best_of=3), 400, "best_of"), (text, dict(ok, suffix="x"), 400, "suffix"),
         (text, dict(ok, stream_options={"include_usage": True}), 400, "stream_options"),
-        (text, dict(ok, response_format={"type": "json_object"}), 400, "response_format"), (text, dict(ok, guided_json={"type": "object"}), 400, "guided_json"),
+        (text, dict(ok, response_format={"type": "grammar"}), 400, "response_format"), (text, dict(ok, guided_json={"type": "object"}), 400, "guided_json"),
         (chat, {}, 400, "messages"), (chat, {"messages": []}, 400, "messages"), (chat, {"messages": [5]}, 400, "messages"),
         (chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"), (chat, {"messages": [{"content": "x"}]}, 400, "messages"),
         (chat, dict(hello, tool_choice="required", tools=[]), 400, "tool_choice"), (chat, dict(hello, tools={}), 400, "tools"),
@@ -554,7 +655,8 @@ def malformed_requests_do_no_harm():
 TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request, stop_tokens_end_an_answer,
          lm_evaluation_harness_gets_what_it_expects, tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat,
-         chats_are_those_of_generate, tools_and_roles_reach_the_template, special_tokens_in_messages_are_text, tokens_and_texts, refusals_name_the_field, methods_paths_and_bodies,
+         chats_are_those_of_generate, tools_and_roles_reach_the_template, special_tokens_in_messages_are_text, tokens_and_texts,
+         schemas_hold_with_and_without_drafts_and_beside_others, formats_of_other_shapes, unsupported_schemas_are_refused_by_name, refusals_name_the_field, methods_paths_and_bodies,
          keys_hosts_and_origins, wrong_command_lines_are_refused, a_client_that_goes_away_is_cancelled, a_slow_reader_stalls_nobody_and_loses_nothing,
          a_full_line_refuses, sigterm_lets_requests_finish_and_refuses_new_ones, a_second_signal_ends_at_once, the_log_has_lines_and_no_prompts, malformed_requests_do_no_harm]
 

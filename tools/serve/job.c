@@ -51,6 +51,7 @@ void job_release(struct serve_job *job)
         close_rows(&choice->prompt_rows);
         free(choice->said);
         free(choice->text);
+        allowed_close(choice->allowed);
     }
     for (size_t i = 0; i < job->num_prompts; i++) {
         free(job->prompts[i].tokens);
@@ -64,8 +65,20 @@ void job_release(struct serve_job *job)
     free(job->stop_tokens);
     free(job->bias_tokens);
     free(job->bias_values);
+    schema_close(job->schema);
     pthread_mutex_destroy(&job->lock);
     free(job);
+}
+
+/* response_format: what was said so far decides which tokens may follow. */
+static int follow_schema(struct serve_choice *choice)
+{
+    const struct serve_job *job = choice->job;
+    if (job->schema && allowed_open(&choice->allowed, job->server->pieces, job->schema, choice->prompt->count, -1))
+        return 0;
+    choice->sampling.mask = job->schema ? allowed_next : NULL;
+    choice->sampling.mask_context = choice->allowed;
+    return 1;
 }
 
 int job_make_choices(struct serve_job *job)
@@ -87,6 +100,8 @@ int job_make_choices(struct serve_job *job)
         choice->sampling = job->sampling;
         choice->sampling.seed = job->seed + number;
         choice->result.fingerprint = VB_FINGERPRINT_START;
+        if (!follow_schema(choice))
+            return 0;
     }
     return 1;
 }

@@ -7,6 +7,7 @@
 #ifndef VB_SERVE_JOB_H
 #define VB_SERVE_JOB_H
 
+#include "tools/serve/allowed.h"
 #include "tools/serve/serve.h"
 
 enum serve_api { API_COMPLETIONS, API_CHAT };
@@ -52,6 +53,7 @@ struct serve_choice {
     const struct serve_prompt *prompt;
     struct serve_choice *first; /* the first choice with this prompt; only its prompt_rows are filled */
     vb_sampling sampling;
+    struct allowed *allowed; /* the context of sampling.mask; NULL: there is no mask */
     int64_t id;              /* the batch's number for this request; -1: not added yet */
     struct serve_token *said;
     size_t count, room;
@@ -95,6 +97,7 @@ struct serve_job {
     int32_t num_stops, *stop_tokens, num_stop_tokens;
     int32_t *bias_tokens;
     float *bias_values;
+    struct schema *schema;   /* of response_format; NULL: text */
 
     /* to be used with `lock` held */
     struct serve_choice *choices;

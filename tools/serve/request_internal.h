@@ -6,6 +6,8 @@
 
 /* Fails with status 400 if the body uses a field of OpenAI or vLLM that is not supported. The message names the field. */
 int request_refuse(enum serve_api api, const json_t *body, struct failure *f);
+/* Reads the field response_format. Opens the job's schema, unless the format is text. Returns 0, or the HTTP status of the failure. */
+int request_format(struct serve_job *job, const json_t *body, struct failure *f);
 /* Prints on stderr, once for each name, that an unknown field is ignored. */
 void request_note_unknown(struct server *s, const json_t *body);
 

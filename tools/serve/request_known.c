@@ -40,18 +40,6 @@ static int refuse_unless(const json_t *body, const char *name, json_int_t number
     return fail_with(f, 400, "unsupported_parameter", name, "%s is not supported by this server", name);
 }
 
-/* A grammar for the answer: tools/serve/schema.h goes here. Until then text alone. */
-static int refuse_format(const json_t *body, struct failure *f)
-{
-    const json_t *format = request_member(body, "response_format"), *type = json_object_get(format, "type");
-    if (!format || (json_is_string(type) && !strcmp(json_string_value(type), "text")))
-        return 0;
-    if (!json_is_object(format) || !json_is_string(type))
-        return request_wrong(f, "response_format", format, "an object with a type");
-    return fail_with(f, 400, "unsupported_parameter", "response_format", "response_format %.48s is not supported by this server; text is",
-                     json_string_value(type));
-}
-
 /* Tools are given to the template, and calls stay text: tools/serve/meaning.h goes here. What would force a call is refused. */
 static int refuse_tools(const json_t *body, struct failure *f)
 {
@@ -79,7 +67,7 @@ int request_refuse(enum serve_api api, const json_t *body, struct failure *f)
         if (!name || strcmp(name, "text"))
             return fail_with(f, 400, "unsupported_parameter", "modalities", "modalities holds what is not text");
     }
-    return refuse_format(body, f) || (api == API_CHAT && refuse_tools(body, f)) ? f->status : 0;
+    return api == API_CHAT ? refuse_tools(body, f) : 0;
 }
 
 void request_note_unknown(struct server *s, const json_t *body)

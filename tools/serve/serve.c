@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/serve/allowed.h"
 #include "tools/serve/http.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/worker.h"
@@ -235,6 +236,23 @@ static void choose_drafting(struct server *s)
     s->drafting.automatic = c->draft_tokens == CLI_AUTO;
 }
 
+/* The tokens' texts, as response_format wants them. */
+static int read_pieces(struct server *s)
+{
+    size_t ends = 0;
+    int32_t *end = calloc((size_t)s->vocabulary, sizeof *end);
+    for (int32_t t = 0; end && t < s->vocabulary; t++)
+        if (vb_is_end_token(s->c->model, t))
+            end[ends++] = t;
+    int rc = end ? VB_OK : VB_NO_MEMORY;
+    if (s->tokenizer && ends)
+        rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, end, ends);
+    free(end);
+    if (rc)
+        return cli_fail(s->c, EXIT_OTHER, rc == VB_NO_MEMORY ? "no memory for the vocabulary" : "the tokenizer cannot read the texts of its own tokens");
+    return EXIT_DONE;
+}
+
 static int open_model(struct server *s, char name[256])
 {
     struct cli *c = s->c;
@@ -255,7 +273,8 @@ static int open_model(struct server *s, char name[256])
     choose_sizes(s);
     choose_drafting(s);
     find_template_source(s);
-    return name_everything(s);
+    code = read_pieces(s);
+    return code == EXIT_DONE ? name_everything(s) : code;
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------------- */
@@ -265,6 +284,7 @@ static void close_server(struct server *s, struct http *http)
     http_close(http);
     worker_close(s->worker);
     metrics_close(s->metrics);
+    vocabulary_close(s->pieces);
     for (size_t i = 0; i < SERVE_MOST_UNKNOWN; i++)
         free(s->unknown[i]);
     free(s->template_source);

@@ -21,6 +21,7 @@
 enum server_state { SERVER_OPENING, SERVER_READY, SERVER_STOPPING };
 
 struct metrics;
+struct vocabulary;
 struct worker;
 
 /* After the state has become SERVER_READY, only `state` and the members after `lock` change. metrics and worker have their own
@@ -34,6 +35,7 @@ struct server {
     vb_error chat_error;           /* why chat is NULL */
     char *template_source;         /* the chat template's text; NULL: no file with the text was found */
     int32_t vocabulary;
+    struct vocabulary *pieces; /* for response_format; NULL if the model has no tokenizer or no end token */
     size_t context;           /* the largest number of tokens that prompt and answer can have together */
     vb_drafting drafting;     /* the draft method for requests that do not choose one */
     int32_t max_sequences, max_waiting;
