@@ -460,7 +460,7 @@ typedef struct vb_result {
     size_t first_reject[VB_REJECT_REASONS];  /* [r]: number of rounds whose first rejected draft was rejected for reason r (enum
                                                 vb_reject) */
     size_t relaxed;      /* number of accepted drafts that the target would not have chosen itself */
-    size_t cached_tokens; /* in a batch: number of prompt tokens whose cache rows another sequence had computed already */
+    size_t cached_tokens; /* in a batch: number of prompt tokens whose cache rows were reused from another sequence */
     size_t preemptions;  /* in a batch: how often the sequence lost its cache rows; each time the rows were computed again */
     double relaxed_nats; /* sum of log p_best - log p over the drafts that `relaxed` counts */
 } vb_result;

@@ -14,7 +14,7 @@
 #define PACE_CHOICES 14 /* the numbers of threads that are tried: 1, 2, 4, ... 4096, and the maximum */
 #define PACE_PASSES 8   /* passes in a trial of one number of threads */
 #define PACE_LONG 2e-3  /* a pass that takes more seconds than this is long */
-#define PACE_AGAIN 4096 /* passes until all numbers of threads are tried again */
+#define PACE_AGAIN 4096 /* after this many passes, every number of threads is tried again */
 #define PACE_COST 1.3   /* limit for the processor time of short passes, relative to one thread */
 
 struct pace_class {

@@ -69,8 +69,9 @@ ALWAYS_INLINE float fold16(__m512 a)
 
 /* --- tiles: arrays of accumulators a[row][token] --- */
 
-/* Stops the compiler from loading x again for every row. A tile would lose a third of its speed without this macro and
- * without the fixed size of the array of accumulators, which lets UNROLL turn the array into registers. */
+/* Stops the compiler from loading x again for every row. If both this macro and the
+ * fixed size of the array of accumulators were missing, a tile would lose a third of its speed. The fixed size lets UNROLL
+ * turn the array into registers. */
 #define in_register(v) __asm__("" : "+v"(v))
 
 /* If each addition folded only one vector of sums, folding would take a tenth of the time of a tile. So each addition

@@ -81,7 +81,7 @@ struct weight_view {
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* Q8_0 and Q4_0 only: data points to panels (quantised.h), which are 64-byte aligned */
+    int panels;                /* Q8_0 and Q4_0 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
 };

@@ -21,7 +21,7 @@
  * hold the scales and minimums of its eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
  *
  * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m). In Q5_1, mw = -m. The
- * product d * sc is exact in f32. Where a single weight is needed, as in a row of embed_tokens, it is
+ * product d * sc is exact in f32. Where weights are needed one by one, as in a row of embed_tokens, a weight is
  * fl32(fl32(sw * q) - mw).
  *
  * A panel holds 16 rows of a Q8_0 or Q4_0 matrix, interleaved so that each lane of a vector works on one row. It stores

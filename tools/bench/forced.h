@@ -11,8 +11,8 @@ struct bench_work {
     double bytes, flops;
 };
 
-/* Counts the work of all passes after the prompt, both in the target and in MTP modules. It sees these passes through taps
- * (work.c). */
+/* Counts the work of all passes after the prompt, both in the target and in MTP modules. work.c receives the
+ * passes with taps. */
 struct bench_counter;
 struct bench_counter *bench_counter_open(const vb_model *m, size_t prompt);
 void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */

@@ -17,8 +17,8 @@ const char *naming_known(void); /* the known engines: "hf, llama.cpp, megatron, 
  * another value, out is `ours`. `layers`: the number of layers of the target; the layers after these are MTP modules. */
 void naming_to(const struct naming *n, const char *ours, int layers, char out[NAMING_ROOM]);
 
-/* Translates the engine's name `theirs` to Verbatim's name and returns 1. If the engine has no name `theirs` (it may be one of
- * Verbatim's own names), copies it to out unchanged and returns 0. For a fused projection, out is two names joined by '+'; the
+/* Translates the engine's name `theirs` to Verbatim's name and returns 1. If the other engine does not use the name `theirs` at
+ * all, copies `theirs` to out unchanged and returns 0; `theirs` may then be one of Verbatim's own names. For a fused projection, out is two names joined by '+'; the
  * columns of the first come before those of the second. If the engine uses one of Verbatim's names for another value, out is that
  * name followed by " (of another value)". `layers`: as in naming_to. If `layers` is negative, the number is not known, and names
  * that count MTP modules from 0 are not translated. */

@@ -14,7 +14,7 @@
  *   `rounding`     Every row is within the bound (bound.c).
  *   `tie-flip`     The two sides made different choices (of experts, or of the best token), and the margin of the choice is at
  *                  most twice the bound. Rounding can explain this: each of two values moves by at most the bound. So their order
- *                  can change only if they were at most twice the bound apart.
+ *                  can change only if the difference between them was at most twice the bound.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
  *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it.
@@ -142,7 +142,7 @@ struct tap { /* the result for one name */
     int is_logits, is_choice;
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
     double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
-    size_t top1_equal, flips;   /* rows with the same best token; rows with different choices */
+    size_t top1_equal, flips;   /* rows with the same best token on both sides; rows in which the two sides chose other experts or another best token */
 };
 
 struct comparison {
