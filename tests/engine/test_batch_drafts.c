@@ -326,6 +326,44 @@ TEST(kept_rows_are_given_back_when_they_are_needed)
     vb_model_close(m);
 }
 
+/* Two equal requests: one is paused, loses its rows, and takes all of them over from the other, which is ahead by then. Its drafter
+ * must not propose from a hidden row that the other one's has dropped. */
+TEST(a_sequence_takes_its_rows_over_from_its_twin)
+{
+    static const char *const drafting[] = {"mtp-eagle", "mtp-vanilla", "eagle", "ngram"};
+    vb_model *m = open_tiny("v3");
+    for (size_t k = 0; k < COUNT(drafting); k++) {
+        vb_batch_options o = {.session = {.context = 100, .threads = 1, .poison_cut_rows = 1}, .cache_tokens = 140};
+        vb_batch *b = open_batch_of(m, &o);
+        size_t left;
+        for (int i = 0; i < 3; i++) {
+            jobs[i] = (struct job){.options = {.max_tokens = i < 2 ? 60 : 1, .ignore_eos = 1}, .drafting = drafting_of(drafting[k], 3, m)};
+            jobs[i].count = i < 2 ? 10 : 70;
+            random_tokens(m, i < 2 ? 3 : 4, jobs[i].prompt, jobs[i].count);
+            alone[i] = jobs[i];
+            run_job_alone(m, &alone[i], &o.session);
+        }
+        add_job(b, m, &jobs[0]);
+        add_job(b, m, &jobs[1]);
+        for (int i = 0; i < 8; i++)
+            OK(vb_batch_step(b, &left, &err));
+        assert_true(vb_batch_pause(b, jobs[1].id));
+        add_job(b, m, &jobs[2]);
+        while (!jobs[2].ended)
+            OK(vb_batch_step(b, &left, &err));
+        assert_int_equal(look(b).preemptions, 1);
+        assert_false(jobs[0].ended);
+        size_t shared = look(b).shared_tokens;
+        assert_true(vb_batch_resume(b, jobs[1].id));
+        OK(vb_batch_run(b, &err));
+        assert_true(look(b).shared_tokens > shared);
+        for (int i = 0; i < 3; i++)
+            check_job(drafting[k], &jobs[i], &alone[i]);
+        vb_batch_close(b);
+    }
+    vb_model_close(m);
+}
+
 /* A request's own draft model is closed in `done`, and its callback's context is gone then. */
 struct guest {
     struct job *job;
@@ -388,6 +426,7 @@ int main(void)
         cmocka_unit_test(the_sequence_used_longest_ago_goes_first),
         cmocka_unit_test(a_sequence_that_was_used_goes_after_those_that_were_not),
         cmocka_unit_test(kept_rows_are_given_back_when_they_are_needed),
+        cmocka_unit_test(a_sequence_takes_its_rows_over_from_its_twin),
         cmocka_unit_test(what_a_request_brought_is_not_used_after_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
