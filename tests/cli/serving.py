@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 VERBATIM = sys.argv[1] if len(sys.argv) > 1 else "build/verbatim"
 TALE, TINY = "golden/tale", "golden/tiny/v3-mtp3"
@@ -173,3 +174,31 @@ def compare(choice, wanted, about):
     assert choice["text"] == (wanted["text"] or ""), f"{about}: text {choice['text']!r}, generate says {wanted['text']!r}"
     assert choice["finish_reason"] == wanted["finish_reason"], f"{about}: {choice['finish_reason']}, generate says {wanted['finish_reason']}"
     assert choice["fingerprint"] == wanted["fingerprint"], f"{about}: fingerprint {choice['fingerprint']}, generate says {wanted['fingerprint']}"
+
+
+def check_against_generate(server, model, body):
+    wanted = generate(model, body)
+    choice, = choices_of(server, body)
+    compare(choice, wanted, json.dumps(body))
+
+
+def run_tests(tests):
+    """Runs them, or those that the command line names; returns the exit code."""
+    asked = subprocess.run([VERBATIM, "serve", TALE, "--port", "0", "--host", "256.1.1.1"], capture_output=True, text=True)
+    if "libmicrohttpd" in asked.stderr:
+        print("skipped: this build has no HTTP server")
+        return 0
+    failed = passed = 0
+    for test in tests:
+        if len(sys.argv) > 2 and test.__name__ not in sys.argv[2:]:
+            continue
+        try:
+            test()
+            passed += 1
+            print(f"[       OK ] {test.__name__}", flush=True)
+        except Exception:  # of whatever kind: the others shall run, too
+            failed += 1
+            traceback.print_exc()
+            print(f"[  FAILED  ] {test.__name__}", flush=True)
+    print(f"[  PASSED  ] {passed} test(s).")
+    return failed != 0
