@@ -199,6 +199,19 @@ static void put_extras(struct serve_writer *w, struct serve_choice *choice, size
     writer_put(w, "}");
 }
 
+/* The end of a choice's object, after its text and log-probabilities up to token `to`. Closes `text`. */
+static void end_choice(struct serve_writer *w, struct serve_writer *text, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final,
+                       int whole)
+{
+    put_finish(w, choice, final);
+    put_extras(w, choice, at->tokens, to, !at->begun, final, whole);
+    writer_put(w, "}");
+    w->failed |= text->failed;
+    writer_close(text);
+    at->tokens = to;
+    at->begun = 1;
+}
+
 static void put_completion(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
 {
     struct serve_writer text = {0};
@@ -214,13 +227,7 @@ static void put_completion(struct serve_writer *w, struct serve_choice *choice, 
         reply_completion_logprobs(w, choice, at, to, echo);
     else
         writer_put(w, "null");
-    put_finish(w, choice, final);
-    put_extras(w, choice, at->tokens, to, begins, final, whole);
-    writer_put(w, "}");
-    w->failed |= text.failed;
-    writer_close(&text);
-    at->tokens = to;
-    at->begun = 1;
+    end_choice(w, &text, choice, at, to, final, whole);
 }
 
 /* A chat's answer is its text. What a template's <think> and tool calls make of it belongs here: tools/serve/meaning.h, between the
@@ -241,13 +248,7 @@ static void put_message(struct serve_writer *w, struct serve_choice *choice, str
         reply_chat_logprobs(w, choice, at->tokens, to);
     else
         writer_put(w, "null");
-    put_finish(w, choice, final);
-    put_extras(w, choice, at->tokens, to, begins, final, whole);
-    writer_put(w, "}");
-    w->failed |= text.failed;
-    writer_close(&text);
-    at->tokens = to;
-    at->begun = 1;
+    end_choice(w, &text, choice, at, to, final, whole);
 }
 
 static void put_choice(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
