@@ -47,6 +47,8 @@ def test_a_checkpoint_is_a_mapping_of_its_tensors():
             tensors["nobody"]
     with pytest.raises(ValueError, match="closed"):
         tensors["model.norm.weight"]
+    with pytest.raises(ValueError, match="closed"):
+        tensors.metadata("format")
     assert len(verbatim.Tensors(GOLDEN / "tiny/v3-mtp3")) == 187  # of three files
 
 

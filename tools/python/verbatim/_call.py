@@ -43,6 +43,24 @@ def _free(free, pointer, keep):
     free(pointer)
 
 
+class Closing:
+    """A context manager with a C object in self._handle until close, and in self._closed what is said after that."""
+
+    def close(self):
+        self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def _pointer(self):
+        if not self._handle.pointer:
+            raise ValueError(self._closed)
+        return self._handle.pointer
+
+
 class Guard:
     """The callbacks of one session. ctypes swallows what they raise; here the first exception is kept, later callbacks
     do nothing but ask C to stop, and `with guard:` raises it at its end.

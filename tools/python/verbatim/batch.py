@@ -9,11 +9,11 @@ import threading
 import numpy as np
 
 from . import _c
-from ._call import BatchGuard, Handle, VerbatimError, check, ids_array, ids_pointer, view
+from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, view
 from .session import DRAFTING, SAMPLING, drafting_options, event_of, generate_options, number, result_of, sampling_options, session_options
 
 
-class Batch:
+class Batch(Closing):
     """Requests that share passes: each is admitted when there is room, and leaves when it is done. Which others it shares its passes with
     reaches none of its bits. A context manager.
 
@@ -33,6 +33,8 @@ class Batch:
     Callbacks are called from step, run and cancel. They may add, pause and resume requests, and do nothing else with the batch. When one
     raises, its request ends there, the others go on, and the exception comes out of step (the first, if there are several). An exception
     in a mask or in draft(tokens, max) also comes out of step. One thread at a time may use a batch."""
+
+    _closed = "the batch is closed"
 
     def __init__(self, model, *, max_sequences=None, cache_tokens=None, keep_finished=0, keep_apart=False, **options):
         self.model, self._lib, self._guard = model, _c.library(), BatchGuard()
@@ -55,18 +57,11 @@ class Batch:
                 self._handle.close()
                 self._requests.clear()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.close()
-
     def _pointer(self):
-        if not self._handle.pointer:
-            raise ValueError("the batch is closed")
+        pointer = super()._pointer()
         if self._thread not in (None, threading.get_ident()):
             raise RuntimeError("another thread uses this batch")
-        return self._handle.pointer
+        return pointer
 
     def _own_options(self, options):
         """A request's own sampling and drafting, None where it has the batch's, and the models that it needs."""

@@ -12,7 +12,7 @@ import weakref
 import numpy as np
 
 from . import _c
-from ._call import Handle, check, ids_array, path_bytes
+from ._call import Closing, Handle, check, ids_array, path_bytes
 from .batch import Batch, generate_many
 from .session import ROW, Result, Session, number
 from .tokenizer import take_text
@@ -27,12 +27,14 @@ class Taps(dict):
         self.rows = {}
 
 
-class Model:
+class Model(Closing):
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
     conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
 
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
+
+    _closed = "the model is closed"
 
     def __init__(self, path, precision: str | None = None, conventions: str | None = None):
         self.path = os.fspath(path)
@@ -55,17 +57,6 @@ class Model:
         for session in list(self._sessions):
             session.close()
         self._handle.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.close()
-
-    def _pointer(self):
-        if not self._handle.pointer:
-            raise ValueError("the model is closed")
-        return self._handle.pointer
 
     def describe(self) -> dict:
         """What `verbatim inspect --json` prints: configuration, parameters, MTP modules, bytes per part, tensors not used and why."""

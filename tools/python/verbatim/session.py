@@ -10,7 +10,7 @@ import typing
 import numpy as np
 
 from . import _c
-from ._call import Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, view
+from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, view
 
 ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
 
@@ -48,7 +48,7 @@ class Result:
     stop_string: str | None = None  # the one that ended the run
 
 
-class Session:
+class Session(Closing):
     """One timeline of tokens with its caches: append, truncate, generate. A context manager.
 
     context        tokens that the caches hold; None: all that the model can read, which may be much memory
@@ -80,6 +80,8 @@ class Session:
     A callback may raise: the run stops there and the exception comes out of the call that began it. It may not use
     the session. One thread at a time may use a session; threads may share its model."""
 
+    _closed = "the session is closed"
+
     def __init__(self, model, *, load=None, on_progress=None, on_tap=None, **options):
         self.model, self._lib, self._guard = model, _c.library(), Guard()
         options, models = session_options(self._guard, model, **options)
@@ -104,17 +106,6 @@ class Session:
         if self._handle.pointer:
             with self._guard:
                 self._handle.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.close()
-
-    def _pointer(self):
-        if not self._handle.pointer:
-            raise ValueError("the session is closed")
-        return self._handle.pointer
 
     def _run(self, function, *arguments):
         """Calls function(session, ..., err), which may call back. What a callback raised comes before what C says."""

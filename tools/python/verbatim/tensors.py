@@ -10,7 +10,7 @@ import typing
 import numpy as np
 
 from . import _c
-from ._call import Handle, check, path_bytes
+from ._call import Closing, Handle, check, path_bytes
 
 NATIVE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2",
           "U8": "u1", "BOOL": "?"}
@@ -28,10 +28,12 @@ class TensorInfo(typing.NamedTuple):
     quantised: bool
 
 
-class Tensors(collections.abc.Mapping):
+class Tensors(Closing, collections.abc.Mapping):
     """The tensors at a path, by name: a safetensors file, a GGUF file of architecture deepseek2, or the directory of a checkpoint, whose
     shards are one list. tensors[name] is a copy as a NumPy array: of the file's type where NumPy has it, else (BF16, F8_E4M3 without
     its scales, quantised types) as float32, exactly. Names are sorted. Threads may share it."""
+
+    _closed = "the tensors are closed"
 
     def __init__(self, path):
         self._lib = _c.library()
@@ -49,10 +51,8 @@ class Tensors(collections.abc.Mapping):
         return iter(self._names)
 
     def _find(self, name):
-        if self._handle.pointer is None:
-            raise ValueError("the tensors are closed")
-        said = _c.vb_tensor()
-        if "\0" in name or not self._lib.vb_tensors_find(self._handle.pointer, name.encode(), C.byref(said)):
+        tensors, said = self._pointer(), _c.vb_tensor()
+        if "\0" in name or not self._lib.vb_tensors_find(tensors, name.encode(), C.byref(said)):
             raise KeyError(name)
         return said
 
@@ -86,17 +86,9 @@ class Tensors(collections.abc.Mapping):
 
     def metadata(self, key: str) -> str | None:
         """A text of a safetensors file's __metadata__; None: there is none. Several files have none together."""
-        text = self._lib.vb_tensors_metadata(self._handle.pointer, key.encode())
+        text = self._lib.vb_tensors_metadata(self._pointer(), key.encode())
         return None if text is None else text.decode()
 
-    def close(self):
-        self._handle.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
-        self.close()
 
 
 def write_tensors(path, tensors: collections.abc.Mapping):
