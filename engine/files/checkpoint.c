@@ -100,6 +100,17 @@ int checkpoint_build_index(struct checkpoint *c, vb_error *err)
     return VB_OK;
 }
 
+int checkpoint_finish(struct checkpoint **out, struct checkpoint *c, int rc, vb_error *err)
+{
+    if (!rc && !c->names.entries)
+        rc = checkpoint_build_index(c, err);
+    if (rc)
+        checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
 int checkpoint_create(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     struct checkpoint *c = vb_alloc(a, 1, sizeof *c);
@@ -315,15 +326,9 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
         rc = open_sharded(c, sharded, err);
     else
         rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
-    if (!rc && !c->names.entries)
-        rc = checkpoint_build_index(c, err);
     vb_free(a, sharded);
     vb_free(a, single);
-    if (rc)
-        checkpoint_close(c);
-    else
-        *out = c;
-    return rc;
+    return checkpoint_finish(out, c, rc, err);
 }
 
 static int is_safetensors(const char *path)
@@ -353,13 +358,7 @@ int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_
         s.data = c->mappings->data;
         rc = safetensors_parse(s.data, c->mappings->size, c->mappings->size, s.file, add_entry, &s, a, err);
     }
-    if (!rc)
-        rc = checkpoint_build_index(c, err);
-    if (rc)
-        checkpoint_close(c);
-    else
-        *out = c;
-    return rc;
+    return checkpoint_finish(out, c, rc, err);
 }
 
 int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err)

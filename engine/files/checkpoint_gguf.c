@@ -327,11 +327,5 @@ int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_alloc
     c->mappings = gguf_take_mappings(g);
     for (size_t i = 0; !rc && i < gguf_tensors(g); i++)
         rc = add_tensor(&r, gguf_tensor(g, i));
-    if (!rc)
-        rc = checkpoint_build_index(c, err);
-    if (rc)
-        checkpoint_close(c);
-    else
-        *out = c;
-    return rc;
+    return checkpoint_finish(out, c, rc, err);
 }
