@@ -1,37 +1,14 @@
 /* tests/engine/test_interface.c -- what a client asks besides sessions: texts, chat templates, descriptions, lists, GGUF files.
  * verbatim.h is the only header of ours that it includes, as a client's would be. Runs in the repository's root. */
-#include "engine/verbatim.h"
-
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/support/client.h"
 #include "tests/support/files.h"
-
-#define TEST(name) static void name(void **unused __attribute__((unused)))
-
-static vb_error err;
-
-static void ok(int code)
-{
-    if (code)
-        fail_msg("%d: %s", code, err.message);
-}
-
-static void refused(int code, int wanted, const char *part)
-{
-    assert_int_equal(code, wanted);
-    assert_int_equal(err.code, wanted);
-    if (!strstr(err.message, part))
-        fail_msg("\"%s\" does not say \"%s\"", err.message, part);
-}
 
 static vb_model *model_of(const char *dir, const vb_model_options *o)
 {

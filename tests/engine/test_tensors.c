@@ -1,38 +1,14 @@
 /* tests/engine/test_tensors.c -- vb_tensors: files of tensors as a client lists, reads and writes them. verbatim.h is the only header
  * of ours that it includes, as a client's would be. Runs in the repository's root. */
-#include "engine/verbatim.h"
-
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/support/client.h"
 #include "tests/support/files.h"
-
-#define TEST(name) static void name(void **unused __attribute__((unused)))
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static vb_error err;
-
-static void ok(int code)
-{
-    if (code)
-        fail_msg("%d: %s", code, err.message);
-}
-
-static void refused(int code, int wanted, const char *part)
-{
-    assert_int_equal(code, wanted);
-    assert_int_equal(err.code, wanted);
-    if (!strstr(err.message, part))
-        fail_msg("\"%s\" does not say \"%s\"", err.message, part);
-}
 
 static vb_tensors *opened(const char *path)
 {
