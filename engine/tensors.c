@@ -98,9 +98,11 @@ static int is_wide(const char *dtype) { return !strcmp(dtype, "F64") || !strcmp(
 /* WEIGHT_ALL_TYPES: none. */
 static enum weight_type weight_type_of(const char *dtype)
 {
-    static const char *const names[WEIGHT_TYPES] = {[WEIGHT_F32] = "F32", [WEIGHT_F16] = "F16", [WEIGHT_BF16] = "BF16", [WEIGHT_F8_E4M3] = "F8_E4M3"};
-    int type = 0;
-    while (type < WEIGHT_ALL_TYPES && strcmp(type < WEIGHT_TYPES ? names[type] : quantised_format((enum weight_type)type)->name, dtype))
+    enum dtype stored;
+    int type = WEIGHT_TYPES;
+    if (safetensors_dtype(dtype, &stored))
+        return (enum weight_type)stored; /* both enums have one order (engine/model/model.c) */
+    while (type < WEIGHT_ALL_TYPES && strcmp(quantised_format((enum weight_type)type)->name, dtype))
         type++;
     return (enum weight_type)type;
 }
@@ -132,7 +134,8 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
 
 static int check(const vb_tensor *t, const char *file, const json_t *header, vb_error *err)
 {
-    size_t numbers, bytes, item = t->dtype ? safetensors_item(t->dtype) : 0, n = t->name ? strlen(t->name) : 0;
+    enum dtype stored;
+    size_t numbers, bytes, item = t->dtype ? safetensors_dtype(t->dtype, &stored) : 0, n = t->name ? strlen(t->name) : 0;
     int printable = n > 0 && n <= TENSOR_MAX_NAME && utf8_valid(t->name, n) == n;
     for (size_t i = 0; printable && i < n; i++)
         printable = (unsigned char)t->name[i] >= 0x20 && t->name[i] != 0x7f;
@@ -177,14 +180,8 @@ struct tensors_output {
 
 static int write_bytes(const struct tensors_output *o, const char *bytes, size_t size)
 {
-    while (size) {
-        ssize_t n = write(o->fd, bytes, size);
-        if (n <= 0 && (n == 0 || errno != EINTR))
-            return vb_fail(o->err, VB_IO, "%s: %s", o->name, strerror(n ? errno : EIO));
-        bytes += n > 0 ? n : 0;
-        size -= n > 0 ? (size_t)n : 0;
-    }
-    return VB_OK;
+    int failed = vb_write_all(o->fd, bytes, size);
+    return failed ? vb_fail(o->err, VB_IO, "%s: %s", o->name, strerror(failed)) : VB_OK;
 }
 
 static int write_data(struct tensors_output *o, const vb_tensor *t)

@@ -205,15 +205,19 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
     return checkpoint_add(s->c, &t, err);
 }
 
+/* `file` is the name in messages, which the checkpoint keeps. */
+static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const json_t *weight_map, vb_error *err)
+{
+    struct shard s = {c, file, m->data, weight_map};
+    return safetensors_parse(m->data, m->size, m->size, file, add_entry, &s, &c->allocator, err);
+}
+
 static int open_shard(struct checkpoint *c, const char *file, const json_t *weight_map, vb_error *err)
 {
     struct mapping *m = NULL;
-    struct shard s = {c, checkpoint_keep_text(c, file), NULL, weight_map};
-    int rc = s.file ? map_file(c, file, &m, err) : checkpoint_no_memory(c, err);
-    if (rc)
-        return rc;
-    s.data = m->data;
-    return safetensors_parse(m->data, m->size, m->size, s.file, add_entry, &s, &c->allocator, err);
+    const char *name = checkpoint_keep_text(c, file);
+    int rc = name ? map_file(c, file, &m, err) : checkpoint_no_memory(c, err);
+    return rc ? rc : parse_shard(c, m, name, weight_map, err);
 }
 
 /* A shard lies beside its index: its name is one component, printable, and not hidden. */
@@ -331,6 +335,8 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     return checkpoint_finish(out, c, rc, err);
 }
 
+static int begins_as_gguf(const void *begin, size_t size) { return size >= 4 && !memcmp(begin, "GGUF", 4); }
+
 static int is_safetensors(const char *path)
 {
     char begin[4] = "";
@@ -341,7 +347,7 @@ static int is_safetensors(const char *path)
     ssize_t n = fd >= 0 ? read(fd, begin, sizeof begin) : 0;
     if (fd >= 0)
         close(fd);
-    return n < (ssize_t)sizeof begin || memcmp(begin, "GGUF", sizeof begin) != 0;
+    return !begins_as_gguf(begin, n > 0 ? (size_t)n : 0);
 }
 
 int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
@@ -352,25 +358,24 @@ int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_
     int rc = checkpoint_create(&c, path, a, err);
     if (rc)
         return rc;
-    struct shard s = {c, c->dir, NULL, NULL};
     rc = mapping_open(&c->mappings, path, path, "safetensors", a, err);
-    if (!rc) {
-        s.data = c->mappings->data;
-        rc = safetensors_parse(s.data, c->mappings->size, c->mappings->size, s.file, add_entry, &s, a, err);
-    }
+    if (!rc)
+        rc = parse_shard(c, c->mappings, c->dir, NULL, err);
     return checkpoint_finish(out, c, rc, err);
 }
 
 int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err)
 {
     const struct mapping *m = c->mappings;
-    const unsigned char *data = m ? m->data : NULL;
     struct json_trouble why = {0};
     uint64_t n = 0;
     *out = NULL;
-    for (int i = 7; m && !m->next && i >= 0; i--)
+    if (!m || m->next || begins_as_gguf(m->data, m->size))
+        return VB_OK;
+    const unsigned char *data = m->data;
+    for (int i = 7; i >= 0; i--)
         n = n << 8 | data[i];
-    if (n == 0 || n > m->size - 8) /* a list, several files, or GGUF */
+    if (n > m->size - 8) /* it was checked when the file was opened; the file may have changed */
         return VB_OK;
     json_t *header = json_load_any_number((const char *)data + 8, n, 0, &why);
     *out = json_incref(json_object_get(header, "__metadata__"));

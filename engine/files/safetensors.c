@@ -19,11 +19,14 @@ static const struct {
     {"U8", DTYPE_OTHER, 1},     {"BOOL", DTYPE_OTHER, 1}, {"F8_E5M2", DTYPE_OTHER, 1}, {"F8_E8M0", DTYPE_OTHER, 1},
 };
 
-size_t safetensors_item(const char *dtype)
+size_t safetensors_dtype(const char *name, enum dtype *dtype)
 {
+    *dtype = DTYPE_OTHER;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(dtype, dtypes[i].name))
+        if (!strcmp(name, dtypes[i].name)) {
+            *dtype = dtypes[i].dtype;
             return dtypes[i].size;
+        }
     return 0;
 }
 
@@ -61,17 +64,12 @@ static int is_dtype_name(const char *s)
 /* dtype, shape, and the bytes that they make. An unknown dtype has bytes of any count: it can only be ignored. */
 static int read_shape(const struct header *h, struct tensor *t, const json_t *dtype, const json_t *shape, size_t *want)
 {
-    size_t item = 0, numbers = 1;
+    size_t numbers = 1;
     const char *name = json_string_value(dtype);
     if (!is_dtype_name(name))
         return bad(h, t->name, "dtype", dtype, "a name such as BF16");
     strcpy(t->dtype_name, name);
-    t->dtype = DTYPE_OTHER;
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(name, dtypes[i].name)) {
-            t->dtype = dtypes[i].dtype;
-            item = dtypes[i].size;
-        }
+    size_t item = safetensors_dtype(name, &t->dtype);
     if (!json_is_array(shape) || json_array_size(shape) > TENSOR_MAX_DIMS)
         return bad(h, t->name, "shape", shape, "a list of up to four numbers");
     t->ndim = (int)json_array_size(shape);
