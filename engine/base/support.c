@@ -206,6 +206,18 @@ int vb_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+int vb_write_all(int fd, const void *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = write(fd, (const char *)bytes + done, size - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            return n ? errno : EIO;
+    }
+    return 0;
+}
+
 int vb_processors(void)
 {
     cpu_set_t set;

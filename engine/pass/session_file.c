@@ -129,13 +129,8 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
 
 static void flush(struct session_writer *w)
 {
-    for (size_t done = 0; done < w->used && !w->error;) {
-        ssize_t n = write(w->file.fd, w->buffer + done, w->used - done);
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0 || errno != EINTR)
-            w->error = n ? errno : EIO;
-    }
+    if (!w->error)
+        w->error = vb_write_all(w->file.fd, w->buffer, w->used);
     w->used = 0;
 }
 

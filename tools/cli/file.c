@@ -12,13 +12,8 @@
 static ssize_t write_stream(void *cookie, const char *bytes, size_t size)
 {
     struct cli_stream *s = cookie;
-    for (size_t done = 0; done < size && !s->error;) {
-        ssize_t n = write(s->fd, bytes + done, size - done);
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0 || errno != EINTR)
-            s->error = n ? errno : EIO;
-    }
+    if (!s->error)
+        s->error = vb_write_all(s->fd, bytes, size);
     return s->error ? 0 : (ssize_t)size;
 }
 

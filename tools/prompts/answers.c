@@ -127,24 +127,11 @@ int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, 
     return code;
 }
 
-static int write_all(int fd, const char *text, size_t size)
-{
-    while (size) {
-        ssize_t n = write(fd, text, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return -1;
-        text += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
-
 static int append(const struct cli *c, struct answers *a, const char *line, size_t size)
 {
-    if (write_all(a->fd, line, size)) {
-        int code = cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(errno));
+    int failed = vb_write_all(a->fd, line, size);
+    if (failed) {
+        int code = cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(failed));
         if (ftruncate(a->fd, (off_t)a->whole)) /* the next run cuts it off */
             return code;
         return code;
