@@ -62,8 +62,10 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
         *count = session_propose(s, s->work, drafts, (int)(room < (size_t)s->max_draft ? room : (size_t)s->max_draft), &failed);
         numa_leave(&visit);
         fpenv_leave(env);
-        if (session_draft_stopped(s))
+        if (session_draft_stopped(s)) {
+            *count = 0;
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
+        }
         code = sampler_mask_failed(s->sampler);
     }
     if (!code)

@@ -7,13 +7,16 @@
 #include "engine/base/numbers.h"
 #include "engine/session/prefill.h"
 
+/* A prompt whose rows are told may be finished before a token is chosen. */
+static int chooses(const struct run *run) { return run->plan.chooses && !run->finished; }
+
 /* Logits of every row that chooses: those rows' hidden vectors side by side, one pass over the head. */
 static void logits_of(struct workspace *w, struct run **runs, size_t count)
 {
     size_t d = w->model->config.dims.d, V = w->model->config.dims.V, n = 0;
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
-        size_t rows = p->chooses ? 1 + (size_t)p->drafts : 0;
+        size_t rows = chooses(runs[i]) ? 1 + (size_t)p->drafts : 0;
         memcpy(w->normed + n * d, w->hidden + (p->first_row + p->committed - 1) * d, rows * d * sizeof *w->hidden);
         p->logits = w->logits + n * V;
         n += rows;
@@ -22,7 +25,7 @@ static void logits_of(struct workspace *w, struct run **runs, size_t count)
         forward_head(w, &w->model->lm_head, w->logits, w->normed, n);
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
-        if (p->chooses)
+        if (chooses(runs[i]))
             forward_tap_logits(w, p->logits, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
     }
 }
@@ -103,14 +106,15 @@ static int passes_of_round(struct round *r)
     propose(r);
     stopped = r->w->draft_stopped;
     r->w->draft_stopped = 0;
+    for (size_t i = 0; i < r->count; i++)
+        r->runs[i]->result->draft_seconds += r->runs[i]->drafting;
+    if (stopped)
+        return -1;
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
-        run->result->draft_seconds += run->drafting;
         run->plan.first_row = S;
         S += session_rows(run->session, &run->plan, r->rows);
     }
-    if (stopped)
-        return -1;
     double start = monotonic_seconds();
     if (r->by_onednn)
         prefill_begin(r->w);
@@ -145,7 +149,7 @@ int round_run(struct round *r, vb_error *err)
         size_t n = 0;
         int is_prompt = run->plan.is_prompt;
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
-        if (run->plan.chooses && !code && !run->finished && decode_choose(run, w, chosen, &n, &run->error))
+        if (chooses(run) && !code && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
         double share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
         double observing = session_finish(run->session, w, p, chosen, n, run->drafting + share * r->seconds);
