@@ -253,14 +253,33 @@ def chats_are_those_of_generate():
         assert default["usage"]["total_tokens"] == 2048 and default["choices"][0]["finish_reason"] == "length", "a chat may fill the context"
 
 
+def with_template(folder, text):
+    """golden/tale with another chat template, in a folder."""
+    for name in os.listdir(TALE):
+        if name != "chat_template.jinja":
+            os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
+    with open(f"{folder}/chat_template.jinja", "w") as file:
+        file.write(text)
+
+
+def special_tokens_in_other_members_of_messages_are_text():
+    end = "<|end_of_sentence|>"
+    with tempfile.TemporaryDirectory() as folder:
+        with_template(folder, "{% for m in messages %}{{ m.role }}:{{ m.name }}:{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}")
+        with Server(folder) as server:
+            for message in ({"role": f"user{end}", "name": "n"}, {"role": "user", "name": end},
+                            {"role": "assistant", "name": "n", "tool_calls": [{"function": {"arguments": f"{{\"a\": \"{end}\"}}"}}]}):
+                body = {"messages": [dict(message, content="")]}
+                ids = server.post("/tokenize", body)["tokens"]
+                assert not {0, 1} & set(ids), f"{message} made special tokens: {ids}"
+                assert end in server.post("/apply-template", body)["prompt"]
+                assert 1 in server.post("/tokenize", dict(body, allow_special_tokens=True))["tokens"]
+
+
 def tools_and_roles_reach_the_template():
     with tempfile.TemporaryDirectory() as folder:
-        for name in os.listdir(TALE):
-            if name != "chat_template.jinja":
-                os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
-        with open(f"{folder}/chat_template.jinja", "w") as file:
-            file.write("{% for t in tools or [] %}T{{ t.function.name }};{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
-                       "{% if add_generation_prompt %}A{% endif %}{{ extra or '' }}")
+        with_template(folder, "{% for t in tools or [] %}T{{ t.function.name }};{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+                              "{% if add_generation_prompt %}A{% endif %}{{ extra or '' }}")
         with Server(folder, "--served-model-name", "t") as server:
             tools = [{"type": "function", "function": {"name": "f"}}]
             for body, wanted in (({}, "system:be;user:hi;A"), ({"tools": tools}, "Tf;system:be;user:hi;A"), ({"tools": tools, "tool_choice": "none"}, "system:be;user:hi;A"),
@@ -410,7 +429,8 @@ TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request,
          stop_tokens_end_an_answer, lm_evaluation_harness_gets_what_it_expects,
          tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat, chats_are_those_of_generate,
-         tools_and_roles_reach_the_template, special_tokens_in_messages_are_text, tokens_and_texts,
+         tools_and_roles_reach_the_template, special_tokens_in_messages_are_text,
+         special_tokens_in_other_members_of_messages_are_text, tokens_and_texts,
          schemas_hold_with_and_without_drafts_and_beside_others, formats_of_other_shapes,
          unsupported_schemas_are_refused_by_name]
 

@@ -223,7 +223,8 @@ const struct option options_to_run[] = {
     {"--served-model-name", NULL, "NAME", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(served_name), 0, 0,
      "Set the model's name, which requests may give as model (default: the last part of MODEL)."},
     {"--max-waiting", NULL, "N", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(max_waiting), 0, 1 << 20,
-     "Let at most N sequences wait (default 256). Further requests get status 429 and may be sent again later."},
+     "Refuse new requests with status 429 while N or more sequences wait (default 256). A client may send such a request again "
+     "later."},
     {"--cors", NULL, "ORIGIN", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(cors), 0, 0,
      "Let web pages of ORIGIN use this server from a browser. ORIGIN is for example https://example.org, or * for all "
      "origins (default: none)."},

@@ -13,3 +13,17 @@ double sum_of_exp(const float *z, size_t n, double *most)
     *most = max;
     return sum;
 }
+
+void find_largest(const float *z, int32_t n, int32_t *best, int32_t count)
+{
+    int32_t found = 0;
+    for (int32_t i = 0; i < n && count; i++) {
+        int32_t at = found < count ? found : count;
+        if (at == count && z[best[count - 1]] >= z[i])
+            continue;
+        for (at -= at == count; at > 0 && z[best[at - 1]] < z[i]; at--)
+            best[at] = best[at - 1];
+        best[at] = i;
+        found += found < count;
+    }
+}

@@ -14,13 +14,13 @@
 
 struct conversation {
     const struct server *s;
-    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that the body does not contain; "": no marks */
+    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that the messages do not contain; "": no marks */
     int marked;               /* some were put in */
 };
 
 /* ---- special tokens in messages ------------------------------------------------------------------------------------ */
 
-/* One of U+FDD0 to U+FDEF. */
+/* One of U+FDD0 to U+FDEF that the text does not contain. */
 static int choose_mark(struct conversation *k, const char *body, size_t size, struct failure *f)
 {
     for (unsigned char last = 0x90; last <= 0xaf; last++) {
@@ -96,10 +96,44 @@ static json_t *mark_text(struct conversation *k, const json_t *text, struct fail
     return out;
 }
 
+static json_t *mark_all(struct conversation *k, const json_t *value, struct failure *f);
+
+/* A new array or object with each member marked; NULL: f says why, or there is no memory. */
+static json_t *mark_members(struct conversation *k, const json_t *value, struct failure *f)
+{
+    const char *key;
+    size_t i;
+    json_t *member, *given = (json_t *)(uintptr_t)value, *out = json_is_array(value) ? json_array() : json_object();
+    int failed = !out;
+    if (json_is_array(value)) {
+        json_array_foreach(given, i, member)
+            failed = failed || json_array_append_new(out, mark_all(k, member, f));
+    } else {
+        json_object_foreach(given, key, member)
+            failed = failed || json_object_set_new(out, key, mark_all(k, member, f));
+    }
+    if (!failed)
+        return out;
+    json_decref(out);
+    if (!f->status)
+        fail_with(f, 500, NULL, "messages", "no memory for the conversation");
+    return NULL;
+}
+
+/* The value with a mark in each special token of its strings; keys stay as they are. */
+static json_t *mark_all(struct conversation *k, const json_t *value, struct failure *f)
+{
+    if (json_is_string(value))
+        return mark_text(k, value, f);
+    if (json_is_array(value) || json_is_object(value))
+        return mark_members(k, value, f);
+    return json_incref((json_t *)(uintptr_t)value);
+}
+
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
 /* A text, or parts of type text, joined. */
-static json_t *content_of(struct conversation *k, size_t number, const json_t *content, struct failure *f)
+static json_t *content_of(size_t number, const json_t *content, struct failure *f)
 {
     struct serve_writer all = {0};
     size_t i;
@@ -107,7 +141,7 @@ static json_t *content_of(struct conversation *k, size_t number, const json_t *c
     if (!content)
         return json_null();
     if (json_is_string(content))
-        return mark_text(k, content, f);
+        return json_incref((json_t *)(uintptr_t)content);
     if (!json_is_array(content)) {
         fail_with(f, 400, NULL, "messages", "message %zu has a content that is neither a text nor an array of parts", number);
         return NULL;
@@ -125,9 +159,7 @@ static json_t *content_of(struct conversation *k, size_t number, const json_t *c
     if (!joined && !f->status)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     writer_close(&all);
-    json_t *out = joined ? mark_text(k, joined, f) : NULL;
-    json_decref(joined);
-    return out;
+    return joined;
 }
 
 /* Templates know no role developer: it is what used to be called system. */
@@ -138,18 +170,17 @@ static json_t *message_of(struct conversation *k, size_t number, const json_t *m
         fail_with(f, 400, NULL, "messages", "message %zu is not an object with a role", number);
         return NULL;
     }
-    json_t *content = content_of(k, number, request_member(message, "content"), f);
+    json_t *content = content_of(number, request_member(message, "content"), f);
     json_t *out = content ? json_copy((json_t *)(uintptr_t)message) : NULL;
     int failed = !out || json_object_set(out, "content", content);
     if (!failed && !strcmp(role, "developer"))
         failed = json_object_set_new(out, "role", json_string("system"));
     json_decref(content);
-    if (!failed)
-        return out;
+    json_t *marked = failed ? NULL : mark_all(k, out, f);
     json_decref(out);
-    if (!f->status)
+    if (!marked && !f->status)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
-    return NULL;
+    return marked;
 }
 
 static json_t *messages_of(struct conversation *k, const json_t *body, struct failure *f)
@@ -307,7 +338,10 @@ int conversation_encode(const struct server *s, const json_t *body, struct serve
         return fail_with(f, 400, NULL, "messages", "%s", s->chat_error.message);
     if (request_flag(body, "allow_special_tokens", &allow, f))
         return f->status;
-    char *all = allow ? NULL : json_dumps(request_member(body, "messages"), JSON_ENCODE_ANY);
+    const json_t *messages = request_member(body, "messages");
+    char *all = allow ? NULL : json_dumps(messages, JSON_ENCODE_ANY);
+    if (messages && !allow && !all)
+        return fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     if (all)
         choose_mark(&k, all, strlen(all), f);
     free(all);

@@ -190,6 +190,15 @@ static enum MHD_Result answer_stream(struct http_exchange *e, struct MHD_Connect
     return queue(e, connection, r, "text/event-stream; charset=utf-8", 200);
 }
 
+/* The answers that clients still wait for. */
+static void count_answers(struct http *h, int more)
+{
+    pthread_mutex_lock(&h->lock);
+    h->answers += (size_t)more;
+    pthread_cond_broadcast(&h->answered);
+    pthread_mutex_unlock(&h->lock);
+}
+
 static enum MHD_Result start_job(struct http_exchange *e, struct MHD_Connection *connection, const json_t *body)
 {
     struct http *h = e->http;
@@ -200,14 +209,13 @@ static enum MHD_Result start_job(struct http_exchange *e, struct MHD_Connection 
     job->waiter = connection;
     job->wake = wake;
     job->fd = fd ? fd->connect_fd : -1;
+    count_answers(h, 1); /* before the worker knows the job: http_drain waits for its answer */
     if (worker_submit(h->server->worker, job, &e->failed)) {
+        count_answers(h, -1);
         job_release(job);
         return queue_failure(e, connection);
     }
     e->job = job;
-    pthread_mutex_lock(&h->lock);
-    h->answers++;
-    pthread_mutex_unlock(&h->lock);
     return job->stream ? answer_stream(e, connection) : answer_whole(e, connection);
 }
 
@@ -225,10 +233,7 @@ static void let_go(struct http_exchange *e)
     pthread_mutex_unlock(&job->lock);
     worker_look(h->server->worker);
     job_release(job);
-    pthread_mutex_lock(&h->lock);
-    h->answers--;
-    pthread_cond_broadcast(&h->answered);
-    pthread_mutex_unlock(&h->lock);
+    count_answers(h, -1);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
@@ -377,8 +382,12 @@ static void tell(const struct http_exchange *e)
     for (const char *ch = e->path; *ch; ch++)
         writer_format(&w, "%c", (unsigned char)*ch < 0x20 || (unsigned char)*ch >= 0x7f ? '?' : *ch);
     writer_format(&w, " %d", e->status);
-    for (size_t i = 0; e->job && i < e->job->num_choices; i++)
-        tokens += e->job->choices[i].published;
+    if (e->job) {
+        pthread_mutex_lock(&e->job->lock); /* not while the line is written: the worker waits for this lock */
+        for (size_t i = 0; i < e->job->num_choices; i++)
+            tokens += e->job->choices[i].published;
+        pthread_mutex_unlock(&e->job->lock);
+    }
     if (e->job)
         writer_format(&w, " %s prompt %zu new %zu seconds %.3f", e->job->id, e->job->prompt_tokens, tokens, cli_seconds() - e->began);
     if (e->job && e->http->server->c->log_prompts)
@@ -396,11 +405,7 @@ static void completed(void *context, struct MHD_Connection *connection, void **e
     (void)why;
     if (!e)
         return;
-    if (e->job)
-        pthread_mutex_lock(&e->job->lock);
     tell(e);
-    if (e->job)
-        pthread_mutex_unlock(&e->job->lock);
     set_deadline(e->http, e->client, IDLE_TIMEOUT + SENDING_TIMEOUT);
     if (e->job)
         let_go(e);

@@ -1,4 +1,5 @@
 /* tools/serve/job.c -- one API request and what its choices have said. */
+#include "tools/cli/softmax.h"
 #include "tools/serve/job.h"
 
 #include <math.h>
@@ -137,36 +138,17 @@ static int grow(struct serve_rows *rows, int32_t top)
     return 1;
 }
 
-/* The ids of the `count` largest, the larger first, of equals the lower id. */
-static void find_likeliest(const float *logits, int32_t vocabulary, int32_t *best, int32_t count)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < vocabulary && count; i++) {
-        int32_t at = n < count ? n : count;
-        if (at == count && logits[best[count - 1]] >= logits[i])
-            continue;
-        for (at -= at == count; at > 0 && logits[best[at - 1]] < logits[i]; at--)
-            best[at] = best[at - 1];
-        best[at] = i;
-        n += n < count;
-    }
-}
-
 int rows_add(struct serve_rows *rows, const float *logits, int32_t vocabulary, int32_t token, int32_t top)
 {
-    double most = (double)logits[0], sum = 0.0;
+    double most;
     int32_t rank = 1;
     if (!grow(rows, top))
         return 0;
-    for (int32_t i = 0; i < vocabulary; i++) {
-        most = (double)logits[i] > most ? (double)logits[i] : most;
-        rank += logits[i] > logits[token];
-    }
     for (int32_t i = 0; i < vocabulary; i++)
-        sum += exp((double)logits[i] - most);
-    double log_of_sum = log(sum);
+        rank += logits[i] > logits[token];
+    double log_of_sum = log(sum_of_exp(logits, (size_t)vocabulary, &most));
     int32_t *best = top ? rows->top_token + rows->count * (size_t)top : NULL;
-    find_likeliest(logits, vocabulary, best, top);
+    find_largest(logits, vocabulary, best, top);
     for (int32_t i = 0; i < top; i++)
         rows->top_logprob[rows->count * (size_t)top + (size_t)i] = (double)logits[best[i]] - most - log_of_sum;
     rows->row[rows->count++] = (struct serve_row){(double)logits[token] - most - log_of_sum, rank};

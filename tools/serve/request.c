@@ -238,13 +238,10 @@ static int read_bias(struct serve_job *job, const json_t *body, struct failure *
         char *end;
         long id = strtol(key, &end, 10);
         double x = json_number_value(number);
-        if (*key < '0' || *key > '9' || *end || id >= job->server->vocabulary)
+        if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || *end || id >= job->server->vocabulary)
             return fail_with(f, 400, NULL, "logit_bias", "logit_bias has the key %.32s, wanted a token id below %d", key, job->server->vocabulary);
         if (!json_is_number(number) || !(x >= -100.0 && x <= 100.0))
             return request_wrong(f, "logit_bias", number, "numbers from -100 to 100");
-        for (int32_t i = 0; i < job->sampling.bias_count; i++)
-            if (job->bias_tokens[i] == (int32_t)id)
-                return fail_with(f, 400, NULL, "logit_bias", "logit_bias has the token %ld twice", id);
         job->bias_tokens[job->sampling.bias_count] = (int32_t)id;
         job->bias_values[job->sampling.bias_count++] = (float)x;
     }

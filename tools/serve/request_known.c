@@ -102,6 +102,8 @@ void request_drop_prompt(struct serve_prompt *p)
 int request_ids(const struct server *s, const char *name, const json_t *array, struct serve_prompt *p, struct failure *f)
 {
     size_t count = json_array_size(array);
+    if (!array)
+        return fail_with(f, 400, NULL, name, "%s is missing", name);
     if (!json_is_array(array) || !count)
         return request_wrong(f, name, array, "an array of token ids that is not empty");
     p->tokens = malloc(count * sizeof *p->tokens);
