@@ -136,7 +136,10 @@ TEST(masks_of_a_models_tokenizer_leave_special_tokens_out)
     int32_t size = vb_tokenizer_size(t), end = size + 1, ids[32], first, specials = 0;
     size_t n;
     struct vocabulary_piece *piece = calloc((size_t)size + 2, sizeof *piece);
-    assert_int_equal(vocabulary_open(&v, t, size + 2, &end, 1), 0);
+    unsigned char *special;
+    assert_int_equal(vocabulary_special(&special, t, size + 2), 0);
+    assert_int_equal(vocabulary_open(&v, t, size + 2, special, &end, 1), 0);
+    free(special);
     for (int32_t i = 0; i < size; i++) { /* special: text to vb_encode_plain and one token to vb_encode */
         piece[i].bytes = vb_piece(t, i, &piece[i].size);
         if (!piece[i].bytes || vb_utf8_valid(piece[i].bytes, piece[i].size) < piece[i].size)
@@ -334,8 +337,10 @@ static int bench(const char *dir)
     }
     int32_t size = vb_tokenizer_size(t) > 129280 ? vb_tokenizer_size(t) : 129280, end = 1;
     double start = seconds();
-    if (vocabulary_open(&v, t, size, &end, 1))
+    unsigned char *special;
+    if (vocabulary_special(&special, t, size) || vocabulary_open(&v, t, size, special, &end, 1))
         return 1;
+    free(special);
     printf("vocabulary of %d: opened in %.2f s\n", size, seconds() - start);
     for (size_t i = 0; i < COUNT(texts); i++)
         time_masks(v, size, NULL, texts[i]);

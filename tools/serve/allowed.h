@@ -23,9 +23,15 @@ struct vocabulary_piece {
     size_t size;
 };
 
-/* size: the model's vocabulary, vb_vocab_size; ids beyond the tokenizer's are never allowed. end [ends]: the model's end tokens. The
- * tokenizer is used during this call only. VB_OK, VB_NO_MEMORY or what the tokenizer returned. */
-int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const int32_t *end, size_t ends);
+/* Finds the tokens whose text becomes the token only where special tokens are recognised: *out [size] is 1 for them, and the caller frees
+ * it. Returns VB_OK, VB_NO_MEMORY or what the tokenizer returned. */
+int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32_t size);
+
+/* Opens the vocabulary of a model. `size` is vb_vocab_size; ids beyond the tokenizer's are never allowed. special [size] is what
+ * vocabulary_special found; these tokens are never allowed. end [ends] are the model's end tokens. The tokenizer is used during this
+ * call only. Returns VB_OK or VB_NO_MEMORY. */
+int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end,
+                    size_t ends);
 /* The same of given pieces. */
 int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends);
 void vocabulary_close(struct vocabulary *v);

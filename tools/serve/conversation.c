@@ -31,17 +31,8 @@ static int choose_mark(struct conversation *k, const char *body, size_t size, st
     return fail_with(f, 400, NULL, "messages", "the messages contain every noncharacter from U+FDD0 to U+FDEF");
 }
 
-/* A token that is recognised in a text, and that its text alone does not give. */
-static int is_special(const vb_tokenizer *t, int32_t id)
-{
-    int32_t plain = -1;
-    size_t size, count = 0;
-    const char *piece = vb_piece(t, id, &size);
-    if (!piece || size < 2 || vb_utf8_valid(piece, size) < size)
-        return 0;
-    return !vb_encode(t, piece, size, &plain, 1, &count, NULL) && count == 1 && plain == id &&
-           (vb_encode_plain(t, piece, size, &plain, 1, &count, NULL) || count != 1 || plain != id);
-}
+/* Whether a text of `size` bytes was recognised as a special token into which a mark fits. */
+static int is_special(const struct server *s, int32_t id, size_t size) { return size > 1 && id < s->vocabulary && s->special[id]; }
 
 static size_t first_character(const char *text, size_t size)
 {
@@ -63,7 +54,7 @@ static int mark_once(struct conversation *k, const char *text, size_t size, stru
         size_t piece = 0;
         if (!vb_piece(k->s->tokenizer, ids.tokens[i], &piece) || at + piece > size)
             break;
-        if (is_special(k->s->tokenizer, ids.tokens[i])) {
+        if (is_special(k->s, ids.tokens[i], piece)) {
             size_t cut = at + first_character(text + at, piece);
             writer_bytes(out, text + from, cut - from);
             writer_bytes(out, k->mark, MARK_SIZE);
@@ -274,7 +265,7 @@ static int encode_marked(const struct conversation *k, const char *text, size_t 
         size_t piece = 0;
         if (!vb_piece(k->s->tokenizer, ids.tokens[i], &piece) || at + piece > size)
             fail_with(f, 400, NULL, "messages", "this tokenizer changes the text, and the messages contain special tokens");
-        else if (is_special(k->s->tokenizer, ids.tokens[i]) && !add_stretch(k, text + from, at - from, p, f)) {
+        else if (is_special(k->s, ids.tokens[i], piece) && !add_stretch(k, text + from, at - from, p, f)) {
             p->tokens[p->count++] = ids.tokens[i];
             from = at + piece;
         }

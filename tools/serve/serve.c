@@ -245,8 +245,10 @@ static int read_pieces(struct server *s)
         if (vb_is_end_token(s->c->model, t))
             end[ends++] = t;
     int rc = end ? VB_OK : VB_NO_MEMORY;
-    if (s->tokenizer && ends)
-        rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, end, ends);
+    if (!rc && s->tokenizer)
+        rc = vocabulary_special(&s->special, s->tokenizer, s->vocabulary);
+    if (!rc && s->tokenizer && ends)
+        rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, s->special, end, ends);
     free(end);
     if (rc)
         return cli_fail(s->c, EXIT_OTHER, rc == VB_NO_MEMORY ? "no memory for the vocabulary" : "the tokenizer cannot read the texts of its own tokens");
@@ -287,6 +289,7 @@ static void close_server(struct server *s, struct http *http)
     vocabulary_close(s->pieces);
     for (size_t i = 0; i < SERVE_MOST_UNKNOWN; i++)
         free(s->unknown[i]);
+    free(s->special);
     free(s->template_source);
     free(s->key);
     if (s->log)

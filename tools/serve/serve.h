@@ -35,6 +35,7 @@ struct server {
     vb_error chat_error;           /* why chat is NULL */
     char *template_source;         /* the chat template's text; NULL: no file with the text was found */
     int32_t vocabulary;
+    unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
     struct vocabulary *pieces; /* for response_format; NULL if the model has no tokenizer or no end token */
     size_t context;           /* the largest number of tokens that prompt and answer can have together */
     vb_drafting drafting;     /* the draft method for requests that do not choose one */

@@ -182,19 +182,32 @@ static int is_special(const vb_tokenizer *tokenizer, const char *bytes, size_t s
     return rc;
 }
 
-int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const int32_t *end, size_t ends)
+int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32_t size)
+{
+    unsigned char *special = calloc((size_t)size + 1, sizeof *special);
+    int rc = special ? VB_OK : VB_NO_MEMORY;
+    for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++) {
+        size_t bytes;
+        int is = 0;
+        const char *piece = vb_piece(tokenizer, t, &bytes);
+        if (piece && bytes)
+            rc = is_special(tokenizer, piece, bytes, t, &is);
+        special[t] = (unsigned char)is;
+    }
+    if (rc)
+        free(special);
+    *out = rc ? NULL : special;
+    return rc;
+}
+
+int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end, size_t ends)
 {
     struct vocabulary_piece *piece = calloc((size_t)size + 1, sizeof *piece);
     int rc = piece ? VB_OK : VB_NO_MEMORY;
     *out = NULL;
-    for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++) {
-        int special = 0;
-        piece[t].bytes = vb_piece(tokenizer, t, &piece[t].size);
-        if (piece[t].bytes && piece[t].size)
-            rc = is_special(tokenizer, piece[t].bytes, piece[t].size, t, &special);
-        if (special)
-            piece[t].bytes = NULL;
-    }
+    for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++)
+        if (!special[t])
+            piece[t].bytes = vb_piece(tokenizer, t, &piece[t].size);
     if (!rc)
         rc = vocabulary_of_pieces(out, piece, size, end, ends);
     free(piece);
