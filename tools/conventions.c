@@ -235,7 +235,7 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--context", "Take N tokens of the text for each window (default 64). At most 8 windows are used."},
+    {"--context", "Cut the text into windows of N tokens (default 64). At most the first 8 windows are used."},
     {"-n", "Decode N tokens after each window (default 64)."},
     {"--draft", "Measure with this method only. By default, all conventions are measured with mtp-eagle, and the default conventions "
                 "also with the other methods."},

@@ -160,9 +160,9 @@ static const struct note notes[] = {
 const struct command command_quantize = {
     "quantize", "write a model to one GGUF file, with its weights rounded or quantised",
     "MODEL -o OUT.gguf --type TYPE [OPTIONS]",
-    "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. A run of\n"
-    "the GGUF file in the default precision gives the same bits as a run of MODEL. The type of the file decides which run this is:\n"
-    "  q8_0                   a run with --precision q8\n"
-    "  q4_0                   a run with --precision q4\n"
-    "  f32, bf16              a run of a MODEL whose weights were rounded to this type before\n",
+    "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. If the\n"
+    "GGUF file is run in the default precision, the results have the same bits as those of MODEL in one of these runs:\n"
+    "  q8_0                   MODEL is run with --precision q8\n"
+    "  q4_0                   MODEL is run with --precision q4\n"
+    "  f32, bf16              the weights of MODEL are first rounded to this type, and MODEL is then run\n",
     TAKES_MODEL | TAKES_OUT | TAKES_QUANTIZE, run, notes, 0, NULL};

@@ -1,7 +1,8 @@
 /* engine/base/json.h -- reads JSON from untrusted files, with jansson.
  *
- * The memory that a parsed text can need is limited. Error messages quote values from a file only as escaped JSON, so a
- * hostile file cannot put a newline or a control character into a message. */
+ * A text with too many values is refused before it is parsed, so parsing needs a limited amount of memory. Error
+ * messages quote values from a file only as escaped JSON, so a hostile file cannot put a newline or a control character
+ * into a message. */
 #ifndef VB_JSON_H
 #define VB_JSON_H
 
@@ -19,9 +20,9 @@ struct json_trouble {
     const char *what; /* a constant sentence such as "it is not JSON" */
 };
 
-/* Parses `size` bytes of JSON. If the bytes cannot be parsed, fills *why and returns NULL. The caller owns the
- * returned value and releases it with json_decref. `flags` are the flags of jansson's json_loadb. It is an error if
- * a number fits neither a 64-bit integer nor a double. */
+/* Parses `size` bytes of JSON. If the bytes cannot be parsed, fills *why and returns NULL. The caller owns the returned
+ * value and releases it with json_decref. `flags` are the flags of jansson's json_loadb. A number that fits neither a
+ * 64-bit integer nor a double is an error. */
 json_t *json_load(const char *text, size_t size, size_t flags, struct json_trouble *why);
 /* Does what json_load does, but also accepts numbers that fit neither a 64-bit integer nor a double. Some files contain
  * such numbers in fields that Verbatim does not read. An integer that does not fit 64 bits becomes a real number of
@@ -42,8 +43,8 @@ int json_fail(const struct json_trouble *why, size_t size, const char *file, vb_
 /* Returns an upper bound on the number of values and keys that jansson would create for this text. */
 size_t json_values(const char *text, size_t size);
 
-/* Returns `value` as it appears in an error message: JSON in ASCII, with "..." in place of the end if it is too long.
- * The text is in `shown`. If `value` is NULL, returns the constant "missing". */
+/* Returns `value` as text for an error message. The text is JSON in ASCII and is written to `shown`. If it is too long,
+ * it ends with "...". If `value` is NULL, returns the constant "missing". */
 const char *json_show(const json_t *value, char shown[JSON_SHOWN]);
 
 #endif

@@ -31,8 +31,8 @@ struct new_file {
  * fails. */
 int new_file_begin(struct new_file *f, const char *path, int replace, const vb_allocator *a, vb_error *err);
 /* Calls fsync and renames the file to `path`. If until_end is 1, new_file_end can still undo the renaming and restore
- * the file that was replaced. A file system without RENAME_EXCHANGE deletes the replaced file at once, so there
- * new_file_end cannot restore it. */
+ * the file that was replaced. On a file system without RENAME_EXCHANGE, the renaming deletes the replaced file at once,
+ * and new_file_end cannot restore it. */
 int new_file_name(struct new_file *f, int until_end, vb_error *err);
 /* Closes the file and frees `part`. If `code` is VB_OK, the function renames the file to `path`, unless new_file_name
  * has done so already. If `code` is an error code, or if the renaming fails, the function deletes the new file. In

@@ -10,7 +10,7 @@ static inline size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 
-/* One step of 64-bit FNV-1a, but with a word of 32 bits instead of a byte. */
+/* One step of 64-bit FNV-1a. The step hashes a word of 32 bits instead of a byte. */
 static inline uint64_t fnv1a_word(uint64_t hash, uint32_t word) { return (hash ^ word) * 1099511628211u; }
 
 /* Returns the seconds since a fixed moment in the past. The result never decreases. */

@@ -6,10 +6,10 @@
 
 #include <stdarg.h>
 
-/* Fills *err and returns `code`, so that a function that fails can say `return vb_fail(err, ...)`. err may be NULL. An
- * error that is already in *err is overwritten, and the arguments may include the old message. A message that is longer
- * than vb_error.message is cut. Arguments may come from untrusted files: bytes that are not UTF-8 become U+FFFD, and
- * control characters become '?'. */
+/* Fills *err and returns `code`, so that a function that fails can end with `return vb_fail(err, ...)`. err may be
+ * NULL. An error that is already in *err is overwritten, and the arguments may include the old message. A message that
+ * is longer than vb_error.message is cut. Arguments may come from untrusted files: bytes that are not UTF-8 become
+ * U+FFFD, and control characters become '?'. */
 int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Allocate and free memory with the functions of `a`, or with malloc and free if `a` or its functions are NULL. vb_alloc
@@ -17,8 +17,9 @@ int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((for
  * vb_free accepts NULL. */
 void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
 void vb_free(const vb_allocator *a, void *block);
-/* Allocates a large block that the caller will overwrite completely. The memory is not zeroed. It is in huge pages if
- * the kernel provides them, which made reading twice as fast in a measurement. vb_free frees it. */
+/* Allocates a large block that the caller will overwrite completely. The memory is not zeroed. It consists of huge
+ * pages if the kernel provides them. In a measurement, weights in huge pages were read twice as fast. vb_free frees the
+ * memory. */
 void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);
 
@@ -26,8 +27,8 @@ char *vb_strdup(const vb_allocator *a, const char *s);
  * The caller frees *data with vb_free. Returns VB_IO, with the path in the message, if the file is missing, cannot
  * be read to its end, or is not a regular file. */
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
-/* Does what vb_read_file does, but also reads a pipe or a terminal to its end, up to 1 GiB. It is meant for input that
- * a user names. A NULL path means stdin. */
+/* Does what vb_read_file does, but also reads a pipe or a terminal to its end, up to 1 GiB. It is meant for files that
+ * a user names on the command line. A NULL path means stdin. */
 int vb_read_input(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err);
 
 /* Returns "DIR/NAME" in memory of `a`, or NULL if there is no memory. */

@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stream decoder for text that arrives token by token. A token may end inside a character, so the decoder writes
- * only complete characters. Invalid bytes become U+FFFD: one for each maximal invalid part, as Unicode recommends.
- * To start a stream, set all members to 0. */
+/* A stream decoder for text that arrives token by token. A token may end inside a character. The decoder writes a
+ * character only when all its bytes have arrived. Invalid bytes become U+FFFD: one for each maximal invalid part, as
+ * Unicode recommends. To start a stream, set all members to 0. */
 struct utf8_stream {
     unsigned char pending[4]; /* the first n bytes of a character that is not complete yet */
     int n;
@@ -16,7 +16,8 @@ struct utf8_stream {
 /* Adds `size` bytes to the stream, writes all characters that are now complete to `out`, and returns how many bytes it
  * wrote. The caller provides `out` with room for 3 * (size + 4) bytes. */
 size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t size, char *out);
-/* Ends the stream: an incomplete character becomes U+FFFD. Returns how many bytes it wrote to `out`, which has room for 12. */
+/* Ends the stream: an incomplete character becomes U+FFFD. Returns how many bytes it wrote to `out`, which has room for
+ * 12 bytes. */
 size_t utf8_stream_finish(struct utf8_stream *s, char *out);
 
 /* Returns the offset of the first byte that is not valid UTF-8, or `size` if all bytes are valid. */

@@ -13,17 +13,19 @@
  *
  * Mode rejection uses the four streams of random numbers in enum random_stream. Stream 1 draws drafts. Stream 2 decides
  * whether a draft is accepted. Stream 3 draws the token that replaces a rejected draft. Stream 0 chooses the token at
- * an index without a draft. The output has the same distribution as plain decoding on one condition: of all random
- * numbers, only those that drew earlier drafts of the round may influence q and the number of drafts.
+ * an index without a draft. The output has the same distribution as plain decoding if one condition is met: apart from
+ * the tokens before the round, q and the number of drafts depend on no random numbers except those that drew the
+ * earlier drafts of the round.
  *
- * Mode relaxed works like mode strict, with one addition. After the token that begins the model's thinking and before
- * the token that ends it, a draft is also accepted if it is one of the relaxed_topk most probable tokens and p(d) >=
- * p_best - relaxed_delta. These probabilities are computed at temperature 1.
+ * Mode relaxed works like mode strict, except while the model is thinking: one special token begins the thinking, and
+ * another ends it. Between these tokens, a draft d that differs from the target's own token can also be accepted. It is
+ * accepted if it is one of the relaxed_topk most probable tokens and p(d) >= p_best - relaxed_delta. These
+ * probabilities are computed at temperature 1.
  *
- * The code uses weights p_t and q_t that are not normalised; P and Q are their sums. Draft d is accepted if u * (q_d *
- * P) < p_d * Q, where u is a random number in [0, 1). Otherwise token t is drawn with probability proportional to
- * max(p_t * Q - q_t * P, 0). These expressions are evaluated in double precision, in the order in which they are
- * written here. */
+ * In the code, p_t and q_t are weights that are not normalised. P is the sum of all p_t, and Q is the sum of all q_t.
+ * Draft d is accepted if u * (q_d * P) < p_d * Q, where u is a random number in [0, 1). Otherwise token t is drawn with
+ * probability proportional to max(p_t * Q - q_t * P, 0). These expressions are evaluated in double precision, in the
+ * order in which they are written here. */
 #ifndef VB_ACCEPTANCE_H
 #define VB_ACCEPTANCE_H
 
@@ -38,7 +40,7 @@ int acceptance_open(struct acceptance **out, const vb_sampling *o, struct sample
                     const vb_allocator *a, vb_error *err);
 void acceptance_close(struct acceptance *s, const vb_allocator *a);
 
-/* Begins a round: forgets the distributions of the last round's drafts. */
+/* Begins a round: forgets the distributions from which the drafts of the previous round were drawn. */
 void acceptance_round(struct acceptance *s);
 /* Returns whether drafts are drawn at random. If drafts are not drawn at random, the draft method proposes the tokens
  * that it considers best. */
@@ -51,7 +53,8 @@ int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t
 struct draft_at {
     int32_t token;
     int number;        /* number of the draft in its round, from 1; 0: the row has no draft */
-    int never_relaxed; /* nonzero for an end token, which relaxed acceptance does not accept */
+    int never_relaxed; /* nonzero: the draft is accepted only if it equals the target's own token. The caller sets this
+                          for end tokens */
 };
 
 struct verdict {
@@ -63,7 +66,7 @@ struct verdict {
 };
 
 /* Chooses the token with index `index`. logits [V] is the target's row for this index and must be finite.
- * tokens[0..index) are the tokens before it. `d` is the draft for this index. */
+ * tokens[0..index) are the earlier tokens. `d` is the draft for this index. */
 struct verdict acceptance_choose(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index,
                                  const struct draft_at *d);
 

@@ -2,10 +2,10 @@
  *
  * These steps change the logits z, in this order: add the logit bias; apply the repetition penalty to tokens of prompt
  * and output; subtract the presence penalty for tokens of the output; subtract the frequency penalty once for each
- * occurrence of a token in the output; apply the mask. At temperature 0, the argmax of z is then chosen. At another
- * temperature T, z is divided by T. Then top-k, top-p and min-p are applied in this order, and one random number
- * chooses among the remaining tokens. The random number depends only on the seed and the token's index, so decoding
- * with drafts chooses the same tokens as plain decoding. */
+ * occurrence of a token in the output; apply the mask. At temperature 0, the token with the largest z is then chosen.
+ * At any other temperature T, z is divided by T; top-k, top-p and min-p are applied in this order; and one random
+ * number chooses among the remaining tokens. The random number depends only on the seed and the token's index, so
+ * decoding with drafts chooses the same tokens as plain decoding. */
 #ifndef VB_SAMPLER_H
 #define VB_SAMPLER_H
 
@@ -37,10 +37,10 @@ int sampler_mask_failed(struct sampler *s);
  * counted as output: the caller does this with sampler_saw_output. */
 int32_t sampler_choose(struct sampler *s, const float *logits, const int32_t *tokens, size_t index);
 
-/* Does what sampler_choose does before it draws a random number. Sets *weights to an array [V] of weights, which is
+/* Computes the weights with which sampler_choose draws a token. Sets *weights to an array [V] of weights, which is
  * valid until the next call. Tokens that cannot be chosen have weight 0. At temperature 0 the best token has weight 1.
- * Returns the sum of the weights, which is 0 if no token is allowed. The weights are added to +0 in double precision,
- * in ascending order of token id. */
+ * Returns the sum of the weights, which is 0 if no token is allowed. The sum begins with +0 and adds the weights in
+ * double precision, in ascending order of token id. */
 double sampler_distribution(struct sampler *s, const float *logits, const int32_t *tokens, size_t index, const double **weights);
 /* Returns the first token whose cumulative weight is larger than u * total, for u in [0, 1). Because of rounding there
  * may be no such token; the function then returns the last token whose weight is not 0. If all weights are 0, returns
@@ -51,9 +51,9 @@ int32_t weighted_choice(const double *weights, size_t V, double total, double u)
  * or VB_REJECT_CUT_OFF. If `token` could have been chosen, returns `otherwise`. */
 enum vb_reject sampler_excluded(const struct sampler *s, int32_t token, enum vb_reject otherwise);
 
-/* Compares a token with the best token of its row, after bias, penalties and mask, at temperature 1. rank is 0 for the
- * best token. weight is exp(z - z_best), and total is the sum of these weights over all tokens. nats is log p_best -
- * log p. */
+/* Compares a token with the best token of its row, at temperature 1. The logits z include bias, penalties and mask.
+ * rank is the number of better tokens. weight is exp(z - z_best), and total is the sum of these weights over all
+ * tokens. nats is log p_best - log p. */
 struct closeness {
     size_t rank;
     double weight, total, nats;

@@ -15,10 +15,10 @@ struct session_reader;
 
 struct drafter_options {
     const vb_session_options *asked; /* the user's options; a method reads its own settings and files from them */
-    size_t context;          /* the most tokens in the sequence */
+    size_t context;          /* largest number of tokens in the sequence */
     const struct kernels *kernels;
     int threads;
-    size_t most_observed;    /* the most tokens in one call of observe */
+    size_t most_observed;    /* largest number of tokens in one call of observe */
     enum target_rows takes;  /* the rows of the target that observe receives, as in drafter_type */
     int max_draft;           /* K, the length of the longest draft, 1..VB_MAX_DRAFT */
     int topk, nodes;         /* for trees: children per node, and nodes per round; topk is 1 if drafts are chains */
@@ -28,8 +28,8 @@ struct drafter_options {
     struct tracer *tracer;   /* NULL if no trace callback was set */
     /* Chooses draft `number` of the round, counted from 1, from its row of logits [V], which must be finite. `choose`
      * is called for the drafts of a round in order. If `choose` is NULL, the draft is the best token of the row. The
-     * number of drafts in a round may depend on the drafts that `choose` returned and on observed tokens, but not on
-     * any other random number. */
+     * number of drafts in a round may depend on observed tokens and on the drafts that `choose` has returned. It must
+     * depend on nothing else that is random. */
     int32_t (*choose)(void *context, const float *logits, int number);
     void *choose_context;
 };
@@ -39,7 +39,7 @@ struct drafter_options {
 struct proposal {
     struct drafter *drafter;
     int32_t *draft;  /* [max]: the drafts */
-    int max;         /* the most drafts, at least 1 */
+    int max;         /* largest number of drafts that may be proposed; at least 1 */
     size_t *failed;  /* as in drafter_type.propose */
     int drafts;      /* number of proposed drafts; the caller sets it to 0 before the request */
 };
@@ -50,18 +50,18 @@ struct drafter_type {
     const char *settings; /* the keys of vb_drafting.settings that the method reads, with their defaults, such as
                              "ngram-min=2,ngram-max=4"; NULL: it reads none */
 
-    /* needs_modules: nonzero if the method needs MTP modules. The other three members say the same about a draft model,
-     * an EAGLE head and a callback. If something that the method needs is missing, the session is not opened. If the
-     * user gives no K, then K is the number of MTP modules if needs_modules is nonzero, else 3. */
+    /* needs_modules: nonzero if the method needs MTP modules. The other three members are nonzero if the method needs a
+     * draft model, an EAGLE head or a callback. If something that the method needs is missing, the session is not
+     * opened. If the user gives no K, then K is the number of MTP modules if needs_modules is nonzero, else 3. */
     int needs_modules, needs_model, needs_head, needs_callback;
-    int cache_per_draft;    /* nonzero: the method has a cache for each of the K drafts. If the user gives no K, automatic draft
-                               lengths are at most the number of MTP modules */
+    int cache_per_draft;    /* nonzero: the method has a cache for each of the K drafts. If the draft length is chosen
+                               automatically and the user gives no K, K is at most the number of MTP modules */
     enum target_rows takes; /* the rows of the target that observe receives */
     int tokens_alone;       /* nonzero: observe reads only the tokens, so `hidden` may be NULL */
     int by_history;         /* nonzero: drafts depend not only on the tokens, but also on the rounds in which the tokens were
                                generated */
 
-    /* Checks the method's other conditions, before anything is opened. NULL if the method has no other conditions. */
+    /* Checks further conditions of the method, before anything is opened. NULL if the method has no further conditions. */
     int (*check)(const struct model *m, const vb_session_options *o, vb_error *err);
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
@@ -90,8 +90,9 @@ struct drafter_type {
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
-    /* Returns a number R of hidden rows. If the sequence is now cut to n tokens, the drafter needs the hidden rows from
-     * index n - 1 - R on again. The target then computes these rows again, and observe receives them. */
+    /* Returns a number R of hidden rows. If the sequence is now cut to n tokens, the drafter needs some earlier hidden
+     * rows once more: those from index n - 1 - R on. The target then computes these rows again, and observe receives
+     * them. */
     size_t (*rewind)(const struct drafter *d);
 
     /* Copies the state for tokens[0..n] and for the hidden rows before index n from `other` to a new drafter of the
@@ -130,16 +131,16 @@ extern const struct drafter_type *const drafter_types[]; /* NULL ends the list *
 /* Finds a method by its name. If the name is NULL or "none", sets *out to NULL. Returns VB_BAD_ARGUMENT if the name is
  * unknown, and the message lists the known names. */
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
-/* Checks that nothing is missing that the method needs, and that each key in the settings is known to at least one
- * method. Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
+/* Checks that everything that the method needs is present, and that at least one method knows each key in the settings.
+ * Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
 /* Always returns VB_BAD_ARGUMENT. The message says that this method cannot draft trees, and which methods can. */
 int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *err);
 /* Returns the default of K: the number of MTP modules if the method needs modules, else 3. */
 int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
-/* Returns the largest automatic draft length for a user who gave no K. For methods with cache_per_draft, this length is
- * drafter_default_tokens, because each cache uses memory even if it stays empty. For all other methods it is
- * VB_MAX_DRAFT. */
+/* Returns the limit on automatically chosen draft lengths if the user gives no K. For methods with cache_per_draft, the
+ * limit is the result of drafter_default_tokens, because each cache uses memory even if it stays empty. For all other
+ * methods the limit is VB_MAX_DRAFT. */
 int drafter_longest(const struct drafter_type *type, const struct model *m);
 
 /* Sets *out to the value of `key` in vb_drafting.settings, or to `otherwise` if `settings` does not have the key.
@@ -155,9 +156,9 @@ int drafter_propose_one(const struct drafter_type *type, struct drafter *d, stru
 size_t drafter_no_rewind(const struct drafter *d);
 
 /* Chooses draft `number`, counted from 1, from its row of logits [V]. Calls o->choose if it is not NULL; otherwise
- * chooses the best token, which is the one with the lowest id if several are equal. A result of -1 ends the draft.
- * Returns -1 and adds 1 to *failed if the row is not finite. Returns -1 if the best token's probability at temperature
- * 1 is below the session's p_min. */
+ * chooses the token with the largest logit. If several logits are equally large, the lowest token id is chosen. A
+ * result of -1 ends the draft. Returns -1 and adds 1 to *failed if the row is not finite. Returns -1 if the best
+ * token's probability at temperature 1 is below the session's p_min. */
 int32_t drafter_choose(const struct drafter_options *o, const float *logits, size_t V, int number, size_t *failed);
 /* Finds the n <= VB_MAX_TOPK best tokens of a row of logits [V], and their probabilities p at temperature 1. The best
  * token comes first. If two tokens have equal logits, the token with the lower id comes first. Tokens with a

@@ -1,7 +1,7 @@
 /* engine/draft/eagle_net.h -- published EAGLE heads as networks that draft.
  *
- * A head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the target, and
- * drafts one token after the other, like MTP module 0 (engine/draft/mtp.h).
+ * An EAGLE head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the
+ * target, and drafts one token after the other, like MTP module 0 (engine/draft/mtp.h).
  *
  *     EAGLE-1   x = fc [ Emb(tok[i+1]) ; h_i ] (+ bias)          h_i: the target's row after model.norm, then the head's own y
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
@@ -12,8 +12,8 @@
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *
  * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
- * as stored, and activations are f32 in every precision. The sources are Li et al. 2024 and 2025, and the code of
- * SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
+ * as they are stored, and activations are f32. The precision of the session changes neither. The sources are Li et al.
+ * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
  *
  * In the shapes below, d is the hidden size of the EAGLE head, H its number of attention heads, G its number of
  * key/value heads, and D the length of one attention head. */
@@ -48,19 +48,20 @@ struct eagle_head {
     size_t block_count;
 };
 
-/* Opens the head in `dir`, which has a config.json and safetensors files. Returns an error if the head has more than
- * one layer or an unknown tensor. Also returns an error if the head's hidden size, vocabulary or kind of layer does not
- * fit the target or the version. The message names the problem. The caller closes *out with eagle_head_close. */
+/* Opens the EAGLE head in `dir`, which has a config.json and safetensors files. Returns an error if the EAGLE head has
+ * more than one layer or an unknown tensor. Also returns an error if its hidden size, its vocabulary or its kind of
+ * layer does not fit the target or the version. The message names the problem. The caller closes *out with
+ * eagle_head_close. */
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* Sets *version to the version of the head in `dir`, which is 1 or 3, or to 0 if `dir` has no readable head. If there
- * is no memory, the function returns VB_NO_MEMORY. It returns no other error. */
+/* Sets *version to the version of the EAGLE head in `dir`, which is 1 or 3. If `dir` has no readable EAGLE head, sets
+ * *version to 0. The only error is VB_NO_MEMORY, which the function returns if there is no memory. */
 int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
 /* Returns how many bytes of weights are read to draft one token. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 
-/* A head in use by one session, with memory for its passes. */
+/* An EAGLE head that one session uses, with memory for its passes. */
 struct eagle {
     struct draft_net net; /* first member: pointers to it are cast to struct eagle */
     struct eagle_head *head;
@@ -79,7 +80,7 @@ struct eagle {
     size_t block_count;
 };
 
-/* Opens the head in `dir` as a network that drafts, for passes of up to o->most_observed rows. */
+/* Opens the EAGLE head in `dir` as a network that drafts. Its passes have at most o->most_observed rows. */
 int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
                    vb_error *err);
 
@@ -91,9 +92,9 @@ static inline size_t eagle_width(const struct eagle *e) { return e->head->config
 /* Only for EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the
  * workspace `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
-/* Runs the decoder layer on rows [S], S <= max_rows, whose slots have been appended to their caches. It reads hidden
- * rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may be the same array as
- * h. */
+/* Runs the decoder layer on rows [S], S <= max_rows. The caller has already appended the slots of the rows to their
+ * caches. It reads hidden rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may
+ * be the same array as h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S);

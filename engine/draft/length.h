@@ -5,9 +5,9 @@
  * T(K) seconds, including the time for drafting. So decoding produces E(K) / T(K) tokens per second, and the K with the
  * largest quotient is chosen.
  *
- * E(K) and T(K) are measured during the run. Newer rounds have a larger weight than older rounds. Every 16 rounds, and
- * later less often, a few rounds use a K that is larger or smaller by 1 than the chosen K. Such rounds are called a
- * detour. So measurements exist for more than one K.
+ * E(K) and T(K) are measured during the run. Newer rounds have a larger weight than older rounds. To measure more than
+ * one K, a few rounds use a K that differs by 1 from the chosen K. These rounds are called a detour. At first a detour
+ * begins every 16 rounds, and later less often.
  *
  * Measured times differ from run to run, but nothing except the lengths of drafts depends on them. */
 #ifndef VB_DRAFT_LENGTH_H
@@ -16,7 +16,8 @@
 #include "engine/verbatim.h"
 
 struct draft_length {
-    int most, K, before;           /* largest allowed K; K of the next round; K of the last round, or -1 before the first round */
+    int most, K, before;           /* largest allowed K; K of the next round; K of the previous round, or -1 before the
+                                      first round */
     int home;                      /* the chosen K; K has this value again after a detour */
     int left, stay;                /* rounds until K is chosen again; rounds between two detours */
     unsigned now, detours;         /* number of rounds so far; number of detours so far */

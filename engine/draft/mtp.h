@@ -42,26 +42,27 @@ struct mtp_state {
     float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
-    size_t head_row;      /* index of the last row of the newest pass that is not padding */
+    size_t head_row;      /* index of the newest pass's last row; rows of padding do not count */
     int missing;          /* nonzero: in this round, the target's newest hidden row is unknown, and zeros replace it */
     int never;            /* nonzero: this hidden row stays unknown in later rounds too. The reason is the convention
                              missing-hidden, or a session file without hidden rows */
-    int32_t aside;        /* used only if `never` is nonzero. While the cache contains a row that module 0 computed from zeros, slot
-                             aside - 1 keeps the row that module 0 computed before from the known hidden row. 0: no row is kept */
+    int32_t aside;        /* used only if `never` is nonzero. Module 0 first computes a row from a known hidden row, and
+                             later again from zeros. While the cache contains the row from zeros, slot aside - 1 keeps
+                             the first row. 0: no row is kept */
     struct mtp_depth *depths;
     int num_depths;
     struct mtp_tree tree; /* only if options.topk is more than 1 */
 };
 
-/* Opens the state with a cache for each of num_depths depths of the network. The state owns and closes `net`, even if
- * opening fails. */
+/* Opens the state with a cache for each of num_depths depths of the network. The state owns `net` and closes it, even
+ * if opening fails. */
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
 /* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
- * rows. After that, some final rows of the modules have not been computed yet. If they are many, as after a prompt,
- * mtp_observe computes them. If they are few, the next proposal computes them. */
+ * rows. After that, some final rows of the modules have not been computed yet. If there are many such rows, as after a
+ * prompt, mtp_observe computes them. If there are few, the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
 
@@ -73,8 +74,8 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
 
 /* Computes the final rows of every depth that have not been computed yet. Each depth k < max also computes rows that
  * are not final, up to row N-1, and proposes a draft from row N-1. The next depth reads this draft. At the end, rows
- * that are not final are removed from the caches. The last row of s->g and of s->next is the output of the row that
- * proposed the last draft. Returns the number of drafts. */
+ * that are not final are removed from the caches. The row that proposed the newest draft wrote the last row of s->g and
+ * of s->next. Returns the number of drafts. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
 /* Says which hidden row is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or of
@@ -120,9 +121,9 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round. If zeros replaced the target's newest hidden row, the function removes the row
- * that module 0 computed from these zeros. If s->aside is not 0, the function puts the row from slot s->aside - 1 back
- * into the cache. Otherwise the next round computes the removed row again. */
+/* Call this after the drafts of a round have been made. If zeros replaced the target's newest hidden row, the function
+ * removes the row that module 0 computed from these zeros. If s->aside is not 0, the row in slot s->aside - 1 replaces
+ * the removed row. Otherwise the next round computes the removed row again. */
 void mtp_round_ends(struct mtp_state *s);
 
 /* Returns the number of rows of padding for a pass of n rows in a round. */
@@ -138,7 +139,7 @@ struct mtp_drafter { /* pointers to it are cast to struct drafter */
 };
 static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
 
-/* Opens a drafter with a network. The drafter owns and closes `net`, even if opening fails. */
+/* Opens a drafter with a network. The drafter owns `net` and closes it, even if opening fails. */
 int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                      vb_error *err);
 /* Opens a drafter with the model's MTP modules. */

@@ -4,8 +4,8 @@
  * (engine/draft/eagle_net.c). This header describes how a row is computed. engine/draft/mtp.h decides which rows are
  * computed, and when.
  *
- * Row i of depth k reads a hidden row and the embedding of a token. It writes one row to a cache with one layer. The
- * rows of a pass may belong to several sequences, because each row names its own cache. */
+ * Row i of depth k reads a hidden row and the embedding of a token. It writes one row to a cache, which has one layer.
+ * The rows of a pass may belong to several sequences, because each row names its own cache. */
 #ifndef VB_DRAFT_NET_H
 #define VB_DRAFT_NET_H
 
@@ -28,15 +28,15 @@ struct draft_net_type {
     /* Computes the row before row 0 if rows_before is 1 and the cache is empty; otherwise does nothing. The member is
      * NULL if rows_before is always 0 for networks of this type. */
     void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token);
-    /* Returns the most rows that a pass can have. */
+    /* Returns the largest number of rows in a pass. */
     size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
     /* Computes rows [S] from hidden rows h [S, width]. Writes g [S, width], which `logits` reads, and next [S, width],
      * which is the input of the next depth or of the next draft. `next` may be the same array as h. The function uses
      * the scratch memory and the threads of w. */
     void (*pass)(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next,
                  size_t S);
-    /* Computes logits [S, vocab_size] from g [S, width]. Taps receive these logits as rows [first, first + S) of the
-     * last pass. */
+    /* Computes logits [S, vocab_size] from g [S, width]. The tap callback receives these logits as rows [first, first +
+     * S) of the newest pass. */
     void (*logits)(struct draft_net *net, struct workspace *w, int depth, float *logits, const float *g, size_t first, size_t S);
     /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the
      * target use the same ids. */

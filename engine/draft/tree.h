@@ -24,16 +24,17 @@ struct draft_tree {
     double confidence[VB_MAX_NODES];
 };
 
-/* Returns the next child of `node` after child `after`, or -1 if `after` is the last child. If `after` is -1, returns
- * the first child. If `node` is -1, its children are the nodes that follow the last committed token. */
+/* Returns the child of `node` that follows child `after`, or -1 if `after` is the last child. If `after` is -1, returns
+ * the first child, or -1 if there is none. If `node` is -1, its children are the nodes that follow the last committed
+ * token. */
 int tree_child(const struct draft_tree *t, int node, int after);
 
 /* A node while the tree grows. Nodes are stored in the order in which they were created, that is, level by level. */
 struct tree_node {
     int32_t token, parent, depth;
     double confidence;
-    int32_t slot, row; /* set by the drafter for expanded nodes: slot of the node's cache row, and number of the node's row in its
-                          pass */
+    int32_t slot, row; /* slot of the node's cache row, and number of the node's row in its pass; the drafter sets both
+                          when it expands the node */
 };
 
 struct tree_builder {

@@ -9,24 +9,25 @@
  * gguf_plan_write then converts the mapped weights in small pieces and writes them to the file, so a large model needs
  * little memory. Some tensors differ from those of the Hugging Face layout:
  *
- *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. The keys are transposed so that quantised
- *   blocks run along n, the index over which attention sums.
+ *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. attn_k_b is W_uk, transposed. Attention
+ *   sums over the index n when it multiplies by W_uk, and quantised blocks must run along the index of the sum.
  *
- *   FP8 matrices that should keep their stored type become F32, since GGUF has no FP8 type. An F32 number holds the decoded
- *   value exactly, which is code * scale rounded to f32.
+ *   GGUF has no FP8 type. Therefore an FP8 matrix that would keep its stored type is written as F32. This does not
+ *   change the weights, because the engine also decodes each FP8 weight to an f32 number (code * scale, rounded to
+ *   f32).
  *
  *   An MTP module's embedding or head whose bytes equal the main model's is left out. A reader that does not find such a
  *   tensor uses the main model's tensor.
  *
- *   A tied output head (tie_word_embeddings) is left out as well, since it is the embedding. The head is written as a
- *   tensor of its own only if the options ask for different types for the head and the embedding. */
+ *   A tied output head (tie_word_embeddings) is the same matrix as the embedding, so it is left out too. It is written
+ *   as a tensor of its own only if the options ask for different types for the head and the embedding. */
 #ifndef VB_GGUF_WRITE_H
 #define VB_GGUF_WRITE_H
 
 #include "engine/model/model.h"
 
-/* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of 32;
- * a matrix with other rows keeps its stored type. */
+/* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of
+ * 32; a matrix whose rows have another length keeps its stored type. */
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
 
 /* The types in which three kinds of matrices are written: linear layers, the embedding, and the output heads.
@@ -48,10 +49,12 @@ struct gguf_planned {
     int kept;                  /* 1: the tensor keeps its stored type, because the length of its rows is no multiple of 32 */
     int ndim;
     size_t shape[3];           /* outermost extent first */
-    size_t offset, bytes;      /* place in the data section of the file, and size */
+    size_t offset, bytes;      /* place in the data section of the file, and size in bytes */
     enum gguf_layout layout;
-    struct weight_view matrix; /* source; for EXPERTS, expert 0's matrix; for KEYS and VALUES, from head 0's first row on */
-    size_t head_stride;        /* for KEYS and VALUES: rows of `matrix` from the start of one head to the next */
+    struct weight_view matrix; /* source; for EXPERTS: the matrix of expert 0; for KEYS and VALUES: begins at the first
+                                  row of attention head 0 */
+    size_t head_stride;        /* for KEYS and VALUES: number of rows of `matrix` from the start of one attention head
+                                  to the start of the next */
     const struct mlp *experts; /* for EXPERTS: all experts of the layer */
     int which;                 /* for EXPERTS: the matrix of each expert; 0 gate, 1 up, 2 down */
 };

@@ -5,7 +5,7 @@
  *
  * A checkpoint knows the name, shape, dtype and bytes of each tensor; engine/model knows their meaning. When the engine
  * opens a model, it uses each tensor exactly once (checkpoint_take), or records why the tensor is not used
- * (checkpoint_ignore). If it does neither, opening the model fails. */
+ * (checkpoint_ignore). If the engine does neither for a tensor, opening the model fails. */
 #ifndef VB_CHECKPOINT_H
 #define VB_CHECKPOINT_H
 
@@ -56,13 +56,13 @@ int checkpoint_open_tensors(struct checkpoint **out, const char *dir, const vb_a
 struct json_t;
 int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_error *err);
 
-/* Creates a checkpoint from a list of names, dtypes and shapes, without any weights. A test uses it to bind the published
- * tensor list of DeepSeek-R1. Tensor and file names are copied. */
+/* Creates a checkpoint from a list of names, dtypes and shapes, without any weights. A test uses this to open a model from
+ * the published tensor list of DeepSeek-R1. Tensor and file names are copied. */
 int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, size_t count, const vb_allocator *a,
                          vb_error *err);
 void checkpoint_close(struct checkpoint *c);
 
-/* Returns the tensor of this name, or NULL. Tensors are found by hash: 100,000 lookups need a few milliseconds. */
+/* Returns the tensor of this name, or NULL. The function uses a hash table: 100,000 lookups take a few milliseconds. */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 /* Returns the tensor of this name and marks it as used, or returns NULL. A caller must not take a tensor twice; an
  * assert checks this. */
@@ -90,15 +90,15 @@ size_t checkpoint_with_prefix(const struct checkpoint *c, const char *prefix, si
 const char *checkpoint_dir(const struct checkpoint *c); /* checkpoint_open's path, or "the list" after checkpoint_from_list */
 size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that checkpoint_open had to copy */
 
-/* Returns a checksum that distinguishes checkpoints, without reading all bytes of the checkpoint. The checksum covers
- * the names, types and shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes
- * at each of 256 places that are spread evenly over the matrices. Computing it takes milliseconds, or 256 disk reads if
- * the files are not cached. The checksum differs for a model that was trained further, has another size or is quantised
- * in another way. The checksum may be the same if only a few numbers of one matrix differ. */
+/* Returns a checksum that distinguishes checkpoints, without reading all bytes of the checkpoint. The checksum covers the
+ * names, types and shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each
+ * of 256 places that are spread evenly over the matrices. If the files are in the page cache, the computation takes
+ * milliseconds. Otherwise it takes 256 disk reads. The checksum differs for a model that was trained further, has another
+ * size or is quantised in another way. The checksum may be the same if only a few numbers of one matrix differ. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 
-/* Parses the header of a safetensors file, whose first `size` of `file_size` bytes are at `data`. Such a file has three
- * parts:
+/* Parses the header of a safetensors file. The file has `file_size` bytes, and its first `size` bytes are at `data`. A
+ * safetensors file has three parts:
  *
  *     8 bytes: n, little-endian | n bytes: JSON {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
  *

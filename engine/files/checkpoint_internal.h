@@ -32,8 +32,8 @@ int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err);
 /* Sorts the tensors and builds the hash table, after the last checkpoint_add. Returns VB_BAD_CHECKPOINT if two
  * tensors have the same name. */
 int checkpoint_build_index(struct checkpoint *c, vb_error *err);
-/* Ends the opening of a checkpoint. If rc, the result so far, is VB_OK, builds the index unless it has been built, and sets *out to
- * c. After an error, closes c. Returns the error code, or VB_OK. */
+/* Ends the opening of a checkpoint. `rc` is the result so far. If rc is VB_OK, the function builds the index unless it
+ * has been built, and sets *out to c. After an error, closes c. Returns the error code, or VB_OK. */
 int checkpoint_finish(struct checkpoint **out, struct checkpoint *c, int rc, vb_error *err);
 
 #endif

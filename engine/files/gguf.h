@@ -78,8 +78,8 @@ void gguf_close(struct gguf *g);
 
 const char *gguf_path(const struct gguf *g); /* the path given to gguf_open */
 const char *gguf_name(const struct gguf *g); /* the name of the file (of the first file of a set), for messages */
-/* Returns the mappings and hands their ownership to the caller. A checkpoint calls this, because its tensors point
- * into the mappings. */
+/* Returns the mappings and hands their ownership to the caller. checkpoint_from_gguf calls this, because the tensors of
+ * a checkpoint point into the mappings. */
 struct mapping *gguf_take_mappings(struct gguf *g);
 
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key); /* returns NULL if there is no such key */

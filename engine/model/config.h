@@ -45,12 +45,13 @@ struct config {
     int qk_nope_head_dim;    /* n */
     int qk_rope_head_dim;    /* r, even */
     int v_head_dim;          /* v */
-    double latent_eps;       /* eps of q_a_layernorm and kv_a_layernorm: 1e-6 by default, whatever rms_norm_eps is; see the
-                                convention latent-eps in docs/SEMANTICS.md */
+    double latent_eps;       /* eps of q_a_layernorm and kv_a_layernorm: 1e-6 by default, even if rms_norm_eps has another
+                                value; see the convention latent-eps in docs/SEMANTICS.md */
 
     double rope_theta;
     int rope_interleave; /* 1: RoPE rotates the adjacent pairs (2i, 2i+1); 0: the pairs (i, i + r/2) */
-    int rope_yarn;       /* 1: YaRN is used, with the fields below; 0: the fields below have values that change nothing */
+    int rope_yarn;       /* 1: YaRN is used with the fields below; 0: YaRN is not used, and the fields below have values
+                            that change nothing */
     double rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int rope_original_max_position_embeddings;
 
@@ -84,10 +85,10 @@ struct config {
 /* Reads the text of a config.json. `generation` is the text of generation_config.json, of which only eos_token_id is used;
  * it may be NULL. `name` is the file name for error messages.
  *
- * Returns VB_UNSUPPORTED if the model needs something that Verbatim does not compute, and the message names the key and
- * its value. Examples are: attention_bias is true; hidden_act, scoring_func, topk_method, the RoPE type or the
- * architecture is unknown; the model has a sparse attention indexer; the model has zero experts, as in LongCat. Returns
- * VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
+ * Returns VB_UNSUPPORTED if the model needs something that Verbatim does not compute, and the message names the key and its
+ * value. Examples are: attention_bias is true; hidden_act, scoring_func, topk_method, the RoPE type or the architecture is
+ * unknown; the model has a sparse attention indexer; the model has experts without weights (the "zero experts" of LongCat).
+ * Returns VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
 
@@ -113,7 +114,7 @@ int config_layer_is_moe(const struct config *c, int layer);
  * these kinds of layers, the sizes that only this kind uses may be any numbers. */
 int config_has_layers(const struct config *c, int moe);
 
-/* Sets c->dims. All functions that read a configuration call it. */
+/* Sets c->dims. All functions above that read a configuration call config_set_dims. */
 void config_set_dims(struct config *c);
 
 /* Sets c->conventions and the values that depend on them (latent_eps). */

@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-#define NONE NAN     /* in the table of keys: the key has no default, or its value must not be null */
+#define NONE NAN     /* in the table of keys, as a default: the key has no default; as the value for null: the key must
+                        not be null */
 #define DIM 16777216 /* largest dimension, 2^24: a product of two dimensions, or a sum of a few such products, fits 64 bits */
 
 enum config_kind { INTEGER, BOOLEAN, REAL, SCORING, TOPK };

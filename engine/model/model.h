@@ -19,9 +19,10 @@ struct mla {                                  /* weights of multi-head latent at
     /* kv_b_proj [H(n+v), c] has n rows of W_uk (for keys) and then v rows of W_uv (for values) for each head. w_uk begins
      * at the first key row of head 0, and w_uv at the first value row of head 0. */
     struct weight_view w_uk, w_uv;
-    size_t uk_stride, uv_stride;              /* number of rows from one head to the next. If both views lie in kv_b_proj, both
-                                                 strides are n + v, and w_uk contains all rows of kv_b_proj. If W_uk and W_uv are
-                                                 separate matrices, the strides are n and v */
+    size_t uk_stride, uv_stride;              /* number of rows from the start of one attention head to the start of the
+                                                 next. If both views lie in kv_b_proj, both strides are n + v, and w_uk
+                                                 contains all rows of kv_b_proj. If W_uk and W_uv are separate matrices, the
+                                                 strides are n and v */
     int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
 };
@@ -64,20 +65,22 @@ struct model {
     struct weight_view lm_head;               /* [V, d]; the same matrix as embed_tokens if tie_word_embeddings is true */
     struct mtp_module *mtp;                   /* array of num_mtp modules; module k is layer num_hidden_layers + k of the file */
     int num_mtp;
-    struct model_copy *copies;                /* how copies of matrices were made from stored ones (model_internal.h) */
+    struct model_copy *copies;                /* the copies of matrices, and how each was made from a stored matrix
+                                                 (model_internal.h) */
     size_t num_copies;
     const void *copied;                       /* one block of memory with all these copies */
     size_t copied_bytes;
     double copy_seconds;                      /* time that making the copies took, including reading the file */
-    size_t widened_bytes;                     /* bytes of weights that were converted to f32: vectors, W_uk of a quantised
-                                                 kv_b_proj, a quantised router. FP8 scales are included if they were copied
-                                                 because they are not aligned in the file */
-    size_t rounded_bytes;                     /* bytes of matrices that precision bf16 has rounded to BF16 */
-    size_t quantised_bytes;                   /* bytes of matrices that precision q8 or q4 has quantised */
-    size_t repacked_bytes;                    /* bytes of matrices that were quantised in the file and only reordered (panels) */
-    unsigned char *magnitudes;                /* for precision bf16: one value of enum magnitudes per matrix, which kernels
-                                                 set. Each value changes once, from unknown to known. Nothing else in
-                                                 an open model changes */
+    size_t widened_bytes;                     /* size of the copies that were converted to f32, in bytes: vectors, W_uk of a
+                                                 quantised kv_b_proj, a quantised router. FP8 scales that are not aligned in
+                                                 the file are copied too, and are included */
+    size_t rounded_bytes;                     /* size of the copies that precision bf16 has rounded to BF16, in bytes */
+    size_t quantised_bytes;                   /* size of the copies that precision q8 or q4 has quantised, in bytes */
+    size_t repacked_bytes;                    /* size of the copies of matrices that were quantised in the file and are only
+                                                 reordered (panels), in bytes */
+    unsigned char *magnitudes;                /* for precision bf16: one value of enum magnitudes per matrix. Kernels set
+                                                 these values. Each value changes once, from unknown to known. Nothing else
+                                                 in an open model changes */
     size_t magnitudes_used;
     struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
     struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */

@@ -15,14 +15,16 @@ struct model_block {
 
 /* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
  *
- * The rows of `result` belong to attention heads, head_rows rows to each head. In `from`, the rows of a head begin at
- * row B = head * head_stride + first. If `transposed` is 0, row j of the head in `result` is row B + j of `from`. If
- * `transposed` is 1, the copy takes the result.cols rows of `from` that begin at row B. Row j of the head in `result`
- * is then column j of these rows. A matrix without attention heads counts as one head. */
+ * The rows of `result` belong to attention heads. Rows [h * head_rows, (h + 1) * head_rows) belong to attention head h.
+ * In `from`, the rows of attention head h begin at row B = h * head_stride + first. If `transposed` is 0, row h *
+ * head_rows + j of `result` is computed from row B + j of `from`. If `transposed` is 1, it is computed from column j of
+ * rows [B, B + result.cols) of `from`. If a matrix is not divided into attention heads, head_rows is the number of its
+ * rows, and h is 0. */
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` once the copy has been computed */
-    struct weight_view *also;     /* set at the same time to the rows of `result` from row also_row on; may be NULL */
+    struct weight_view *also;     /* set at the same time to the part of `result` that begins at row also_row; may be
+                                     NULL */
     size_t also_row;
     struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;

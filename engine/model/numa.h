@@ -7,8 +7,8 @@
  * mbind for such pages (mbind(2), NOTES), and one mbind call per range would split the mapping into more pieces than the
  * kernel allows. Therefore the code does the following for each range of pages:
  *
- *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. The kernel then
- *      allocates the pages that are not in the page cache yet on that node.
+ *   1. Set the memory policy of the calling thread to prefer the range's node, and read the range. Some of the pages
+ *      are not yet in the page cache. The kernel allocates these pages on that node.
  *
  *   2. Move pages that an earlier run has cached on another node (move_pages). The kernel does not move a page that
  *      another process has mapped as well.
@@ -19,9 +19,9 @@
  * nothing is placed. The kernel then allocates each page on the node of the first thread that reads the page, and each
  * pinned thread reads its own rows.
  *
- * Placement does not copy mapped weights, so two processes still share the pages of the weights. The model has copied
- * some matrices for other reasons (model_copy.c); the pages of these copies are moved in the same way. If rows of two
- * nodes share a huge page, the page ends on the node of the later rows.
+ * Placement does not copy mapped weights, so two processes still share the pages of the weights. Some matrices have
+ * been copied for other reasons (model_copy.c). The pages of these copies are moved in the same way. If rows of two
+ * nodes share a huge page, the page is placed on the node of the later rows.
  *
  * The kernel may refuse the calls above, as it often does in containers. The library may have been built without
  * libnuma. In each of these cases, the model is opened without placement, and struct vb_placement says why. Results do
@@ -53,15 +53,15 @@ void topology_allow(struct topology *t, const cpu_set_t *cpus, uint64_t memories
 /* Makes a plan for this machine and places the weights of m. Before the call, the caller sets m->numa to a struct that
  * is all zeros. */
 void numa_place(struct model *m, enum placement_mode mode);
-/* Does what numa_place does, but plans for the machine *t, which a test describes. Pages can be placed only on nodes
- * that the real machine has. */
+/* Does what numa_place does, but plans for the machine *t. Tests use this to describe other machines. Pages can be
+ * placed only on nodes that the real machine has. */
 void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t);
 
 /* Returns the plan that sessions of m pass to their operators, or NULL if nothing is placed. */
 const struct placement *numa_placement(const struct model *m);
 
-/* The thread that calls the library also computes, and is pinned to a processor meanwhile. Therefore each public
- * function that computes calls numa_enter first, which saves the thread's affinity mask. At its end, the public
+/* The thread that calls the library also computes. While it computes, it is pinned to a processor. Therefore each
+ * public function that computes calls numa_enter first, which saves the thread's affinity mask. At its end, the public
  * function calls numa_leave, which restores the mask. OpenMP's worker threads stay pinned, since no other code uses
  * them. */
 struct numa_visit {

@@ -2,8 +2,8 @@
  *
  * A row is one token on its way through the model. The same function (forward_target) does prefill, decoding and the
  * verification of drafts. The rows of a pass may belong to several sequences. A row (struct row) names its token, the
- * token's index in its sequence, and the KV cache that it writes to. The results of a row depend only on the tokens of
- * its own sequence (its timeline). Sizes in brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
+ * token's index in its sequence, and the KV cache that it writes to. The results of a row depend only on the tokens
+ * to which it attends. Sizes in brackets use the letters of docs/SEMANTICS.md; `rows` is max_rows. */
 #ifndef VB_FORWARD_H
 #define VB_FORWARD_H
 
@@ -20,7 +20,8 @@ struct row {
     int32_t position; /* RoPE position */
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
     int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden row that a module's row reads (engine/verbatim.h) */
-    int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: it follows no draft */
+    int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
+                         other draft */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
                              row attends to the committed tokens, to the draft's ancestors and to the draft itself. NULL:
                              cache->slots */
@@ -61,8 +62,9 @@ struct workspace {
     size_t bytes;                  /* total size of all blocks */
 };
 
-/* Allocates everything for passes of up to max_rows rows. `context` is the session's limit on committed tokens; drafts
- * and padding may make a sequence longer for one round. The caller frees the workspace with workspace_close. */
+/* Allocates everything for passes of up to max_rows rows. `context` is the largest number of committed tokens in a
+ * sequence. During a round, drafts and padding may make a sequence longer than that. The caller frees the workspace
+ * with workspace_close. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, vb_error *err);
 
@@ -77,8 +79,8 @@ int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *e
  * before these layers. L is the number of layers of the target. Returns 0 if L is too small for three different layers,
  * else 1. */
 int target_three_layers(int L, int layer[3]);
-/* Makes a crew of threads for the passes (ops/crew.h). If `exact` is nonzero, passes use all threads, even if fewer
- * threads would be faster. */
+/* Starts the group of threads (the crew) that computes the passes (ops/crew.h). If `exact` is nonzero, passes use all
+ * threads, even if fewer threads would be faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
@@ -88,17 +90,17 @@ void workspace_close(struct workspace *w);
 int forward_target(struct workspace *w, const struct row *rows, size_t S);
 
 /* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes x = eh_proj
- * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], one decoder layer y of x, and g = shared_head.norm(y). The module's head
- * reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention draft-hidden=pre-norm. h,
- * g and next are [S, d], and `next` may be the same array as h. The caches of the rows have one layer. */
+ * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], y = decoder_layer(x), and g = shared_head.norm(y). The output head of the
+ * module reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention
+ * draft-hidden=pre-norm. h, g and next are [S, d], and `next` may be the same array as h. Each row has a cache with one
+ * layer. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 
 /* Computes logits [S, V] = head(hidden). The hidden rows are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
-/* Reports logits [count, V] to the tap callback. These logits belong to rows [first, first + count) of the last
- * pass. */
+/* Reports logits [count, V] to the tap callback. These logits belong to rows [first, first + count) of the newest pass. */
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
 
 #endif

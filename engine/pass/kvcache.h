@@ -25,7 +25,7 @@ struct kvpool {
 
 struct kvcache {
     struct kvpool *pool, own;
-    size_t capacity;                /* the most tokens that the cache can hold */
+    size_t capacity;                /* largest number of tokens that the cache can hold */
     size_t length;                  /* number of tokens that the cache holds now */
     int32_t *slots;                 /* [capacity] */
     int32_t sequence;               /* number of the sequence, for taps */

@@ -11,9 +11,10 @@
  *
  * The first 8 bytes include line ends, as in PNG files. A program that copies the file as text and converts line ends
  * would change these bytes, so the reader notices the damage. A file with another version is refused before anything
- * else is checked. All numbers have the byte order of the machine that wrote the file. The reader compares the number
- * 0x01020304 to recognise this byte order. Floats are IEEE binary32, and integers are two's complement. The cache has
- * fewer rows than there are tokens.
+ * else is checked. All numbers have the byte order of the machine that wrote the file. The reader checks the number at
+ * offset 12 to find out whether the file has the byte order of the reading machine. Floats are IEEE binary32, and
+ * integers are two's complement. The cache has at least one row fewer than there are tokens, because the newest token
+ * has not been computed yet.
  *
  * Six sections follow from offset 224 on:
  *
@@ -73,7 +74,7 @@ static inline void session_write_u64(struct session_writer *w, uint64_t value) {
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Ends the file. If `code` is VB_OK and everything was written to the disk, the finished file appears at its path. If
  * `code` is an error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and
- * the function returns `code`. If writing failed, it returns that error. */
+ * the function returns `code`. If writing failed, the function fills *err and returns VB_IO. */
 int session_file_end(struct session_writer *w, int code, vb_error *err);
 
 /* ---- reading ---- */
@@ -106,8 +107,8 @@ static inline uint64_t session_read_u64(struct session_reader *r)
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Reads the next `rows` rows of `width` numbers. Packs each row and stores it in the layer's row with slot
- * cache->slots[0], cache->slots[1] and so on. Returns 0 or -1 like session_read. */
+/* Reads the next `rows` rows of `width` numbers. Row i is packed and stored in slot cache->slots[i] of the layer.
+ * Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the
  * section; then the caller has filled *err. If the checksum is wrong, the function reports the wrong checksum and not
@@ -118,8 +119,8 @@ int session_section_end(struct session_reader *r, int code, vb_error *err);
 /* Reads a whole section that consists of lines into *text. This string comes from the reader's allocator, and the
  * caller frees it. */
 int session_read_lines(struct session_reader *r, enum session_section section, char **text, vb_error *err);
-/* Finds the line KEY=VALUE of `key` in a text that consists of such lines. Returns the value, and sets *size to the
- * length of the value. The value has no terminating 0. Returns NULL if the text does not have the key. */
+/* Finds the line KEY=VALUE of `key` in a text that consists of such lines. Returns the value, which does not end with a
+ * 0 byte, and sets *size to its length. Returns NULL if the text does not have the key. */
 const char *session_line(const char *text, const char *key, size_t *size);
 
 /* Sets *err to VB_BAD_CHECKPOINT with the message "PATH is WHAT", where PATH is the file's path and WHAT is `what`.

@@ -16,7 +16,7 @@ struct tracer {
     int32_t sequence;
     uint64_t round;
     vb_tap_row *told; /* [room]: the rows of a pass in the form in which the callback receives them */
-    size_t room;      /* the most rows in a pass */
+    size_t room;      /* largest number of rows in a pass */
 };
 
 /* Returns NULL if there is no memory. */

@@ -1,4 +1,5 @@
-/* engine/session/batch_internal.h -- a batch and its requests, which batch.c runs and batch_admit.c admits. */
+/* engine/session/batch_internal.h -- a batch and its requests. batch.c runs the requests, and batch_admit.c admits
+ * them. */
 #ifndef VB_BATCH_INTERNAL_H
 #define VB_BATCH_INTERNAL_H
 
@@ -39,7 +40,7 @@ struct vb_batch {
 };
 
 /* batch_wait inserts a request into the queue b->waiting. batch_leave removes request i from b->running. Neither
- * function changes anything else in the request. */
+ * function changes the state of the request itself. */
 void batch_wait(vb_batch *b, struct batch_request *r);
 void batch_leave(vb_batch *b, size_t i);
 /* Calls the request's `done`, and frees the request. The caller must have removed the request from b->waiting or

@@ -13,7 +13,7 @@ struct run {
     size_t chunk;      /* largest number of prompt rows of this run in one pass */
     vb_error error;    /* the error of the newest round; its code is VB_OK if there was none */
     struct plan plan;
-    int proposed;    /* nonzero: the round's drafts have been proposed, or the plan wants none */
+    int proposed;    /* nonzero: the round's drafts have been proposed, or the plan has no drafts */
     double drafting; /* seconds that the drafter has worked in this round */
     int finished;
     struct stop *stop; /* NULL if there are no stop strings */
@@ -28,8 +28,8 @@ struct run {
 int run_open(struct run *run, vb_error *err);
 void run_close(struct run *run, const vb_allocator *a);
 
-/* If prompt_row is not NULL, it is called for every prompt token except the last one. Returns nonzero while some of
- * these calls are still missing. */
+/* If prompt_row is not NULL, it is called for every prompt token except the last one. Returns nonzero until all these
+ * calls have been made. */
 static inline int run_tells(const struct run *run) { return run->prompt_row && run->told + 1 < run->prompt; }
 /* Calls prompt_row for each prompt token that the newest pass in w has computed and for which prompt_row has not been
  * called before. If prompt_row returns a value other than 0, the run is finished. After the last call, the run is also

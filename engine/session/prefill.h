@@ -4,19 +4,19 @@
  * With prefill onednn, oneDNN computes the linear layers for the rows of the original prompt. The original prompt
  * consists of all tokens that were appended before the first token was generated. These rows are computed in chunks of
  * 512 rows. The index of the first row of a chunk is a multiple of 512. Each chunk is one pass without other rows, and
- * a chunk is never split. After such a chunk, the drafter observes its tokens, and rows of MTP modules become final.
- * oneDNN also computes the linear layers for these rows.
+ * a chunk is never split. After each chunk, the drafter observes the tokens of the chunk, and rows of MTP modules
+ * become final. oneDNN also computes the linear layers for these rows of MTP modules.
  *
  * The engine's own kernels compute everything else: the rows of generated tokens, the rows of tokens that are appended
  * after generated tokens, all rows in vb_evaluate, logits, and drafts. In the passes of the prompt, the engine's own
  * kernels compute norms, RoPE, attention and the router. If the sequence is truncated inside a chunk, the whole chunk
  * is computed again.
  *
- * The choice of the rows and chunks that oneDNN computes depends only on the tokens that were appended and removed, and
- * not on drafts. So decoding with drafts still has the same bits as decoding without drafts. oneDNN's sums depend on
- * the number of rows, on how the weight matrix W is divided into tasks, on the version of oneDNN, and on the CPU. Each
- * call of oneDNN uses one thread, and W is always divided in the same way. So the number of threads changes no bit, and
- * the option `isa` changes no bit.
+ * Drafts do not influence which rows and chunks oneDNN computes. This depends only on which tokens were appended and
+ * removed. So decoding with drafts still has the same bits as decoding without drafts. oneDNN's sums depend on the
+ * number of rows, on how the weight matrix W is divided into tasks, on the version of oneDNN, and on the CPU. Each call
+ * of oneDNN uses one thread, and W is always divided in the same way. So the number of threads changes no bit, and the
+ * option `isa` changes no bit.
  *
  * oneDNN multiplies BF16 numbers only by BF16 numbers. So if the weights are BF16, these passes round the input of
  * linear layers to BF16, even if the session's precision is not bf16. */
@@ -27,15 +27,15 @@
 
 #define PREFILL_CHUNK 512
 
-/* Checks option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill onednn, it
- * opens oneDNN for each thread of s->work. */
+/* Checks the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
+ * onednn, the function opens a oneDNN object for each thread of s->work. */
 int prefill_open(struct vb_session *s, vb_error *err);
 void prefill_close(struct vb_session *s);
 
 /* If the next pass is a chunk for oneDNN, returns the number of its rows. Otherwise returns 0. */
 size_t prefill_rows(const struct vb_session *s);
 /* If row `row` must be computed again, earlier rows may have to be computed again too. Returns the first row that must
- * be computed again. This is the first row of the chunk if oneDNN computes row `row`, else `row` itself. */
+ * be computed again. If oneDNN computes row `row`, this is the first row of its chunk; otherwise it is `row` itself. */
 size_t prefill_rewind(const struct vb_session *s, size_t row);
 
 /* Passes between prefill_begin and prefill_end use oneDNN. */

@@ -163,6 +163,7 @@ const struct command command_bench = {
     "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of the memory\n"
     "allows, its weights came from the CPU caches. The table then shows \"in cache\" instead of the percentage of the ceiling.\n"
     "The limit of a speed-up is the speed-up that would be reached if time depended only on the bytes read. This limit is\n"
-    "(tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of bytes that a pass of n rows of the model read\n"
-    "in this run. B_modules is the number of bytes that the passes of the MTP modules read in one round.\n",
+    "(tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of bytes that one pass over n rows reads\n"
+    "from the model, as counted in this run. B_modules is the number of bytes that the passes of the MTP modules read in one\n"
+    "round.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

@@ -21,8 +21,8 @@ static const struct {
     [SESSION_OPTIONS] = {"sessions", "Saved sessions", "save a session and continue it later"},
     [MANY_OPTIONS] = {"many", "Many prompts", "answer many prompts at the same time"},
     [SERVE_OPTIONS] = {"server", "Server", "address, API keys, and the number of requests at the same time"},
-    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "the choice of values for a dump, and the comparison of dumps"},
-    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "the choice of checks and measurements"},
+    [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values a dump contains, and how dumps are compared"},
+    [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
 };
 

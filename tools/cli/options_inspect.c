@@ -45,7 +45,7 @@ const struct option options_to_inspect[] = {
      "Compute the total loss as the main loss plus X times the mean loss of the MTP depths (default 0.1, as in Megatron)."},
     {"--held-out", NULL, "TEXT", MEASURE_OPTIONS, TAKES_DEMO, TEXT_VALUE, AT(held_out), 0, 0,
      "Also measure with a second prompt, such as a text that the model has not seen in training. A separate table shows the results of "
-     "the second prompt. The text that was generated after it is not printed."},
+     "the second prompt. The text that is generated after the second prompt is not printed."},
     {"--large", NULL, NULL, MEASURE_OPTIONS, TAKES_DEMO, FLAG, AT(large), 0, 0,
      "Also measure drafting on a model that is larger than the CPU caches, in q8 and bf16. For this, a checkpoint of 656 MB is generated "
      "in $TMPDIR, opened and deleted, which takes half a minute."},

@@ -124,8 +124,8 @@ const struct option options_to_run[] = {
      "num_speculative_tokens, model, prompt_lookup_min, prompt_lookup_max and disable_padded_drafter_batch. The resulting options of "
      "Verbatim are printed on stderr."},
     {"--plugin-params", NULL, "JSON|@FILE", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, AT(foreign.mindie), 0, 0,
-     "Set the drafting options in MindIE's format. The keys are plugin_type (mtp) and num_speculative_tokens. With @FILE, plugin_params "
-     "is read from the config.json of MindIE's service. The resulting options of Verbatim are printed on stderr."},
+     "Set the drafting options in MindIE's format. The keys are plugin_type, whose value must be mtp, and num_speculative_tokens. With "
+     "@FILE, plugin_params is read from the config.json of MindIE's service. The resulting options of Verbatim are printed on stderr."},
     {"--draft-words", NULL, "SYSTEM 'WORDS'", DRAFT_OPTIONS, TAKES_DRAFT, WORDS_VALUE, AT(foreign.words_system), 0, 0,
      "Set the drafting options with the option names of sglang, tensorrt-llm or llama.cpp, quoted as one argument: --draft-words "
      "llama.cpp '--spec-type draft-mtp --spec-draft-n-max 2'. The resulting options of Verbatim are printed on stderr."},

@@ -292,9 +292,9 @@ const struct command command_diff = {
     "NMSE and cosine. If A and B have different dtypes, the numbers are first rounded to the less precise dtype.\n"
     "Each value gets one of five verdicts.\n"
     "  `identical`            All bits are equal.\n"
-    "  `rounding`             The distance is within the bound.\n"
+    "  `rounding`             The relative distance is at most the bound in every row.\n"
     "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
-    "  `after a tie-flip`     Only rows that depend on a tie-flip differ. Such rows are not judged.\n"
+    "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
     "  `structural`           Any other difference.\n"
     "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

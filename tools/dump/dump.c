@@ -39,7 +39,7 @@ static const struct note notes[] = {
            "files appear only when they are complete."},
     {"-n", "Also decode N tokens after the prompt (default 0). Each pass then has tensors of its own, called NAME@PASS."},
     {"--names", "Name the tensors as another system does: hf, llama.cpp, megatron, sglang or vllm. If the system has no name for a "
-                "value, the value keeps Verbatim's name. The manifest lists Verbatim's name and the other system's name."},
+                "value, the value keeps Verbatim's name. For each tensor, the manifest lists the names in both systems."},
     {"--prefill-chunk", "Compute N tokens of the prompt in one pass (default: the whole prompt)."},
     {"--reference", "Write the values of the double-precision reference (F64) instead of the engine's values. The reference computes one "
                     "pass only."},
@@ -55,7 +55,7 @@ const struct command command_dump = {
     "The manifest has one line of JSON for each tensor. The line contains the tensor's name, layer, MTP depth, step, pass, shape,\n"
     "dtype, order of the RoPE dimensions and SHA-256. For each row of the tensor, the line also contains the sequence, token,\n"
     "index, RoPE position and cache slot. If the row is a draft, the line contains the number of the draft, whether it was\n"
-    "accepted, and the number of the draft that it follows. (0: it follows the newest token that is not a draft.)\n",
+    "accepted, and the number of the draft that it follows. This number is 0 if the draft follows a token that is not a draft.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
         TAKES_PREFILL,
     run, notes, 0, NULL};
