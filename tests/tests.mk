@@ -145,7 +145,7 @@ HASWELL_LINES ?= 2
 on_haswell = tests/older-cpus.sh Haswell $(BUILD)
 run_older  = "haswell/test_bits:$(on_haswell)/tests/test_bits $(HASWELL_LINES)" "haswell/checkasm:$(on_haswell)/tests/checkasm --quick" \
              "haswell/bench:$(on_haswell)/verbatim bench golden/tiny/v3-mtp3 --rounds 1 --threads 1 --only prefill" \
-             "haswell/demo:$(on_haswell)/verbatim demo golden/tale --tokens 5,6 -n 12 --rounds 1" "haswell/checkops_onednn:$(on_haswell)/tests/checkops_onednn" "haswell/test_prefill:$(on_haswell)/tests/test_prefill --quick" \
+             "haswell/demo:$(on_haswell)/verbatim demo golden/tale --tokens 5,6 -n 4 --rounds 1" "haswell/checkops_onednn:$(on_haswell)/tests/checkops_onednn --quick" "haswell/test_prefill:$(on_haswell)/tests/test_prefill --quick" \
              "avx2/test_bench:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_bench" "nehalem/verbatim:tests/older-cpus.sh no-fma $(BUILD)/verbatim"
 older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn test_prefill test_bench)
 	@tests/run.sh -l $(BUILD)/logs $(run_older)
@@ -186,10 +186,10 @@ test: test-deps
 	+$(MAKE) -j2 WERROR=1 BUILD=build-sanitized OPT=-O1 $(call sanitize,address$(comma)undefined) subset-programs
 	+$(MAKE) -j2 WERROR=1 crossbuild-programs
 	+$(MAKE) -j2 WERROR=1 BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1 --share 3" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized)
 
 test-all: test tsan coverage fuzz
-	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" \
+	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
 
 fuzz: $(FUZZERS)

@@ -174,7 +174,7 @@ static void subject_open(struct subject *s, const char *dir)
     static const size_t lengths[PROMPTS] = {40, 1, 130, 9, 70}, shorter[PROMPTS] = {33, 1, 56, 9, 20};
     s->name = dir;
     s->model = open_model(dir);
-    s->tokens = quick ? 24 : 200;
+    s->tokens = quick ? 24 : all ? 200 : 120;
     int narrow = vb_max_positions(s->model) < 400;
     s->context = (narrow ? 56 : 130) + s->tokens; /* the longest prompt ends with a full context */
     for (size_t p = 0; p < PROMPTS; p++) {

@@ -3,6 +3,7 @@
 
     mistakes.py [--build BUILD] [--jobs N] [NAME...]    every mistake, or these alone; BUILD holds what `make mistakes` builds
     mistakes.py --check                                 only see whether every substitution finds its text, once
+    mistakes.py --share N                               one of N shares of the list; each commit has another share's turn
 
 A copy starts with the objects of BUILD. For each mistake its text is substituted, what depends on it is built again, and the
 named tests run: each must fail, and fail by saying so, not by a crash. Without the mistake it must pass. Then the text is taken
@@ -72,6 +73,13 @@ def read_list(path):
 
 def pattern(text):
     return re.compile(r"\s+".join(re.escape(word) for word in text.split()))
+
+
+def share_of_this_commit(mistakes, shares):
+    """Every `shares`-th mistake. The commit decides with which the count begins, so that a run can be repeated."""
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    commit = int(asked.stdout, 16) if asked.returncode == 0 else 0
+    return mistakes[commit % shares::shares]
 
 
 def find(mistakes):
@@ -248,6 +256,7 @@ def main():
     parser.add_argument("--build", default="build")
     parser.add_argument("--copies", type=pathlib.Path, default=ROOT / "build-mistakes")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--share", type=int, default=1, metavar="N")
     parser.add_argument("--list", type=pathlib.Path, default=ROOT / LIST)
     parser.add_argument("names", nargs="*")
     o = parser.parse_args()
@@ -263,7 +272,7 @@ def main():
     if o.check:
         print(f"{len(mistakes)} mistakes: every text to substitute is there, once")
         return 0
-    mistakes = [m for m in mistakes if not o.names or m.name in o.names]
+    mistakes = share_of_this_commit([m for m in mistakes if not o.names or m.name in o.names], o.share)
     groups, report = groups_of(mistakes), Report(len(mistakes))
     programs = {command.split()[0] for m in mistakes for command, _ in m.tests}
 
