@@ -51,6 +51,7 @@ def refusals_name_the_field():
         ("/detokenize", {"tokens": [99999]}, 400, "tokens"), ("/apply-template", {}, 400, "messages"),
         (text, [1], 400, None), (text, "{", 400, None), (text, "", 400, None), (text, '{"prompt": "a", "prompt": "b"}', 400, None),
         (text, b'{"prompt": "\xff"}', 400, None), (text, "[" * 100000, 400, None), (text, '{"a": 1' + "0" * 500 + "}", 400, None),
+        (text, '{"a": 1' + "0" * 100 + "}", 400, None), (text, '{"a": ' + "t" * 101 + "}", 400, None),
     ]
     with Server(TALE) as server:
         for path, body, wanted, field in cases:
@@ -59,7 +60,8 @@ def refusals_name_the_field():
             error = json.loads(answer)["error"]
             assert status == wanted and error["param"] == field, about
             assert len(error["message"]) > 10 and error["type"] and set(error) == {"message", "type", "param", "code"}, about
-        for body in (dict(ok, stop=None, seed=None, n=None, user="me", banana=5), dict(ok, best_of=1, suffix="", response_format={"type": "text"})):
+        for body in (dict(ok, stop=None, seed=None, n=None, user="me", banana=5), dict(ok, best_of=1, suffix="", response_format={"type": "text"}),
+                     json.dumps(ok)[:-1] + ", \"banana\": 0." + "5" * 98 + "}"):
             server.post(text, body)
         assert server.log().count("banana") == 1, "an unknown field is named once"
         server.post(text, dict(ok, banana=6))

@@ -80,7 +80,7 @@ static json_t *mark_text(struct conversation *k, const json_t *text, struct fail
         writer_close(&now);
         now = next;
     }
-    json_t *out = f->status ? NULL : json_stringn(now.size ? now.text : "", now.size);
+    json_t *out = f->status || now.failed ? NULL : json_stringn(now.size ? now.text : "", now.size);
     if (!out && !f->status)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     writer_close(&now);

@@ -25,6 +25,7 @@ void http_close(struct http *h) { (void)h; }
 #include <unistd.h>
 
 #include "tools/serve/endpoints.h"
+#include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/reply.h"
 #include "tools/serve/worker.h"
@@ -113,6 +114,14 @@ static enum MHD_Result queue_failure(struct http_exchange *e, struct MHD_Connect
     reply_failure(&w, &e->failed);
     writer_put(&w, "\n");
     return queue_text(e, connection, &w, "application/json", e->failed.status);
+}
+
+/* Where jansson had no memory, what it returned may be incomplete. */
+static int lacks_memory(struct http_exchange *e)
+{
+    if (json_memory_failed())
+        fail_with(&e->failed, 500, NULL, "", "no memory for the request");
+    return json_memory_failed();
 }
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
@@ -204,8 +213,11 @@ static enum MHD_Result start_job(struct http_exchange *e, struct MHD_Connection 
     struct http *h = e->http;
     struct serve_job *job;
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (request_job(h->server, e->route == ROUTE_CHAT ? API_CHAT : API_COMPLETIONS, body, &job, &e->failed))
+    request_job(h->server, e->route == ROUTE_CHAT ? API_CHAT : API_COMPLETIONS, body, &job, &e->failed);
+    if (lacks_memory(e) || e->failed.status) {
+        job_release(job);
         return queue_failure(e, connection);
+    }
     job->waiter = connection;
     job->wake = wake;
     job->fd = fd ? fd->connect_fd : -1;
@@ -266,6 +278,7 @@ static enum MHD_Result answer(struct http_exchange *e, struct MHD_Connection *co
     struct serve_writer w = {0};
     json_t *body = NULL;
     int is_get = e->route < ROUTE_COMPLETIONS, is_job = e->route == ROUTE_COMPLETIONS || e->route == ROUTE_CHAT;
+    json_memory_begin();
     if (!e->failed.status && e->route == ROUTE_PREFLIGHT)
         return queue(e, connection, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, 204);
     if (!e->failed.status && is_get)
@@ -282,7 +295,7 @@ static enum MHD_Result answer(struct http_exchange *e, struct MHD_Connection *co
     if (!e->failed.status && !is_get)
         post(e, body, &w);
     json_decref(body);
-    if (e->failed.status) {
+    if (lacks_memory(e) || e->failed.status) {
         writer_close(&w);
         return queue_failure(e, connection);
     }

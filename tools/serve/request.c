@@ -8,14 +8,17 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "tools/serve/json_memory.h"
 #include "tools/serve/request_internal.h"
 
 /* ---- parsing ------------------------------------------------------------------------------------------------------- */
 
-/* Brackets, commas and colons outside of strings: no fewer than the values and keys. */
+static int in_word(char ch) { return ch == '-' || ch == '+' || ch == '.' || (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') || (ch >= 'a' && ch <= 'z'); }
+
+/* Brackets, commas and colons outside of strings: no fewer than the values and keys. Words: numbers, true, false and null. */
 static int measure(const char *text, size_t size, struct failure *f)
 {
-    size_t values = 0, depth = 0, deepest = 0;
+    size_t values = 0, depth = 0, deepest = 0, word = 0, longest = 0;
     int in_string = 0;
     for (size_t i = 0; i < size; i++) {
         char ch = text[i];
@@ -25,6 +28,8 @@ static int measure(const char *text, size_t size, struct failure *f)
             continue;
         }
         in_string = ch == '"';
+        word = in_word(ch) ? word + 1 : 0;
+        longest = word > longest ? word : longest;
         values += ch == ',' || ch == ':' || ch == '[' || ch == '{';
         depth += ch == '[' || ch == '{';
         depth -= (ch == ']' || ch == '}') && depth;
@@ -34,6 +39,8 @@ static int measure(const char *text, size_t size, struct failure *f)
         return fail_with(f, 400, NULL, "", "the body has more than %zu values", REQUEST_MOST_VALUES);
     if (deepest > REQUEST_MOST_DEPTH)
         return fail_with(f, 400, NULL, "", "the body is nested more than %d deep", REQUEST_MOST_DEPTH);
+    if (longest > JSON_MEMORY_MOST_WORD)
+        return fail_with(f, 400, NULL, "", "the body has a number of more than %d characters", JSON_MEMORY_MOST_WORD);
     return 0;
 }
 
@@ -44,8 +51,6 @@ int request_parse(const char *text, size_t size, json_t **body, struct failure *
     if (measure(text, size, f))
         return f->status;
     *body = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!*body && json_error_code(&why) == json_error_out_of_memory)
-        return fail_with(f, 500, NULL, "", "no memory to read the body");
     if (!*body)
         return fail_with(f, 400, NULL, "", "the body is not JSON: line %d, column %d: %s", why.line, why.column, why.text);
     if (json_is_object(*body))

@@ -13,6 +13,7 @@
 
 #include "tools/serve/allowed.h"
 #include "tools/serve/http.h"
+#include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/worker.h"
 
@@ -331,7 +332,7 @@ static int run(struct cli *c)
     struct server s = {.c = c, .max_waiting = c->max_waiting < 0 ? 256 : (int32_t)c->max_waiting, .created = (long long)time(NULL)};
     if (http_missing())
         return cli_fail(c, EXIT_OTHER, "%s", http_missing());
-    json_set_alloc_funcs(malloc, free); /* where memory is missing one request fails, and not the process */
+    json_memory_use();
     pthread_mutex_init(&s.lock, NULL);
     atomic_init(&s.state, SERVER_OPENING);
     int code = metrics_open(&s.metrics) ? serve(&s, &http) : cli_fail(c, EXIT_OTHER, "no memory for the server");
