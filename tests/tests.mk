@@ -9,7 +9,7 @@ TESTS    := $(call programs,$(call named,checkops_%.c test_%.c))
 FUZZERS  := $(call programs,$(filter-out %/fuzz_main.c,$(call named,fuzz_%.c)))
 CHECKASM := $(call object,checkasm%)
 # Code that tests share, in an archive, so that a program links only what it calls. Nothing calls one_test.c: its object is linked
-# to every test. fail_io.c is preloaded.
+# to every test. fail_*.c are preloaded.
 SUPPORT  := $(BUILD)/tests/support.a
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
@@ -30,7 +30,7 @@ $(BUILD)/tests/test_schema $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/tes
 $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 $(BUILD)/tests/fuzz_schema: $(SCHEMA)
 
-$(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c,$(wildcard tests/support/*.c)))
+$(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c %/fail_memory.c,$(wildcard tests/support/*.c)))
 	$(call say,AR $@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
@@ -46,8 +46,8 @@ $(BUILD)/tests/checkasm: $(CHECKASM) $(SUPPORT) $(LIBRARIES)
 $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 	$(link) $(LIBS)
 
-# Preloaded into the command by test_io_faults: calls that fail.
-$(BUILD)/tests/fail_io.so: tests/support/fail_io.c
+# Preloaded into the command by test_io_faults and test_serve_memory.py: calls that fail.
+$(BUILD)/tests/fail_%.so: tests/support/fail_%.c
 	@mkdir -p $(@D)
 	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -g -O1 -fPIC -shared -o $@ $< -ldl
 $(BUILD)/tests/test_io_faults: | $(BUILD)/tests/fail_io.so
@@ -164,7 +164,7 @@ crossbuild: crossbuild-programs
 
 test-deps:
 	tools/scripts/install-deps.sh test
-test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(TSAN_CREW)
+test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(BUILD)/tests/fail_memory.so $(TSAN_CREW)
 
 # Before each commit: of everything what is quick, under a minute after an edit of one line. Installs nothing.
 QUICK := test_truth test_session test_forced test_sampler test_template test_tokenizer test_config test_model test_checkpoint test_gguf \
@@ -177,7 +177,7 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
