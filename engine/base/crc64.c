@@ -16,7 +16,7 @@ void crc64_open(struct crc64 *c)
             c->table[t][i] = c->table[t - 1][i] >> 8 ^ c->table[0][c->table[t - 1][i] & 255];
 }
 
-/* By bytes: the same on every machine. The compiler makes one load of it. */
+/* Reads byte by byte, so the result is the same on every machine. The compiler turns this into one load. */
 static uint64_t eight(const unsigned char *p)
 {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 | (uint64_t)p[4] << 32 |

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* glibc and musl keep this locale as a constant: asking for it allocates nothing, and there is nothing to free. */
+/* In glibc and musl this locale is a constant: newlocale allocates nothing, and nothing has to be freed. */
 static locale_t c_locale(void)
 {
     return newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -19,7 +19,7 @@ double decimal_parse(const char *s, char **end)
 
 int decimal_vprint(char *out, size_t size, const char *format, va_list args)
 {
-    locale_t before = uselocale(c_locale()); /* of this thread alone */
+    locale_t before = uselocale(c_locale()); /* changes the locale of this thread only */
     int n = vsnprintf(out, size, format, args);
     uselocale(before);
     return n;

@@ -1,4 +1,4 @@
-/* engine/base/json.c -- JSON that comes from outside. */
+/* engine/base/json.c -- reads JSON from untrusted files. */
 #include "engine/base/json.h"
 #include "engine/base/decimal.h"
 
@@ -10,12 +10,12 @@
 #define TEXT_OF(x) TEXT_OF_IT(x)
 #define TEXT_OF_IT(x) #x
 
-#define KEPT_DIGITS 16  /* of a whole number that 64 bits cannot hold */
-#define MOST_DIGITS 308 /* every whole number with so many fits a double */
+#define KEPT_DIGITS 16  /* leading digits that are kept of an integer that does not fit 64 bits */
+#define MOST_DIGITS 308 /* every integer with at most this number of digits fits a double */
 
 /* ---- how many values ---- */
 
-/* Behind the string that begins at text[i]. */
+/* Returns the index after the end of the string that begins at text[i]. */
 static size_t behind_string(const char *text, size_t size, size_t i)
 {
     for (i++; i < size && text[i] != '"'; i++)
@@ -23,7 +23,7 @@ static size_t behind_string(const char *text, size_t size, size_t i)
     return i < size ? i + 1 : size;
 }
 
-/* Each value follows one of these, except the first. */
+/* Every value except the first one follows one of these characters. */
 static int begins_value(char c)
 {
     return c == ',' || c == ':' || c == '[' || c == '{';
@@ -59,7 +59,7 @@ static void put_short(char *at, size_t room, const char *number)
     memcpy(at, number, n);
 }
 
-/* A number of n characters, in its place: what is left of them becomes blanks. */
+/* Replaces a number of n characters if it does not fit. A shorter replacement is padded with blanks. */
 static void make_fit(char *at, size_t n)
 {
     size_t digits = 0, sign = *at == '-';
@@ -74,11 +74,13 @@ static void make_fit(char *at, size_t n)
         decimal_print(exponent, sizeof exponent, "e%zu", digits - KEPT_DIGITS);
         put_short(at + sign + KEPT_DIGITS, digits - KEPT_DIGITS, exponent);
     } else if (isinf(decimal_parse(at, &end)) && end == at + n) {
-        put_short(at, n, sign ? "-1e308" : "1e308"); /* no shorter number is too large */
+        put_short(at, n, sign ? "-1e308" : "1e308"); /* the replacement has room: every number that is too large is at least
+                                                        as long */
     }
 }
 
-/* `text` ends with a 0 byte, and jansson read it up to a number that is too large. */
+/* Replaces all numbers in `text` that do not fit. `text` ends with a 0 byte. jansson has parsed it up to the first such
+ * number. */
 static void make_numbers_fit(char *text, size_t size)
 {
     for (size_t i = 0, n; i < size; i += n) {
@@ -125,7 +127,7 @@ static json_t *load(const char *text, size_t size, size_t flags, int any_number,
         value = json_loadb(copy, size, flags, &e);
         free(copy);
     }
-    /* jansson says nothing at all when it ran out of memory in the middle */
+    /* jansson sometimes gives no error text if there is no memory */
     int no_memory = (again && !copy) || !*e.text || json_error_code(&e) == json_error_out_of_memory;
     if (!value)
         *why = (struct json_trouble){e.line, e.column, no_memory, describe(&e)};
@@ -178,7 +180,8 @@ static int append(const char *piece, size_t n, void *context)
 {
     struct json_text *t = context;
     for (size_t i = 0; i < n && t->used < JSON_SHOWN; i++)
-        t->text[t->used++] = piece[i] == 0x7f ? '?' : piece[i]; /* the one control character that JSON leaves as it is */
+        t->text[t->used++] = piece[i] == 0x7f ? '?' : piece[i]; /* DEL is the only control character that JSON does not
+                                                                   escape */
     return 0;
 }
 

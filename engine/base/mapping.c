@@ -1,6 +1,6 @@
-/* engine/base/mapping.c -- mapping a file and letting go of it. No advice to the kernel: of WILLNEED, SEQUENTIAL, HUGEPAGE and
- * reading it all in, none brought the first token of a 2.6 GB checkpoint sooner, and reading all in doubled it on a cold
- * cache. */
+/* engine/base/mapping.c -- maps files into memory and unmaps them. The kernel gets no advice about the mappings. In
+ * measurements with a checkpoint of 2.6 GB, neither WILLNEED, SEQUENTIAL and HUGEPAGE nor reading the whole file first
+ * shortened the time to the first token. Reading the whole file first doubled this time if the file was not cached. */
 #include "engine/base/mapping.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@ uint64_t names_secret(void)
     uint64_t secret;
     if (getrandom(&secret, sizeof secret, GRND_NONBLOCK) == (ssize_t)sizeof secret)
         return secret;
-    struct timespec now; /* an old kernel, or one that has just started */
+    struct timespec now; /* getrandom fails in an old kernel, and in a kernel that has just started */
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)(uintptr_t)&now ^ (uint64_t)now.tv_nsec << 32 ^ (uint64_t)now.tv_sec;
 }

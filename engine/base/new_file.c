@@ -1,4 +1,4 @@
-/* engine/base/new_file.c -- a name that nobody can guess, and the change of names. */
+/* engine/base/new_file.c -- creates a file under a name that nobody can guess, and renames it later. */
 #include "engine/base/new_file.h"
 
 #include <errno.h>
@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ROOM 32 /* bytes that the other name has more than `path` */
+#define ROOM 32 /* bytes by which the temporary name is longer than `path` */
 
 static int fail(const struct new_file *f, vb_error *err) { return vb_fail(err, VB_IO, "%s: %s", f->path, strerror(errno)); }
 
-/* Writes a new name to `part`, which has room for ROOM bytes more than `path`, and creates the file. */
+/* Writes a temporary name to `part`, and creates the file. `part` has room for the length of `path` plus ROOM bytes. */
 static int create(char *part, const char *path)
 {
     uint64_t random;
@@ -44,7 +44,7 @@ int new_file_begin(struct new_file *f, const char *path, int replace, const vb_a
     return f->fd < 0 ? new_file_end(f, fail(f, err), err) : VB_OK;
 }
 
-/* rename(part, path), but for a file that is at `path` by now. */
+/* Renames part to path, but fails with EEXIST if a file exists at `path` by now. */
 static int rename_to_free(const struct new_file *f)
 {
     struct stat st;
@@ -52,14 +52,14 @@ static int rename_to_free(const struct new_file *f)
         return 0;
     if (errno != EINVAL && errno != ENOSYS)
         return -1;
-    if (!link(f->part, f->path)) /* a file system that knows no RENAME_NOREPLACE, NFS for one */
+    if (!link(f->part, f->path)) /* the file system has no RENAME_NOREPLACE; an example is NFS */
         return unlink(f->part);
     if (errno == EEXIST || !lstat(f->path, &st))
         return errno = EEXIST, -1;
     return rename(f->part, f->path);
 }
 
-/* The new state, or -1. */
+/* Renames the file. Returns the new state, or -1 on error. */
 static int put_in_place(const struct new_file *f, int until_end)
 {
     if (!f->replace)
@@ -80,10 +80,10 @@ int new_file_name(struct new_file *f, int until_end, vb_error *err)
     return VB_OK;
 }
 
-/* So that the name is on the disk too. The file is in its place: a failure is none of ours any more. */
+/* Writes the new name to the disk. Errors are ignored, because the file is complete and has its name. */
 static void sync_directory(const struct new_file *f)
 {
-    char *slash = strrchr(f->part, '/'); /* the other name is not needed any more */
+    char *slash = strrchr(f->part, '/'); /* `part` may be overwritten, since the temporary name is no longer needed */
     if (slash)
         slash[1] = '\0';
     int fd = open(slash ? f->part : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -13,16 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_STREAMED ((size_t)1 << 30) /* bytes from a pipe: /dev/zero has no end */
-#define HUGE_PAGES ((size_t)8 << 20) /* bytes that are worth asking for them */
+#define MOST_STREAMED ((size_t)1 << 30) /* most bytes that are read from a stream; for example, /dev/zero never ends */
+#define HUGE_PAGES ((size_t)8 << 20) /* smallest size in bytes for which huge pages are requested */
 
-/* Whole characters of a sentence that may hold anything: bytes that are not UTF-8 become U+FFFD, control characters '?'. */
+/* Copies as many complete characters of a sentence as fit. The sentence may contain any bytes: bytes that are not UTF-8
+ * become U+FFFD, and control characters become '?'. */
 static void put_clean(char *out, size_t room, const char *sentence)
 {
     char text[3 * (sizeof((vb_error *)0)->message + 4) + 12];
     struct utf8_stream stream = {0};
     size_t n = utf8_stream_push(&stream, sentence, strlen(sentence), text), used = 0, size;
-    if (strlen(sentence) < room - 1) /* else it was cut, maybe inside its last character */
+    if (strlen(sentence) < room - 1) /* otherwise the sentence was cut, perhaps inside a character */
         n += utf8_stream_finish(&stream, text + n);
     for (size_t i = 0; i < n; i += size) {
         uint32_t c = utf8_at(text + i, &size);
@@ -49,7 +50,8 @@ int vb_fail(vb_error *err, int code, const char *format, ...)
     return code;
 }
 
-#define BEFORE 128 /* a block begins 64 bytes or more before what the caller sees; the word before that is the address to free */
+#define BEFORE 128 /* a block begins at least 64 bytes before the address that the caller receives; the word before this
+                      address is the address to free */
 
 static void *align(char *block)
 {
@@ -64,7 +66,7 @@ void *vb_alloc(const vb_allocator *a, size_t count, size_t size)
         return NULL;
     size_t total = count * size + BEFORE;
     int given = a && a->alloc;
-    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc: pages never used are never touched */
+    char *block = given ? a->alloc(a->context, total) : calloc(1, total); /* calloc does not touch pages that are never used */
     if (block && given)
         memset(block, 0, total);
     return block ? align(block) : NULL;
@@ -75,7 +77,7 @@ void *vb_alloc_unset(const vb_allocator *a, size_t size)
     char *block = size > SIZE_MAX - BEFORE ? NULL : a && a->alloc ? a->alloc(a->context, size + BEFORE) : malloc(size + BEFORE);
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)block + page - 1) / page * page;
     if (block && size >= HUGE_PAGES)
-        madvise((void *)begin, ((uintptr_t)block + size - begin) / page * page, MADV_HUGEPAGE); /* refused: then without */
+        madvise((void *)begin, ((uintptr_t)block + size - begin) / page * page, MADV_HUGEPAGE); /* may fail */
     return block ? align(block) : NULL;
 }
 
@@ -98,7 +100,7 @@ char *vb_strdup(const vb_allocator *a, const char *s)
     return copy ? memcpy(copy, s, n) : NULL;
 }
 
-/* read(2) until `size` bytes or the end; -1 is errno's. */
+/* Reads until `size` bytes have been read or the file ends. Returns the number of bytes, or -1 with the reason in errno. */
 static ssize_t read_all(int fd, char *data, size_t size)
 {
     size_t done = 0;
@@ -130,7 +132,8 @@ static int read_regular(int fd, size_t size, const vb_allocator *a, const char *
 int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code; /* a pipe, which is refused, would wait for a writer */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code; /* O_NONBLOCK: otherwise opening a pipe would wait for a
+                                                                     writer; pipes are refused below */
     *data = NULL;
     *size = 0;
     if (fd < 0 || fstat(fd, &st))
@@ -144,7 +147,7 @@ int vb_read_file(const vb_allocator *a, const char *path, char **data, size_t *s
     return code;
 }
 
-/* What comes until the end, in memory that doubles. */
+/* Reads until the end. The size of the buffer doubles each time it is full. */
 static int read_stream(int fd, const vb_allocator *a, const char *path, char **data, size_t *size, vb_error *err)
 {
     for (size_t room = 1 << 16;; room *= 2) {

@@ -1,16 +1,17 @@
-/* engine/base/utf8.c -- checking UTF-8, and joining characters that arrive in parts. */
+/* engine/base/utf8.c -- checks UTF-8, and joins characters that arrive in parts. */
 #include "engine/base/utf8.h"
 
 #include <string.h>
 
-/* How many bytes a character that begins with `lead` has; 0 when no character begins so (C0, C1 and F5-FF never occur). */
+/* Returns how many bytes a character has that begins with `lead`, or 0 if no character begins with this byte (C0, C1
+ * and F5-FF never occur). */
 static int length_of(unsigned char lead)
 {
     return lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
 }
 
-/* Whether `byte` may stand at index i >= 1 of the character that begins with `lead`. The second byte alone tells
- * overlong forms (E0, F0), surrogates (ED) and code points beyond 10FFFF (F4). */
+/* Returns whether `byte` is valid at index i >= 1 of a character that begins with `lead`. Checking the second byte
+ * excludes overlong forms (lead E0 or F0), surrogates (ED) and code points above 10FFFF (F4). */
 static int continues(unsigned char lead, int i, unsigned char byte)
 {
     unsigned char low = 0x80, high = 0xbf;

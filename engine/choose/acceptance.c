@@ -1,4 +1,4 @@
-/* engine/choose/acceptance.c -- strict, rejection, relaxed. */
+/* engine/choose/acceptance.c -- the acceptance modes strict, rejection and relaxed. */
 #include "engine/choose/acceptance.h"
 
 #include <math.h>
@@ -11,13 +11,14 @@ struct acceptance {
     struct sampler *sampler;
     size_t V;
     uint64_t seed;
-    double *q;             /* [max_draft, V]: what each draft was drawn from; NULL: drafts are not drawn */
+    double *q;             /* [max_draft, V]: the weights from which each draft was drawn; NULL: drafts are not drawn at
+                              random */
     double *rest;          /* [V] */
     double Q[VB_MAX_DRAFT];
-    uint32_t drawn;        /* bit k: draft k + 1 was */
+    uint32_t drawn;        /* bit k is 1 if draft k + 1 was drawn at random */
     size_t topk;
     double delta;
-    int32_t begin, end;    /* the thinking tokens */
+    int32_t begin, end;    /* the tokens that begin and end the model's thinking */
 };
 
 static int check_relaxed(const vb_sampling *o, size_t V, vb_error *err)
@@ -33,7 +34,7 @@ static int check_relaxed(const vb_sampling *o, size_t V, vb_error *err)
     return VB_OK;
 }
 
-/* `name` is one of them; NULL means the first. */
+/* Sets *found to the index of `name` in `names`. If `name` is NULL, the index is 0. */
 static int find(const char *what, const char *name, const char *const names[3], int *found, vb_error *err)
 {
     for (*found = 0; name && names[*found] && strcmp(names[*found], name);)
@@ -96,7 +97,7 @@ int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t
     double Q = sampler_distribution(s->sampler, logits, tokens, count + k, &weights);
     for (size_t i = 0; i < k; i++)
         sampler_forget_output(s->sampler, tokens[count + i]);
-    if (Q == 0.0) /* nothing is allowed here: as if it had not been drawn */
+    if (Q == 0.0) /* no token is allowed; the draft counts as not drawn at random */
         return argmax(logits, s->V);
     memcpy(s->q + k * s->V, weights, s->V * sizeof *weights);
     s->Q[k] = Q;
@@ -133,13 +134,13 @@ static struct verdict choose_by_rejection(struct acceptance *s, const float *log
     if (rejection_accepts(p, P, q, Q, d->token, random_at(s->seed, index, RANDOM_ACCEPTANCE)))
         return (struct verdict){.token = d->token, .stands = 1};
     double total = rejection_rest(s->rest, p, P, q, Q, d->token, s->V);
-    if (total == 0.0) /* p is q but for rounding */
+    if (total == 0.0) /* p and q are equal, except for rounding */
         return (struct verdict){.token = d->token, .stands = 1};
     return (struct verdict){.token = weighted_choice(s->rest, s->V, total, random_at(s->seed, index, RANDOM_RESIDUAL)),
                             .why = sampler_excluded(s->sampler, d->token, VB_REJECT_CHANCE)};
 }
 
-/* The draft, when it is the token that plain decoding gives. */
+/* Accepts the draft if it is the token that plain decoding would choose. */
 static struct verdict choose_strictly(struct acceptance *s, const float *logits, const int32_t *tokens, size_t index,
                                       const struct draft_at *d)
 {
@@ -151,7 +152,7 @@ static struct verdict choose_strictly(struct acceptance *s, const float *logits,
     return v;
 }
 
-/* Whether the last thinking token before it is the one that begins. */
+/* Returns whether the newest token before `index` that is `begin` or `end` is `begin`. */
 static int is_thinking(const struct acceptance *s, const int32_t *tokens, size_t index)
 {
     while (index && tokens[index - 1] != s->begin && tokens[index - 1] != s->end)

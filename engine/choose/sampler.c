@@ -1,4 +1,5 @@
-/* engine/choose/sampler.c -- docs/ARITHMETIC.md, rule 8: the order of every step, and of every sum. */
+/* engine/choose/sampler.c -- chooses a token from logits. docs/ARITHMETIC.md, rule 8, specifies the order of every step
+ * and of every sum. */
 #include "engine/choose/sampler.h"
 
 #include <math.h>
@@ -11,11 +12,11 @@ struct sampler {
     size_t V;
     float *bias;           /* [V], NULL without logit bias */
     unsigned char *in_prompt; /* [V] */
-    int32_t *in_output;    /* [V]: how often */
+    int32_t *in_output;    /* [V]: how often each token occurs in the output */
     unsigned char *mask;   /* [V] */
     int mask_failed;       /* the first code other than VB_OK that the mask returned */
     float *z;              /* [V] */
-    double *weight;        /* [V], by token */
+    double *weight;        /* [V]: the weight of each token */
     int32_t *candidate;    /* [V] */
 };
 
@@ -122,7 +123,7 @@ int sampler_mask_failed(struct sampler *s)
 
 int32_t sampler_in_output(const struct sampler *s, int32_t token) { return s->in_output[token]; }
 
-/* -> s->z: bias, penalties, mask */
+/* Writes the logits with bias, penalties and mask to s->z. */
 static void adjust(struct sampler *s, const float *logits, const int32_t *tokens, size_t index)
 {
     const vb_sampling *o = &s->options;
@@ -144,10 +145,10 @@ static void adjust(struct sampler *s, const float *logits, const int32_t *tokens
     }
 }
 
-/* value descending, then index ascending */
+/* The order of candidates: larger logits first; of equal logits, the lower index first. */
 static int before(const float *z, int32_t a, int32_t b) { return z[a] > z[b] || (z[a] == z[b] && a < b); }
 
-/* Heapsort, since it allocates nothing: candidate[0..n) in the order above. */
+/* Heapsort is used because it allocates nothing. It sorts candidate[0..n) in the order of `before`. */
 static void sift_down(int32_t *heap, size_t root, size_t n, const float *z)
 {
     for (size_t child; (child = 2 * root + 1) < n; root = child) {
@@ -173,7 +174,8 @@ static void sort_candidates(int32_t *candidate, size_t n, const float *z)
     }
 }
 
-/* Keeps, of the n sorted candidates, the shortest prefix whose weights reach P of all. */
+/* Returns the length of the shortest prefix of the n sorted candidates whose weights sum to at least top_p times the
+ * sum of all weights. */
 static size_t top_p(const struct sampler *s, size_t n)
 {
     double total = 0.0, sum = 0.0;
@@ -186,7 +188,8 @@ static size_t top_p(const struct sampler *s, size_t n)
     return kept;
 }
 
-/* The candidates that temperature, top-k, top-p and min-p leave: mask[t] is 1 for them, weight[t] what they weigh. */
+/* Applies temperature, top-k, top-p and min-p. Sets mask[t] to 1 for each token t that remains, and weight[t] to its
+ * weight. */
 static void select_candidates(struct sampler *s)
 {
     const vb_sampling *o = &s->options;

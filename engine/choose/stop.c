@@ -1,4 +1,4 @@
-/* engine/choose/stop.c -- Knuth, Morris, Pratt (1977), once per string. */
+/* engine/choose/stop.c -- one automaton per stop string (Knuth, Morris, Pratt 1977). */
 #include "engine/choose/stop.h"
 #include "engine/base/numbers.h"
 
@@ -9,13 +9,14 @@
 struct word {
     char *bytes;
     size_t size;
-    size_t *border; /* [size]: of bytes[0..i], the longest proper prefix that is its suffix too */
-    size_t matched; /* the longest prefix that the text ends with */
+    size_t *border; /* [size]: border[i] is the length of the longest proper prefix of bytes[0..i] that is also a suffix
+                       of bytes[0..i] */
+    size_t matched; /* length of the longest prefix of `bytes` with which the text ends */
 };
 
 struct stop {
     struct word *words;
-    size_t count, text, safe; /* bytes of the text; those that stop_safe tells */
+    size_t count, text, safe; /* number of words; length of the text in bytes; the result of stop_safe */
 };
 
 static void advance(struct word *w, char byte)
@@ -25,7 +26,7 @@ static void advance(struct word *w, char byte)
     w->matched += w->bytes[w->matched] == byte;
 }
 
-/* The borders of a word are where its own automaton stands when it reads the word from its second byte on. */
+/* If the automaton of a word reads this word from its second byte on, its state after byte i is border[i]. */
 static int prepare(struct word *w, const char *string, const vb_allocator *a)
 {
     w->size = strlen(string);

@@ -1,4 +1,5 @@
-/* engine/files/checkpoint.c -- opening, mapping, and the index of names. Weights are never read here, only pointed at. */
+/* engine/files/checkpoint.c -- opens and maps the files of a checkpoint, and finds tensors by name. The code here never
+ * reads weights; it only stores pointers to them. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/files/gguf.h"
 #include "engine/base/json.h"
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEXT_CHUNK 65536 /* names live in chunks, so that they never move */
+#define TEXT_CHUNK 65536 /* names are stored in chunks of this size, so that they never move */
 #define MAX_SHARDS 100000
 
 static const char index_name[] = "model.safetensors.index.json";
@@ -24,7 +25,7 @@ struct text {
 
 struct copy {
     struct copy *next;
-    char pad[64 - sizeof(struct copy *)]; /* what follows is 64-byte aligned, as vb_alloc made it */
+    char pad[64 - sizeof(struct copy *)]; /* keeps the memory after this header aligned to 64 bytes */
 };
 
 int checkpoint_no_memory(const struct checkpoint *c, vb_error *err)
@@ -156,7 +157,7 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
         return rc;
     for (size_t i = 0; !rc && i < count; i++) {
         struct tensor t = list[i];
-        if (!file || strcmp(file, t.file ? t.file : "")) /* lists come shard by shard */
+        if (!file || strcmp(file, t.file ? t.file : "")) /* in the list, tensors of the same file follow each other */
             file = checkpoint_keep_text(c, t.file ? t.file : "");
         t.file = file;
         t.data = NULL;
@@ -172,7 +173,7 @@ int checkpoint_from_list(struct checkpoint **out, const struct tensor *list, siz
     return rc;
 }
 
-/* Maps DIR/FILE, to be unmapped by checkpoint_close. */
+/* Maps DIR/FILE. checkpoint_close unmaps it. */
 static int map_file(struct checkpoint *c, const char *file, struct mapping **out, vb_error *err)
 {
     char *path = vb_path(&c->allocator, c->dir, file);
@@ -184,8 +185,8 @@ static int map_file(struct checkpoint *c, const char *file, struct mapping **out
 
 struct shard {
     struct checkpoint *c;
-    const char *file; /* kept text */
-    const char *data; /* of the mapping */
+    const char *file; /* from checkpoint_keep_text */
+    const char *data; /* the mapped file */
     const json_t *weight_map; /* NULL: a single file without an index */
 };
 
@@ -205,7 +206,7 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
     return checkpoint_add(s->c, &t, err);
 }
 
-/* `file` is the name in messages, which the checkpoint keeps. */
+/* `file` is the file's name for error messages. It must live as long as the checkpoint. */
 static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const json_t *weight_map, vb_error *err)
 {
     struct shard s = {c, file, m->data, weight_map};
@@ -220,7 +221,8 @@ static int open_shard(struct checkpoint *c, const char *file, const json_t *weig
     return rc ? rc : parse_shard(c, m, name, weight_map, err);
 }
 
-/* A shard lies beside its index: its name is one component, printable, and not hidden. */
+/* Returns whether `s` is an acceptable name of a shard. Shards are in the directory of their index, so the name
+ * contains no slash. It is printable and does not begin with a dot. */
 static int plain_file_name(const char *s)
 {
     size_t n = strlen(s);
@@ -232,7 +234,7 @@ static int plain_file_name(const char *s)
     return 1;
 }
 
-/* The shards' names as the keys of *files, in the order of their first mention. */
+/* Writes the names of the shards to the keys of *files, in the order in which they first occur in the index. */
 static int list_shards(const json_t *root, json_t *files, const json_t **weight_map, vb_error *err)
 {
     const char *name;
@@ -255,7 +257,8 @@ static int list_shards(const json_t *root, json_t *files, const json_t **weight_
     return VB_OK;
 }
 
-/* Every tensor of a shard was found in the index; now the other way round. */
+/* Checks that every tensor in the index is in a shard. add_entry has already checked that every tensor of a shard is in
+ * the index. */
 static int check_all_listed(const struct checkpoint *c, const json_t *weight_map, vb_error *err)
 {
     const char *name;
@@ -267,7 +270,7 @@ static int check_all_listed(const struct checkpoint *c, const json_t *weight_map
     {
         if (checkpoint_find(c, name))
             continue;
-        shown = json_string(name); /* a name that no shard's header has vouched for */
+        shown = json_string(name); /* this name is in no shard's header, so nothing has checked that it is printable */
         vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not in %s, where %s says it is", c->dir, json_show(shown, text),
                 json_string_value(file), index_name);
         json_decref(shown);
@@ -301,7 +304,7 @@ done:
     return rc;
 }
 
-/* A GGUF file's tensors; the parsed header is not needed after. */
+/* Opens the tensors of a GGUF file. The parsed header is freed, because it is not needed later. */
 static int open_gguf(struct checkpoint **out, const char *path, const vb_allocator *a, vb_error *err)
 {
     struct gguf *g;
@@ -324,7 +327,7 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     char *single = vb_path(a, dir, single_name), *sharded = vb_path(a, dir, index_name);
     if (!single || !sharded)
         rc = checkpoint_no_memory(c, err);
-    else if (vb_file_exists(single)) /* first, as Hugging Face does */
+    else if (vb_file_exists(single)) /* Hugging Face also prefers this file */
         rc = open_shard(c, single_name, NULL, err);
     else if (vb_file_exists(sharded))
         rc = open_sharded(c, sharded, err);
@@ -375,7 +378,7 @@ int checkpoint_metadata(const struct checkpoint *c, struct json_t **out, vb_erro
     const unsigned char *data = m->data;
     for (int i = 7; i >= 0; i--)
         n = n << 8 | data[i];
-    if (n > m->size - 8) /* it was checked when the file was opened; the file may have changed */
+    if (n > m->size - 8) /* n was valid when the file was opened, but the file may have changed since */
         return VB_OK;
     json_t *header = json_load_any_number((const char *)data + 8, n, 0, &why);
     *out = json_incref(json_object_get(header, "__metadata__"));

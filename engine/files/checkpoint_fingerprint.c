@@ -5,12 +5,13 @@
 
 #include <string.h>
 
-#define PLACES 256 /* of matrices that are looked at */
-#define BYTES 64   /* at each */
+#define PLACES 256 /* number of places in the matrices whose bytes are read */
+#define BYTES 64   /* bytes that are read at each place */
 
 static size_t matrix_bytes(const struct tensor *t) { return t->ndim > 1 && t->data ? t->bytes : 0; }
 
-/* Places j * total / PLACES, counted over all matrices: those that lie in this one, which begins at `begin`. */
+/* Adds the bytes at some places of matrix *t to the checksum. Place j is byte j * total / PLACES of all matrices
+ * together; *t begins at byte `begin`. Places outside *t are skipped. */
 static uint64_t look_at(const struct crc64 *crc, uint64_t sum, const struct tensor *t, size_t begin, size_t total)
 {
     for (uint64_t j = 0; j < PLACES; j++) {

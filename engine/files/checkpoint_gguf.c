@@ -1,16 +1,19 @@
 /* engine/files/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
  *
- * Most are the same matrix under another name, and stay where they are mapped; RoPE's rows too: for this architecture
- * llama.cpp's converter permutes none, and rotates adjacent pairs. Two things differ:
+ * Most tensors are the same matrices under other names, and are read from the mapped file. This includes the matrices whose
+ * rows RoPE rotates: for this architecture, llama.cpp's converter does not permute these rows, and RoPE rotates adjacent
+ * pairs. Some tensors differ:
  *
- *   ffn_gate_exps [E, i, d]       E matrices one after the other, each the tensor of an expert here.
- *   attn_k_b [H, c, n] (W_uk of each head, transposed) and attn_v_b [H, v, c], in place of kv_b_proj [H(n+v), c]: copied
- *                                 together at open, so that the sum over n runs as it does on any other file
- *                                 (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj itself.
+ *   ffn_gate_exps [E, i, d], ffn_up_exps and ffn_down_exps contain the matrices of E experts, one after the other. Each
+ *   matrix becomes a tensor of its own.
  *
- * Where one of the two is quantised they stay apart, under names that no Hugging Face checkpoint has. Blocks of attn_k_b run
- * along n, so no copy can turn them round: it is k_b_proj_transposed [H c, n] then; one that is not quantised is copied,
- * k_b_proj [H n, c]. attn_v_b is v_b_proj [H v, c]. */
+ *   attn_k_b [H, c, n] and attn_v_b [H, v, c] replace kv_b_proj [H(n+v), c]; attn_k_b is W_uk of each attention head,
+ *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the
+ *   same order as with any other file (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj.
+ *
+ * If attn_k_b or attn_v_b is quantised, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
+ * becomes v_b_proj [H v, c]. The blocks of a quantised attn_k_b run along n, so it cannot be transposed: it becomes
+ * k_b_proj_transposed [H c, n]. An attn_k_b that is not quantised is transposed in a copy, which is k_b_proj [H n, c]. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/files/gguf.h"
@@ -25,7 +28,7 @@ static const struct {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
-}, inside[] = { /* blk.L. and model.layers.L. */
+}, inside[] = { /* after the prefixes blk.L. and model.layers.L. */
     {"attn_norm.weight", "input_layernorm.weight"},
     {"attn_q.weight", "self_attn.q_proj.weight"},
     {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
@@ -57,7 +60,7 @@ static const struct {
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-#define MOST_EXPERTS 65536 /* as many as a config may have */
+#define MOST_EXPERTS 65536 /* the same limit as for n_routed_experts in a config.json */
 
 struct reader {
     struct checkpoint *c;
@@ -66,7 +69,8 @@ struct reader {
     vb_error *err;
 };
 
-/* The tensor as it stands in the file, with a file name that outlives g; its name is the caller's affair. */
+/* Fills *t with the tensor as the file stores it, except for the name, which the caller sets. t->file is a copy that
+ * outlives g. */
 static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *from)
 {
     *t = (struct tensor){.dtype = from->type->dtype, .ndim = from->ndim, .data = from->data, .bytes = from->bytes};
@@ -75,7 +79,7 @@ static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *f
                        "Q5_K and Q6_K", from->file, (int)from->name.size, from->name.s, from->type->name);
     memcpy(t->shape, from->shape, sizeof t->shape);
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", from->type->name);
-    if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* names come sorted, files in runs */
+    if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* often the same file as before */
         t->file = r->c->tensors[r->c->count - 1].file;
     else
         t->file = checkpoint_keep_text(r->c, from->file);
@@ -121,15 +125,15 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     return rc;
 }
 
-/* ---- kv_b_proj's two parts ---- */
+/* ---- the two parts of kv_b_proj ---- */
 
 struct part { /* [H, rows, cols] */
     const unsigned char *data;
-    size_t rows, cols, size; /* bytes of a number, if not quantised */
+    size_t rows, cols, size; /* size: bytes of one number, if the part is not quantised */
     enum dtype dtype;
 };
 
-/* [H, rows, cols], or as ik_llama.cpp's converter had it, [H rows, cols]. */
+/* Fills *p. The shape of *t is [H, rows, cols], or [H rows, cols] in files of ik_llama.cpp's converter. */
 static int read_part(const struct reader *r, const struct gguf_tensor *t, struct part *p)
 {
     size_t H = (size_t)r->heads;
@@ -142,7 +146,8 @@ static int read_part(const struct reader *r, const struct gguf_tensor *t, struct
                    t->name.s, (long long)r->heads);
 }
 
-/* The matrix of head h, as it is stored or, when numbers are to have another size, widened to f32. */
+/* Returns the matrix of attention head h. If its numbers have `size` bytes, this is the stored matrix. Otherwise the numbers are
+ * converted to f32 in `wide`. */
 static const unsigned char *head_of(const struct part *p, size_t h, size_t size, float *wide)
 {
     size_t numbers = p->rows * p->cols;
@@ -155,9 +160,9 @@ static const unsigned char *head_of(const struct part *p, size_t h, size_t size,
     return (const unsigned char *)wide;
 }
 
-#define TILE 32 /* rows and columns: what is read down a column stays in the cache until its lines are used up */
+#define TILE 32 /* rows and columns: small enough that cache lines read along a column are used completely */
 
-/* to [N, C] is the transpose of from [C, N]. */
+/* Writes the transpose of from [C, N] to to [N, C]. `size` is the size of a number in bytes. */
 static inline void transpose_numbers(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
 {
     for (size_t c0 = 0; c0 < C; c0 += TILE)
@@ -169,13 +174,13 @@ static inline void transpose_numbers(unsigned char *to, const unsigned char *fro
 
 static void transpose(unsigned char *to, const unsigned char *from, size_t C, size_t N, size_t size)
 {
-    if (size == 2) /* a constant: the compiler makes a single move of it */
+    if (size == 2) /* with a constant size, the compiler turns memcpy into one move */
         transpose_numbers(to, from, C, N, 2);
     else
         transpose_numbers(to, from, C, N, 4);
 }
 
-/* to [H, n + v, c]: of each head the transpose of k [c, n], then v [v, c]. */
+/* Writes to [H, n + v, c]: for each attention head, the transpose of k [c, n], and then v [v, c]. */
 static void join(unsigned char *to, size_t size, const struct part *k, const struct part *v, size_t heads, float *wide)
 {
     size_t C = k->rows, N = k->cols;
@@ -194,7 +199,7 @@ static int add_named(struct reader *r, struct tensor *t, const char *prefix, con
     return add(r, t, whole);
 }
 
-/* [H rows, cols] */
+/* Sets the shape to [H rows, cols]. */
 static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t cols)
 {
     t->ndim = 2;
@@ -203,7 +208,8 @@ static void set_shape(struct reader *r, struct tensor *t, size_t rows, size_t co
     t->shape[2] = 0;
 }
 
-/* Memory for all numbers of *t, which is to have `size` bytes for each. */
+/* Allocates the memory for a copy of *t, with `size` bytes for each number, and sets t->data and t->bytes. Returns NULL if
+ * there is no memory. */
 static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
 {
     size_t numbers;
@@ -215,7 +221,8 @@ static void *begin_copy(struct reader *r, struct tensor *t, size_t size)
     return copy;
 }
 
-/* Two parts of one type keep it; of two, both widen to F32, which holds either exactly. */
+/* Adds the copy of both parts as kv_b_proj. If the parts have different types, the copy is F32, which represents both types
+ * exactly. */
 static int add_joined(struct reader *r, struct tensor *t, const struct part *k, const struct part *v, const char *prefix)
 {
     float *wide = NULL;
@@ -233,7 +240,7 @@ static int add_joined(struct reader *r, struct tensor *t, const struct part *k, 
     return copy ? add_named(r, t, prefix, "self_attn.kv_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
 }
 
-/* attn_k_b whose attn_v_b is quantised, and which is not */
+/* Adds a transposed copy of an attn_k_b that is not quantised, for use with a quantised attn_v_b. */
 static int add_turned(struct reader *r, struct tensor *t, const struct part *k, const char *prefix)
 {
     size_t head = k->rows * k->cols * k->size;
@@ -263,7 +270,8 @@ static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struc
     return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
 }
 
-/* `rest` is what follows blk.L. in the name of attn_k_b or attn_v_b: 1 when it belongs to a pair that is (or was) joined. */
+/* `rest` is the part of a tensor's name after blk.L. If the tensor is attn_k_b or attn_v_b and the layer has both, but no
+ * attn_kv_b, returns 1 and sets *k_b and *v_b. Otherwise returns 0. */
 static int is_of_pair(const struct reader *r, const char *block, const char *rest, const struct gguf_tensor **k_b,
                       const struct gguf_tensor **v_b)
 {
@@ -296,7 +304,7 @@ static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const cha
     return add_as(r, t, block, rest);
 }
 
-/* A name that is not known stays as it is: the binder says that it has no place. */
+/* A tensor with an unknown name keeps it. Opening the model then fails, because no part of the model uses this tensor. */
 static int add_tensor(struct reader *r, const struct gguf_tensor *t)
 {
     char name[TENSOR_MAX_NAME + 1], block[32], prefix[32];
@@ -310,7 +318,7 @@ static int add_tensor(struct reader *r, const struct gguf_tensor *t)
         return add_as(r, t, "", name);
     snprintf(block, sizeof block, "blk.%d.", layer);
     snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
-    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* blk.+1., blk.01. */
+    if (strncmp(name, block, (size_t)at) || strlen(block) != (size_t)at) /* names such as blk.+1. or blk.01. are unknown */
         return add_as(r, t, "", name);
     return add_of_layer(r, t, block, name + at, prefix);
 }

@@ -1,4 +1,4 @@
-/* engine/files/checkpoint_memory.c -- which bytes of the mapped files stay in memory: locked, or let go. */
+/* engine/files/checkpoint_memory.c -- locks bytes of the mapped files into memory, or releases them. */
 #include "engine/files/checkpoint_internal.h"
 
 #include <errno.h>
@@ -18,16 +18,17 @@ static const struct mapping *mapping_of(const struct checkpoint *c, const void *
 
 void checkpoint_release(const struct checkpoint *c, const void *data, size_t bytes)
 {
-    if (!bytes || !mapping_of(c, data)) /* nothing of a copy is on a disk */
+    if (!bytes || !mapping_of(c, data)) /* copies are not mapped from a file */
         return;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data / page * page;
-    /* a neighbour's page at either end: it comes back, too */
+    /* The first and the last page may also contain bytes of other tensors. The kernel reads these pages again when they
+     * are needed. */
     madvise((void *)begin, (uintptr_t)data + bytes - begin, MADV_DONTNEED);
 }
 
 /* ---- locking ---- */
 
-struct range { /* of bytes: the kernel makes whole pages of it */
+struct range { /* a range of bytes; the kernel extends it to whole pages */
     uintptr_t begin, end;
 };
 
@@ -42,7 +43,8 @@ static int by_begin(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* What is read of the mappings: each as a whole, or without the tensors that are copied. Returns the number of ranges. */
+/* Lists the ranges of the mappings that the model reads. If no tensor was copied, these are the whole mappings.
+ * Otherwise they are the tensors that were not copied. Returns the number of ranges. */
 static size_t list_ranges(const struct checkpoint *c, struct range *r)
 {
     size_t count = 0, merged = 0, copied = 0, page = (size_t)sysconf(_SC_PAGESIZE);
@@ -55,7 +57,7 @@ static size_t list_ranges(const struct checkpoint *c, struct range *r)
             r[count++] = range_of(c->tensors[i].data, c->tensors[i].bytes);
     if (count)
         qsort(r, count, sizeof *r, by_begin);
-    for (size_t i = 0; i < count; i++) { /* neighbours become one, so that the kernel has few to know */
+    for (size_t i = 0; i < count; i++) { /* adjacent ranges are merged, so that fewer calls of mlock are needed */
         if (merged && r[i].begin < r[merged - 1].end + page)
             r[merged - 1].end = r[i].end > r[merged - 1].end ? r[i].end : r[merged - 1].end;
         else

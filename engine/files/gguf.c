@@ -1,5 +1,5 @@
-/* engine/files/gguf.c -- the header of a GGUF file. Nothing in it is believed: every number is checked against the file's size
- * before it is used, and no name gets into a message before it has passed. */
+/* engine/files/gguf.c -- reads the header of a GGUF file. The header is not trusted: every number is checked against the
+ * size of the file before it is used, and every name is checked before it is written to a message. */
 #include "engine/files/gguf.h"
 #include "engine/base/numbers.h"
 #include "engine/base/mapping.h"
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FILES 99999 /* five digits in a name */
+#define MAX_FILES 99999 /* largest number that fits the five digits in a file name */
 
-/* Sizes are those of ggml's block structures. A type that gets kernels gets its dtype here. */
+/* The sizes are those of ggml's block structures. To support another type, write its kernels and replace DTYPE_OTHER here. */
 static const struct gguf_tensor_type tensor_types[] = {
     {"F32", 0, 1, 4, DTYPE_F32},        {"F16", 1, 1, 2, DTYPE_F16},         {"BF16", 30, 1, 2, DTYPE_BF16},
     {"Q4_0", 2, 32, 18, DTYPE_Q4_0},   {"Q4_1", 3, 32, 20, DTYPE_OTHER},    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
@@ -27,7 +27,7 @@ static const struct gguf_tensor_type tensor_types[] = {
 
 static const size_t value_bytes[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-struct list { /* of values or tensors; grows as they come, whatever count the header claims */
+struct list { /* a list of values or tensors. It grows while they are read, because the count in the header may be wrong */
     void *items;
     size_t count, room;
 };
@@ -130,7 +130,7 @@ static int by_key(const void *a, const void *b)
     return by_text(((const struct gguf_value *)a)->key, ((const struct gguf_value *)b)->key);
 }
 
-/* Steps over v->count items. */
+/* Checks the v->count items of an array and skips them. */
 static int take_items(struct cursor *c, struct gguf_value *v, const char *what)
 {
     struct gguf_text text;
@@ -138,7 +138,8 @@ static int take_items(struct cursor *c, struct gguf_value *v, const char *what)
     int rc = VB_OK;
     v->data = c->data + c->at;
     if (v->type == GGUF_STRING) {
-        for (uint64_t i = 0; !rc && i < v->count; i++) /* each takes eight bytes of the file at least */
+        for (uint64_t i = 0; !rc && i < v->count; i++) /* a wrong count ends this loop at the end of the file, since each
+                                                          item has at least eight bytes */
             rc = take_text(c, what, &text);
     } else if (__builtin_mul_overflow((size_t)v->count, value_bytes[v->type], &bytes) || bytes > c->size - c->at) {
         return vb_fail(c->err, VB_BAD_CHECKPOINT, "%s: %s has %llu items, which its %zu bytes do not hold", c->file, what,
@@ -183,7 +184,8 @@ static const struct gguf_value *find_value(const struct list *values, const char
     return values->count ? bsearch(&wanted, values->items, values->count, sizeof wanted, by_key) : NULL;
 }
 
-/* `count` keys into *values, sorted, none twice; and the alignment, which is one of them. */
+/* Reads `count` keys into *values and sorts them. A key that occurs twice is an error. Sets c->alignment, which is 32 if
+ * the file has no key for it. */
 static int take_values(struct cursor *c, struct list *values, uint64_t count)
 {
     struct gguf_value v;
@@ -235,7 +237,7 @@ static int take_shape(struct cursor *c, struct gguf_tensor *t)
     if (ndim < 1 || ndim > TENSOR_MAX_DIMS)
         return complain(c, t, "has not one to four dimensions");
     t->ndim = (int)ndim;
-    for (int d = t->ndim - 1; d >= 0; d--) { /* the file has the innermost first */
+    for (int d = t->ndim - 1; d >= 0; d--) { /* in the file, the innermost extent comes first */
         if ((rc = take_number(c, 8, "a tensor's info", &extent)))
             return rc;
         if (!extent || extent > INT64_MAX)
@@ -245,7 +247,7 @@ static int take_shape(struct cursor *c, struct gguf_tensor *t)
     return VB_OK;
 }
 
-/* Its type, and the bytes that type and shape make. */
+/* Reads the type of a tensor, and computes the tensor's size in bytes from type and shape. */
 static int take_type(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t id = 0;
@@ -269,7 +271,8 @@ static int take_type(struct cursor *c, struct gguf_tensor *t)
     return overflow ? complain(c, t, "has more bytes than 64 bits hold") : VB_OK;
 }
 
-/* Until the data's place is known, t->data is the offset in it, counted from the file's first byte. */
+/* Reads the info of a tensor. The place of the data section is not known yet. Until then, t->data is the start of the file
+ * plus the offset in the data section. */
 static int take_tensor(struct cursor *c, struct gguf_tensor *t)
 {
     uint64_t offset = 0;
@@ -288,8 +291,8 @@ static int take_tensor(struct cursor *c, struct gguf_tensor *t)
     return VB_OK;
 }
 
-/* Tensors follow one another with no more than padding between them: bytes that belong to nobody, or to two, mean that the
- * header is not this data's. */
+/* Sets the address of each tensor, and checks that nothing but padding is between the tensors. If bytes belong to no tensor
+ * or to two tensors, the header does not fit the data. */
 static int place_tensors(const struct cursor *c, struct gguf_tensor *t, size_t count)
 {
     uint64_t begin = c->at + (c->alignment - c->at % c->alignment) % c->alignment;
@@ -335,7 +338,7 @@ static int take_header(struct cursor *c, uint64_t *tensors, uint64_t *keys)
     return VB_OK;
 }
 
-/* The header of one file: its keys into *values, its tensors behind those that are there. */
+/* Reads the header of one file. Its keys are added to *values, and its tensors are appended to c->g->tensors. */
 static int take_file(struct cursor *c, struct list *values)
 {
     uint64_t tensors = 0, keys = 0;
@@ -351,7 +354,7 @@ static int take_file(struct cursor *c, struct list *values)
     return rc || !count ? rc : place_tensors(c, (struct gguf_tensor *)c->g->tensors.items + first, count);
 }
 
-/* split.* of one file; a file that has none is a set of one. */
+/* The values of split.* in one file. A file without these keys is a set of one file. */
 struct split {
     int64_t number, count, tensors;
 };
@@ -379,7 +382,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* File `index` of a set of `count`, already in g->files: its header. Only the first one's keys are kept. */
+/* Reads the header of file `index` of a set; g->files already has its name. Only the keys of the first file are kept. */
 static int take_part(struct gguf *g, const void *data, size_t size, size_t index, struct split *set, vb_error *err)
 {
     struct cursor c = {.g = g, .data = data, .size = size, .file = g->files[index], .err = err};
@@ -400,7 +403,7 @@ static int take_part(struct gguf *g, const void *data, size_t size, size_t index
     return rc;
 }
 
-/* All files are read: tensors by name, none twice. */
+/* Called after all files have been read. Sorts the tensors by name. A name that occurs twice is an error. */
 static int finish(struct gguf *g, const struct split *set, vb_error *err)
 {
     struct gguf_tensor *t = g->tensors.items;
@@ -457,7 +460,8 @@ static int open_part(struct gguf *g, const char *path, size_t index, struct spli
     return rc ? rc : take_part(g, g->mappings->data, g->mappings->size, index, set, err);
 }
 
-/* The others lie beside NAME-00001-of-0000N.gguf, and are called as it is but for the number. */
+/* Opens the other files of a set. They are in the directory of NAME-00001-of-0000N.gguf, and their names differ only in the
+ * first number. */
 static int open_others(struct gguf *g, struct split *set, vb_error *err)
 {
     size_t n = strlen(g->path), count = (size_t)set->count;

@@ -1,4 +1,4 @@
-/* engine/files/gguf_value.c -- the values of a GGUF file's metadata as numbers and strings of C. */
+/* engine/files/gguf_value.c -- converts values of a GGUF file's metadata to numbers and strings of C. */
 #include "engine/files/gguf.h"
 
 #include <math.h>
@@ -50,7 +50,8 @@ int gguf_integer(const struct gguf_value *v, int64_t *out)
     return 1;
 }
 
-/* x is finite. The number of digits counts up; the first that comes back as x is the shortest. */
+/* Returns the shortest decimal number that rounds to x, times 10^shift. x is finite. The loop tries more and more
+ * digits until the text is read back as x. */
 static double shortest(float x, int shift)
 {
     char text[48];

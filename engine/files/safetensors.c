@@ -1,12 +1,12 @@
-/* engine/files/safetensors.c -- the header of a safetensors file. Nothing in it is believed: every number is checked against
- * the file's size before it is used, and every complaint names the file and the tensor. */
+/* engine/files/safetensors.c -- reads the header of a safetensors file. The header is not trusted: every number is checked
+ * against the size of the file before it is used. Every error message names the file and the tensor. */
 #include "engine/files/checkpoint.h"
 #include "engine/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_HEADER 100000000 /* the format's own limit */
+#define MAX_HEADER 100000000 /* limit of the file format */
 
 static const struct {
     const char *name;
@@ -32,11 +32,12 @@ size_t safetensors_dtype(const char *name, enum dtype *dtype)
 
 struct header {
     const char *file;
-    size_t data_begin, data_size; /* of the data section: offset in the file, bytes */
+    size_t data_begin, data_size; /* of the data section: offset in the file, and size in bytes */
     vb_error *err;
 };
 
-/* No name goes into a message before it has passed: printable, not empty, not endless. UTF-8 was checked by the parser. */
+/* Checks that a name is printable, not empty and not too long. Every name is checked before it is written to a message. The
+ * JSON parser has already checked UTF-8. */
 static int check_name(const struct header *h, const char *name, size_t length)
 {
     int printable = length > 0 && length <= TENSOR_MAX_NAME;
@@ -61,7 +62,8 @@ static int is_dtype_name(const char *s)
     return n && n < sizeof((struct tensor *)0)->dtype_name && strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == n;
 }
 
-/* dtype, shape, and the bytes that they make. An unknown dtype has bytes of any count: it can only be ignored. */
+/* Reads dtype and shape, and computes the size of the tensor in bytes. For an unknown dtype, any size is accepted, because
+ * no operator reads the tensor. */
 static int read_shape(const struct header *h, struct tensor *t, const json_t *dtype, const json_t *shape, size_t *want)
 {
     size_t numbers = 1;
@@ -120,10 +122,11 @@ static int by_offset(const void *a, const void *b)
     const struct safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    return x->end < y->end ? -1 : x->end > y->end; /* an empty tensor may stand where another begins */
+    return x->end < y->end ? -1 : x->end > y->end; /* an empty tensor may begin at the same offset as another tensor */
 }
 
-/* The format allows no hole: bytes that belong to nobody, or to two, mean that the header is not this data's. */
+/* Checks that every byte of the data belongs to exactly one tensor, as the format requires. Otherwise the header does not
+ * fit the data. */
 static int check_cover(const struct header *h, const struct safetensors_entry *e, size_t count)
 {
     size_t at = 0;
@@ -141,7 +144,7 @@ static int check_cover(const struct header *h, const struct safetensors_entry *e
     return VB_OK;
 }
 
-/* All entries of the header, sorted by offset. */
+/* Reads all entries of the header and sorts them by offset. */
 static int read_entries(const struct header *h, json_t *root, struct safetensors_entry *e, size_t *count)
 {
     const char *name;

@@ -1,8 +1,9 @@
-/* engine/model/config_gguf.c -- the metadata of a GGUF file, of llama.cpp's architecture "deepseek2", said as a config.json says it.
- * So both go through the same checks, and a value means the same in both.
+/* engine/model/config_gguf.c -- converts the metadata of a GGUF file (llama.cpp's architecture "deepseek2") to the contents
+ * of a config.json. So both kinds of files go through the same checks, and a value means the same in both.
  *
- * What surprises: a file that has no expert_group_count is routed without groups, as llama.cpp does it. Older converters
- * left the key out of files of DeepSeek-V3, whose own code looks for experts in 4 of 8 groups only. `inspect` says so. */
+ * One consequence is surprising. If a file has no expert_group_count, the router uses no groups, as in llama.cpp. But older
+ * converters did not write this key for DeepSeek-V3, whose original code chooses experts from only 4 of 8 groups. `inspect`
+ * prints a note about this. */
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
@@ -11,11 +12,11 @@
 
 #define PREFIX "deepseek2."
 
-/* What a key that is missing means: an error, nothing (the class's default), null, 0, 1 or false. */
+/* The meaning of a missing key: an error; the default of the class (SILENT); null; 0; 1; or false. */
 enum absent { NEEDED, SILENT, IS_NULL, IS_0, IS_1, IS_FALSE };
 
 static const struct gguf_key {
-    const char *gguf, *json; /* json NULL: known, and read elsewhere or of no consequence */
+    const char *gguf, *json; /* json is NULL if the key is known, but is read elsewhere or has no effect */
     enum config_kind kind;
     enum absent absent;
 } keys[] = {
@@ -82,7 +83,7 @@ static int bad(const struct metadata *m, const char *key, const struct gguf_valu
                    gguf_show_type(v, shown), wanted);
 }
 
-/* A new reference to the value as JSON; missing and not `needed`: NULL, which is no error. */
+/* Sets *out to a new JSON value. If the key is missing and not `needed`, sets *out to NULL, which is not an error. */
 static int read_value(const struct metadata *m, const char *key, enum config_kind kind, int shift, int needed, json_t **out)
 {
     const struct gguf_value *v = find(m, key);
@@ -103,7 +104,8 @@ static int read_value(const struct metadata *m, const char *key, enum config_kin
     return *out ? VB_OK : vb_fail(m->err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(m->g));
 }
 
-/* json_object_set_new, which takes the value also when it fails; value NULL: nothing to say. */
+/* Sets a key of `object`. The function owns `value`, even on failure. A NULL value means that there was no memory to create
+ * it. */
 static int say(const struct metadata *m, json_t *object, const char *key, json_t *value)
 {
     if (value && !json_object_set_new(object, key, value))
@@ -133,7 +135,7 @@ static int say_key(const struct metadata *m, const struct gguf_key *k)
     return say(m, m->root, k->json, value);
 }
 
-/* A key that is not known may be one that changes what is computed. */
+/* Returns an error if there is an unknown key, because it might change what must be computed. */
 static int refuse_unknown(const struct metadata *m)
 {
     size_t n = sizeof PREFIX - 1;
@@ -181,8 +183,9 @@ static int say_layers(const struct metadata *m)
     return rc ? rc : say(m, m->root, "num_nextn_predict_layers", json_integer(mtp));
 }
 
-/* Converters that split kv_b_proj write the lengths of the absorbed form (one head of c + r) as key_length and value_length,
- * and those of MLA beside them; older ones wrote MLA's alone. */
+/* Converters that split kv_b_proj write two kinds of lengths. key_length and value_length describe the absorbed form, with
+ * one head of c + r numbers; key_length_mla and value_length_mla describe MLA. Older converters write the lengths of MLA as
+ * key_length and value_length. */
 static int say_heads(const struct metadata *m)
 {
     int64_t heads, kv, rope, key, value;
@@ -211,8 +214,9 @@ static int has_router_bias(const struct gguf *g)
     return 0;
 }
 
-/* The gating function tells the two routers apart: DeepSeek-V3's sigmoid has a bias, groups score by their best two and
- * noaux_tc is its method; DeepSeek-V2's softmax has neither. Where the key is missing, the bias tells. */
+/* The gating function shows which router the model has. The router of DeepSeek-V3 uses a sigmoid, a bias and the method
+ * noaux_tc. The router of DeepSeek-V2 uses softmax and has no bias. If the key is missing, a model with a bias is a
+ * DeepSeek-V3. */
 static int say_router(const struct metadata *m)
 {
     int64_t gating, groups, used;
@@ -238,7 +242,7 @@ static int say_rope_number(const struct metadata *m, json_t *rope, const char *k
     return rc || !value ? rc : say(m, rope, json, value);
 }
 
-/* A factor that llama.cpp puts upon YaRN's own: 1, or another model. */
+/* Checks a factor that llama.cpp multiplies with the factors of YaRN. Only 1 is supported. */
 static int must_be_1(const struct metadata *m, const char *key)
 {
     double x = 1;
@@ -248,8 +252,9 @@ static int must_be_1(const struct metadata *m, const char *key)
     return vb_fail(m->err, VB_UNSUPPORTED, "%s: " PREFIX "%s %.9g is not supported, only 1", gguf_name(m->g), key, x);
 }
 
-/* The metadata has one multiplier, 0.1 mscale_all_dim (the converter's own 0.1; absent, 0). mscale is taken to be the same,
- * as in all published models, so that cos and sin are multiplied by exactly 1. */
+/* The metadata has only one of the two factors: yarn_log_multiplier, which is 0.1 * mscale_all_dim. If it is missing,
+ * mscale_all_dim is 0. mscale is set to the same value, as in all published models, so that cos and sin are multiplied by
+ * exactly 1. */
 static int say_yarn(const struct metadata *m, json_t *rope)
 {
     int rc;
@@ -295,7 +300,7 @@ static int say_rope(const struct metadata *m)
     return rc;
 }
 
-/* Files without vocab_size have a token for every row. */
+/* If a file has no vocab_size, the size is the number of tokens in the tokenizer. */
 static int say_vocabulary(const struct metadata *m)
 {
     const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
@@ -307,7 +312,7 @@ static int say_vocabulary(const struct metadata *m)
     return rc ? rc : say(m, m->root, "tie_word_embeddings", json_boolean(!gguf_find_tensor(m->g, "output.weight")));
 }
 
-/* The end of a text, of a turn, of a message: each ends what is generated. */
+/* Three tokens can end the generated text: end of text, end of turn and end of message. */
 static int say_end_tokens(const struct metadata *m)
 {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",

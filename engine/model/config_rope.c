@@ -1,4 +1,5 @@
-/* engine/model/config_rope.c -- the parts of config.json that no table of keys can say: RoPE with YaRN, and quantization. */
+/* engine/model/config_rope.c -- reads the parts of config.json that the table of keys cannot describe: RoPE with YaRN, and
+ * quantization. */
 #include "engine/base/decimal.h"
 #include "engine/model/config_reader.h"
 
@@ -12,7 +13,8 @@ static double yarn_m(double factor, double mscale)
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * kernel_log(factor) + 1.0;
 }
 
-/* A number inside rope_scaling; absent or null is the preset, which may be NONE. */
+/* Reads a number inside rope_scaling. If the key is missing or null, *out is `preset`; if `preset` is NONE, this is an
+ * error. */
 static int yarn_number(const struct config_reader *r, const json_t *rope, const char *inside, const char *key, enum config_kind kind,
                        double least, double most, double preset, double *out)
 {
@@ -43,7 +45,7 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
     c->rope_original_max_position_embeddings = (int)original;
     c->rope_yarn = 1;
 
-    /* two keys of Hugging Face that replace parts of the formula: accepted where they change nothing */
+    /* these two keys of Hugging Face replace parts of the formula; they are accepted only if they change nothing */
     const json_t *attention = json_object_get(rope, "attention_factor"), *truncate = json_object_get(rope, "truncate");
     double computed = yarn_m(c->rope_factor, c->rope_mscale) / yarn_m(c->rope_factor, c->rope_mscale_all_dim);
     char known[64];
@@ -55,7 +57,7 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
     return VB_OK;
 }
 
-/* An unknown key may be one that changes the angles: it is refused, not skipped. */
+/* Returns an error if there is an unknown key, because it might change the angles. */
 static int check_rope_keys(const struct config_reader *r, json_t *rope, const char *inside)
 {
     static const char *const rope_keys[] = {
@@ -94,7 +96,7 @@ json_t *config_rope_object(const struct config_reader *r)
     return config_switched_on(old) ? old : json_object_get(r->root, "rope_parameters");
 }
 
-/* Absent, null, {} and type default are plain RoPE. */
+/* Reads the RoPE settings. If they are missing, null or {}, or if the type is "default", RoPE has no scaling. */
 int config_read_rope(const struct config_reader *r)
 {
     struct config *c = r->c;
@@ -134,7 +136,8 @@ int config_read_rope(const struct config_reader *r)
     return type && !strcmp(json_string_value(type), "yarn") ? read_yarn(r, rope, inside) : VB_OK;
 }
 
-/* Only DeepSeek's own form: e4m3 with one scale for each block. Absent keys have FineGrainedFP8Config's defaults. */
+/* Reads quantization_config. Only DeepSeek's format is supported: e4m3 with one scale for each block. Missing keys have the
+ * defaults of FineGrainedFP8Config. */
 int config_read_quantization(const struct config_reader *r)
 {
     static const char inside[] = "quantization_config";

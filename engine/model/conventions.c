@@ -1,4 +1,4 @@
-/* engine/model/conventions.c -- the table of conventions, the systems that follow them, and the reading of a list. */
+/* engine/model/conventions.c -- the table of conventions, the table of systems, and the parser for lists of conventions. */
 #include "engine/model/conventions.h"
 
 #include <stdio.h>
@@ -51,7 +51,7 @@ const struct convention_preset *convention_preset(size_t i)
 
 static int is(const char *name, const char *text, size_t size) { return strlen(name) == size && !memcmp(name, text, size); }
 
-/* "a, b, c" at the end of a sentence */
+/* Appends an item to a list such as "a, b, c". */
 static void append(char *text, size_t room, const char *item)
 {
     size_t used = strlen(text);
@@ -121,7 +121,7 @@ void conventions_list(const struct conventions *c, char *list, size_t room)
             used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", rows[i].name, rows[i].values[c->value[i]]);
 }
 
-/* Those from `first` to before `end`. */
+/* Does what conventions_list does, for conventions [first, end) only. */
 static void list_some(const struct conventions *c, size_t first, size_t end, char *list, size_t room)
 {
     struct conventions some = {{0}};

@@ -1,5 +1,5 @@
-/* engine/model/model.c -- every tensor bound by name to the place where it is used, once. What a name means, which shape it
- * has and which dtypes it may have is written here and nowhere else. */
+/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct model. Only this file knows
+ * the names of tensors, their shapes and their allowed dtypes. */
 #include "engine/model/model_internal.h"
 #include "ops/round.h"
 #include "ops/weights.h"
@@ -43,7 +43,7 @@ static const char *show_shape(char text[96], const int64_t *shape, int ndim)
     return text;
 }
 
-/* Consumes PREFIX PART SUFFIX, which must have these extents (ndim of them). */
+/* Takes the tensor whose name is PREFIX PART SUFFIX. It must have `ndim` dimensions: `rows`, and `cols` if ndim is 2. */
 static int take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim, size_t rows,
                 size_t cols)
 {
@@ -67,7 +67,7 @@ static int is_stored(const struct binder *b, const char *part)
     return checkpoint_find(b->m->checkpoint, name) != NULL;
 }
 
-/* The scales of an FP8 matrix: one for each block, those at the edges partial. */
+/* Takes the scales of an FP8 matrix. There is one scale for each block. Blocks at the edges may be incomplete. */
 static int bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
 {
     const struct tensor *t;
@@ -125,7 +125,8 @@ static int bind_linear(struct binder *b, struct weight_view *w, const char *part
     return rc ? rc : model_plan_linear(b, w, t);
 }
 
-/* A vector, widened to f32. `part` is the whole rest of the name: the router's bias is not a ".weight". */
+/* Takes a vector and converts it to f32. `part` includes the end of the name, because the name of the router's bias does
+ * not end in ".weight". */
 static int bind_vector(struct binder *b, const float **out, const char *part, size_t count)
 {
     const struct tensor *t = NULL;
@@ -135,7 +136,7 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
         return rc;
     if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16 or BF16", t->file, t->name, t->dtype_name);
-    if (!t->data) /* a list without weights */
+    if (!t->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
     struct weight_view w = {.type = type, .data = t->data, .rows = 1, .cols = count, .stride = count};
     float *wide = model_alloc(b, count, sizeof *wide);
@@ -147,7 +148,7 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     return VB_OK;
 }
 
-/* kv_b_proj [H(n+v), c]: per head n rows of W_uk, then v rows of W_uv */
+/* Takes kv_b_proj [H(n+v), c]. For each attention head, it has n rows of W_uk and then v rows of W_uv. */
 static int bind_kv_b(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
@@ -160,7 +161,8 @@ static int bind_kv_b(struct binder *b, struct mla *a)
     return rc ? rc : model_plan_kv_b(b, a, t);
 }
 
-/* W_uk by itself: as kv_b_proj has it, or transposed when it is quantised along n. No kernel wants it otherwise. */
+/* Takes W_uk if it is a tensor of its own. A quantised W_uk must be transposed, so that its blocks run along n. A W_uk that
+ * is not quantised must not be transposed. There are no kernels for the other two cases. */
 static int bind_keys(struct binder *b, struct mla *a)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
@@ -177,7 +179,7 @@ static int bind_keys(struct binder *b, struct mla *a)
     return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
 }
 
-/* Of a GGUF file where one of the two is quantised they are two tensors (checkpoint_gguf.c). */
+/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantised (checkpoint_gguf.c). */
 static int bind_heads(struct binder *b, struct mla *a)
 {
     size_t v = b->c->dims.v;
@@ -222,8 +224,8 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     return bind_linear(b, &m->down_proj, down, d, width);
 }
 
-/* A copy of the router's matrix: decoded when it is quantised, since what it reads never is; and rounded under convention
- * gate=bf16, when the file has more digits. */
+/* Makes a copy of the router's matrix if one is needed. A quantised matrix is converted to f32, because the input of the
+ * router is never quantised. With convention gate=bf16, a matrix that is not BF16 is rounded to BF16. */
 static int copy_gate(struct binder *b, struct weight_view *w, const struct tensor *t)
 {
     int rounded = b->c->conventions.value[GATE] && w->type != WEIGHT_BF16;
@@ -297,7 +299,7 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
     return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d) : VB_OK;
 }
 
-/* What a module does not store is the main model's. */
+/* A module that does not store its own embedding or output head uses that of the main model. */
 static void share_outside(struct model *m)
 {
     for (int k = 0; k < m->num_mtp; k++) {
@@ -324,7 +326,7 @@ static int bind_outside(struct binder *b)
     return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
 }
 
-/* The MTP layers there are: those that config.json promises, without the last ones of which no tensor is stored. */
+/* Returns the number of MTP layers: num_nextn_predict_layers, minus the last ones of which the checkpoint stores no tensor. */
 static int count_mtp(struct binder *b)
 {
     size_t first;
@@ -350,8 +352,8 @@ static int ends_with(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
-/* Why a tensor that nothing took may be there, or NULL. A layer beyond the last is explained only when it is an MTP
- * layer: a config.json with too few layers must not pass. */
+/* Returns why the model may leave *t unused, or NULL if it must not. A layer after the last one may be unused only if it is
+ * an MTP layer. Otherwise config.json may have too small a number of layers. */
 static const char *explain(struct binder *b, const struct tensor *t)
 {
     int layer = layer_of(t->name);
@@ -369,7 +371,7 @@ static const char *explain(struct binder *b, const struct tensor *t)
     return NULL;
 }
 
-/* Every tensor was taken, or is explained, or is an error. */
+/* Checks every tensor that was not taken. Records the reason why it is unused, or returns an error if there is no reason. */
 static int account(struct binder *b)
 {
     struct checkpoint *c = b->m->checkpoint;
@@ -395,7 +397,7 @@ static int bind_all(struct binder *b)
 {
     struct model *m = b->m;
     int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
-    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* each tensor, and a tied head */
+    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* + 1 for a tied output head */
         rc = bind_outside(b);
     m->num_mtp = count_mtp(b);
     if (!rc && (!(m->layers = model_alloc(b, (size_t)layers, sizeof *m->layers)) ||
@@ -483,7 +485,7 @@ static int64_t numbers_of(const struct tensor *t)
     return n;
 }
 
-/* A weight of the model: taken, and not a scale of others. */
+/* Returns whether the model uses *t as a weight, and not as scales of FP8 weights. */
 static int is_weight(const struct tensor *t)
 {
     return t->taken && !ends_with(t->name, "_scale_inv");
@@ -496,7 +498,7 @@ static int same_tensor(const struct tensor *a, const struct tensor *b)
     return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
 }
 
-/* What is stored is compared, whatever a precision makes of it. */
+/* Compares the stored tensors, not the copies that a precision makes of them. */
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
 {
     static const char *const suffixes[] = {"weight", "weight_scale_inv"};
@@ -540,7 +542,7 @@ int64_t model_active_parameters(const struct model *m)
             continue;
         if (strstr(t->name, ".mlp.experts."))
             experts += numbers_of(t);
-        else if (c->tie_word_embeddings || strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the head */
+        else if (c->tie_word_embeddings || strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the output head */
             always += numbers_of(t);
     }
     return always + experts / c->n_routed_experts * c->num_experts_per_tok;

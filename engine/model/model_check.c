@@ -1,18 +1,19 @@
-/* engine/model/model_check.c -- `inspect --check`: every weight is a number. */
+/* engine/model/model_check.c -- `inspect --check`: checks that every weight is finite. */
 #include "engine/model/model.h"
 #include "simd/quantised.h"
 
 #include <string.h>
 
-#define PIECE (1u << 24) /* bytes between two calls of progress, about */
+#define PIECE (1u << 24) /* approximate number of bytes between two calls of `progress` */
 #define NONE SIZE_MAX
 
-/* Items of which these bits are all set are no finite numbers: the exponent of F32, F16, BF16. E4M3 has no infinity, and
- * its NaN is the code of all ones. */
+/* How to recognise a number that is not finite: all bits of the mask `bits` are 1. For F32, F16 and BF16, these are the
+ * bits of the exponent. E4M3 has no infinity; in a NaN of E4M3, all bits except the sign are 1. */
 struct item {
     size_t size;
     uint32_t bits;
-    size_t scale, minimum; /* of a block: where its f16 scales stand. Six or eight bits times them stay finite in f32 */
+    size_t scale, minimum; /* for quantised types: offsets of the f16 scales in a block. If the scales are finite, so are
+                              the weights: each is the product of a scale and small integers, which f32 represents */
 };
 
 static int item_of(const struct tensor *t, struct item *item)
@@ -43,7 +44,8 @@ static size_t find_bad_block(const unsigned char *data, size_t count, const stru
     return count;
 }
 
-/* The first bad item among `count`, or `count`. One plain loop for each size, without an exit, so that it vectorises. */
+/* Returns the index of the first of `count` items that is not finite, or `count` if there is none. There is one loop for
+ * each size, without an early exit, so that the compiler can vectorise it. */
 static size_t find_bad(const unsigned char *data, size_t count, const struct item *item)
 {
     unsigned bad = 0;
@@ -67,7 +69,7 @@ static size_t find_bad(const unsigned char *data, size_t count, const struct ite
         }
     for (size_t i = 0; bad && i < count; i++) {
         word = 0;
-        for (size_t b = 0; b < size; b++) /* safetensors are little-endian, and so are the machines we run on */
+        for (size_t b = 0; b < size; b++) /* safetensors files and all supported machines are little-endian */
             word |= (uint32_t)data[i * size + b] << 8 * b;
         if ((word & bits) == bits)
             return i;

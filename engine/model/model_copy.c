@@ -1,8 +1,9 @@
-/* engine/model/model_copy.c -- matrices that are not read as they are stored: rounded to BF16, quantised, decoded, or put into panels.
+/* engine/model/model_copy.c -- copies of matrices. A copy is made if a matrix must be rounded to BF16, quantised, decoded,
+ * or reordered into panels.
  *
- * Binding plans them; when every tensor is known to be there they are made one after the other, some megabytes at a time and
- * by all threads, into one block of memory. What has been read of the file is let go at once, so that at no time there is
- * much more in memory than the copies. */
+ * While tensors are found by name, copies are only planned. When no tensor is missing, all copies are made in one block of
+ * memory. They are made one after the other; all threads work on a few megabytes at a time. Pages of the file are released
+ * as soon as they have been copied, so that memory contains little more than the copies. */
 #include "engine/model/model_internal.h"
 #include "engine/base/numbers.h"
 
@@ -15,13 +16,14 @@
 #include "ops/weights.h"
 #include "simd/decode.h"
 
-#define AT_ONCE ((size_t)8 << 20) /* bytes of a file, or of a copy, between two calls of progress, about */
+#define AT_ONCE ((size_t)8 << 20) /* approximate number of bytes of a file or of a copy between two calls of `progress` */
 
 /* ---- what is to be copied ---- */
 
 static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
-/* What a matrix of a linear layer becomes that is summed over `cols`: as it is, where nothing is asked or can be done. */
+/* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
+ * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
     if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP))
@@ -54,13 +56,13 @@ static int plan(struct binder *b, const struct model_copy *copy)
     return VB_OK;
 }
 
-/* All rows of *w; with `also`, whose rows begin at also_row of them. */
+/* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that begins at row also_row. */
 static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, size_t also_row)
 {
     enum weight_type type = wanted_type(b, w->type, w->cols);
     struct model_copy copy = {.result = result_of(b, type, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
                               .tensor = t, .head_rows = w->rows};
-    if (!w->data) /* a list without weights */
+    if (!w->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
     if (type == WEIGHT_BF16 && b->c->precision == PRECISION_BF16) {
         w->magnitudes = &b->m->magnitudes[b->m->magnitudes_used++];
@@ -72,7 +74,8 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
     return type == w->type && !copy.result.panels ? VB_OK : plan(b, &copy);
 }
 
-/* Copies that took the place of all of a tensor: `parts` of them. */
+/* If `parts` copies have been planned since there were `before` copies, they replace all of the tensor. Then the function
+ * marks the tensor as copied. */
 static int end_tensor(struct binder *b, const struct tensor *t, size_t before, size_t parts, int rc)
 {
     if (!rc && b->m->num_copies == before + parts)
@@ -89,12 +92,13 @@ int model_plan_linear(struct binder *b, struct weight_view *w, const struct tens
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t)
 {
     size_t before = b->m->num_copies;
-    if (!weight_is_quantised(head->type)) /* the embedding stays as it is stored */
+    if (!weight_is_quantised(head->type)) /* the embedding uses the stored matrix */
         return plan_whole(b, head, t, NULL, 0);
     return end_tensor(b, t, before, 1, plan_whole(b, head, t, embedding, 0));
 }
 
-/* W_uk of every head: decoded when it is quantised along c; else, where n allows, quantised along n. */
+/* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
+ * the copy is quantised along n, if the precision requires it and n is a multiple of 32. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
@@ -151,11 +155,11 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
 struct making {
     const struct model_copy *copy;
     struct op_ctx cx;
-    unsigned char *data;  /* of the copy's rows */
-    size_t row, end;      /* of the copy, that are made now */
-    char *scratch;        /* of each thread `room` bytes: numbers, then blocks, of PANEL_ROWS rows */
+    unsigned char *data;  /* the rows of the copy */
+    size_t row, end;      /* rows [row, end) of the copy are made now */
+    char *scratch;        /* `room` bytes for each thread: first the numbers of PANEL_ROWS rows, then their blocks */
     size_t room;
-    size_t bad;           /* the first row that the type cannot hold; an atomic */
+    size_t bad;           /* the first row with a number that is too large for the type; accessed atomically */
 };
 
 static size_t block_row_bytes(enum weight_type type, size_t cols)
@@ -175,7 +179,7 @@ static size_t source_row(const struct model_copy *c, size_t row)
     return row / c->head_rows * c->head_stride + c->first + row % c->head_rows;
 }
 
-/* Rows [row, row + count) as numbers; count is at most PANEL_ROWS. */
+/* Decodes rows [row, row + count) of the copy from the stored matrix; count is at most PANEL_ROWS. */
 static void decode_rows(float *x, const struct model_copy *c, size_t row, size_t count)
 {
     size_t cols = c->result.cols;
@@ -201,7 +205,7 @@ static int quantise(void *blocks, const float *x, enum weight_type type, size_t 
     return type == WEIGHT_Q8_0 ? op_quantise_q8_0(blocks, x, K) : op_quantise_q4_0(blocks, x, K);
 }
 
-/* Remembers the lowest row, whoever comes first. */
+/* Sets m->bad to `row` if `row` is lower. Threads may call this in any order. */
 static void note_bad(struct making *m, size_t row)
 {
     size_t seen = __atomic_load_n(&m->bad, __ATOMIC_RELAXED);
@@ -209,7 +213,8 @@ static void note_bad(struct making *m, size_t row)
         ;
 }
 
-/* Blocks of the rows: as they are stored, or quantised now. */
+/* Writes the blocks of `count` rows. If the stored matrix has the type of the copy, its blocks are copied. Otherwise the
+ * rows are quantised. */
 static void make_blocks(struct making *m, unsigned char *blocks, float *x, size_t row, size_t count)
 {
     const struct model_copy *c = m->copy;
@@ -266,7 +271,8 @@ static void make_rows(void *arg, size_t task, int thread)
 
 /* ---- what goes wrong ---- */
 
-/* The number that is not finite, or the one that makes its block's scale infinite. */
+/* Returns the index of the number because of which a block cannot be quantised: the first number that is not finite, or
+ * else the number with the largest absolute value. */
 static size_t worst_of(const float *x)
 {
     size_t worst = 0;
@@ -301,11 +307,11 @@ static int tell_bad(const struct making *m, vb_error *err)
 
 static size_t round_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* Lets go of what rows [row, end) were made from. */
+/* Releases the pages of the file from which rows [row, end) were made. */
 static void release(const struct binder *b, const struct model_copy *c, size_t row, size_t end)
 {
     size_t from = row / c->head_rows * c->head_stride, to = ((end - 1) / c->head_rows + 1) * c->head_stride;
-    if (!c->head_stride) { /* one head: all rows */
+    if (!c->head_stride) { /* the matrix is not divided into attention heads */
         from = row;
         to = end;
     }
@@ -313,16 +319,18 @@ static void release(const struct binder *b, const struct model_copy *c, size_t r
     checkpoint_release(b->m->checkpoint, rows.data, weight_bytes(&rows));
 }
 
-/* All copies, to be made by threads that stand by: a matrix may be a tenth of a millisecond's work. */
+/* The work of making all copies. It runs in a crew of waiting threads, because starting threads for each matrix would be
+ * slow: some matrices take only 0.1 ms. */
 struct model_copy_work {
     struct binder *b;
     struct making m;
     unsigned char *all;
-    size_t done, total; /* bytes of copies */
+    size_t done, total; /* bytes of copies that have been made; bytes of all copies */
     int rc;
 };
 
-/* Of the result, so many that neither they nor what they are made from is much memory. */
+/* Returns how many rows of the copy are made at once. These rows, and the rows from which they are made, have about AT_ONCE
+ * bytes at most. */
 static size_t rows_at_once(const struct model_copy *c)
 {
     const struct weight_view *from = &c->from, *to = &c->result;
@@ -351,7 +359,7 @@ static int make_copy(struct model_copy_work *w)
     return VB_OK;
 }
 
-/* What the load report counts. */
+/* Adds the size of a copy to the sizes that `inspect` prints. */
 static void count_bytes(struct model *m, const struct model_copy *c)
 {
     size_t bytes = weight_bytes(&c->result);

@@ -1,4 +1,4 @@
-/* engine/model/numa.c -- the plan becomes calls. The only file that knows libnuma. */
+/* engine/model/numa.c -- carries out the plan with calls of the kernel. Only this file uses libnuma. */
 #include "engine/model/model_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/model/numa.h"
@@ -50,13 +50,14 @@ int vb_model_placement(const vb_model *m, vb_placement *out)
 #include <numa.h>
 #include <numaif.h>
 
-#define READ_AHEAD (128u << 10) /* the kernel cuts a longer request to its read-ahead window, 128 KB by default */
+#define READ_AHEAD (128u << 10) /* size of one MADV_WILLNEED request; the kernel shortens larger requests to its read-ahead
+                                   window, which is 128 KB by default */
 #define ASK_AT_ONCE 1024
 
 struct placing {
     struct numa *numa;
     size_t page;
-    int stopped; /* a call was refused: the rest is not placed */
+    int stopped; /* nonzero: the kernel refused a call, so the remaining weights are not placed */
 };
 
 static void refused(struct placing *p, const char *call)
@@ -73,7 +74,8 @@ static int prefer(int node)
     return (int)set_mempolicy(MPOL_PREFERRED, mask, 128);
 }
 
-/* Reads the range into the page cache and maps it. Where a page comes to lie is the policy's say at this moment only. */
+/* Reads the range into the page cache and maps it. The memory policy decides the node of a page only now, when the page is
+ * read. */
 static void read_in(uintptr_t begin, uintptr_t end, size_t page)
 {
     volatile unsigned char seen;
@@ -83,12 +85,13 @@ static void read_in(uintptr_t begin, uintptr_t end, size_t page)
     if (!madvise((void *)begin, end - begin, MADV_POPULATE_READ))
         return;
 #endif
-    for (uintptr_t at = begin; at < end; at += page) /* a kernel before 5.14 */
+    for (uintptr_t at = begin; at < end; at += page) /* kernels before 5.14 have no MADV_POPULATE_READ */
         seen = *(const volatile unsigned char *)at;
     (void)seen;
 }
 
-/* Asks where up to ASK_AT_ONCE pages are and moves those that are not at home; counts both. */
+/* Asks the kernel on which nodes `count` pages are, and moves pages to `node` that are on another node. `count` is at most
+ * ASK_AT_ONCE. The report counts pages that were already on `node` and pages that were moved. */
 static void bring_home(struct placing *p, uintptr_t begin, size_t count, int node)
 {
     vb_placement *r = &p->numa->report;
@@ -111,7 +114,7 @@ static void bring_home(struct placing *p, uintptr_t begin, size_t count, int nod
         nodes[far] = node;
         after[far++] = -EAGAIN;
     }
-    if (!far || move_pages(0, far, away, nodes, after, MPOL_MF_MOVE) < 0) /* what may not be moved is counted as it lies */
+    if (!far || move_pages(0, far, away, nodes, after, MPOL_MF_MOVE) < 0) /* if this call fails, no page counts as moved */
         return;
     if (move_pages(0, far, away, NULL, after, 0) < 0)
         return;
@@ -141,7 +144,7 @@ static int ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-/* Matrices by rows; of an embedding a token reads one row, on the caller's thread. */
+/* Places a matrix by its rows. An embedding is different: only one row per token is read, and the calling thread reads it. */
 static void place_tensor(struct placing *p, const struct model *m, const struct tensor *t)
 {
     int looked_up = ends_with(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
@@ -154,7 +157,8 @@ static void place_tensor(struct placing *p, const struct model *m, const struct 
                           p->page, place_pages, p);
 }
 
-/* A panel is so many rows side by side: cut where rows are cut, since a group of rows that stay together is whole panels. */
+/* Places a copy by its rows. In a copy in panels, the plan never divides a panel, because it keeps groups of rows together,
+ * and such a group consists of whole panels. */
 static void place_copy(struct placing *p, const struct weight_view *w)
 {
     size_t rows = w->panels ? (w->rows + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS : w->rows;
@@ -211,7 +215,7 @@ void numa_place(struct model *m, enum placement_mode mode)
     struct topology t;
     cpu_set_t cpus;
     unsigned long memories[16] = {0};
-    if (numa_available() < 0) { /* the kernel has no such calls, or forbids them */
+    if (numa_available() < 0) { /* the kernel has no NUMA calls, or forbids them */
         m->numa->report.failed = 1;
         snprintf(m->numa->report.why_not, sizeof m->numa->report.why_not, "the kernel has no NUMA calls, or forbids them");
         return;

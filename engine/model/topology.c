@@ -1,5 +1,5 @@
-/* engine/model/topology.c -- which processors and memories the machine has, from sysfs. libnuma would tell the same, but writes to
- * stderr where sysfs lacks a file. */
+/* engine/model/topology.c -- reads from sysfs which processors and NUMA nodes the machine has. libnuma could do the same,
+ * but it writes to stderr if a file is missing in sysfs. */
 #include "engine/model/numa.h"
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file of sysfs, whose size nobody knows before. Returns 0 when it is not there; *text ends with a 0 byte. */
+/* Reads a file of sysfs, at most room - 1 bytes, and adds a 0 byte. Returns 0 if the file cannot be opened. */
 static int read_text(char *text, size_t room, const char *root, const char *format, int number)
 {
     char path[4096], name[128];
@@ -27,7 +27,7 @@ static int read_text(char *text, size_t room, const char *root, const char *form
     return 1;
 }
 
-/* Reads "0-3,8,10-11": the numbers below `count` become 1 in `has`. */
+/* Parses a list such as "0-3,8,10-11". Sets has[i] to 1 for each number i < count in the list, and to 0 for all others. */
 static void read_list(unsigned char *has, int count, const char *text)
 {
     memset(has, 0, (size_t)count);
@@ -42,14 +42,14 @@ static void read_list(unsigned char *has, int count, const char *text)
     }
 }
 
-/* "Node 0 NAME:   123 kB", in bytes */
+/* Finds the line "Node 0 NAME: 123 kB" and returns its number in bytes. */
 static uint64_t meminfo(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
     return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
 }
 
-/* How many processors of lower number are in the same core. */
+/* Returns how many processors with a lower number belong to the same core. */
 static int sibling_of(const char *root, int cpu)
 {
     char text[4096];
@@ -78,7 +78,7 @@ static void read_node(struct topology *t, const char *root, int node, const unsi
     if (!read_text(text, sizeof text, root, "node/node%d/distance", node))
         return;
     char *at = text, *end;
-    for (int n = 0; n < PLACEMENT_NODES; n++) { /* one number for each node online */
+    for (int n = 0; n < PLACEMENT_NODES; n++) { /* the file has one number for each online node */
         if (!nodes[n])
             continue;
         long d = strtol(at, &end, 10);

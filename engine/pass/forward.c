@@ -38,7 +38,8 @@ static struct router router_of(const struct config *c, const struct moe *moe)
                            .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
 
-/* What attention reads of these rows: queries after RoPE, and what has just been packed into the cache. */
+/* Reports the inputs of attention for these rows: the queries after RoPE, and the latents and keys that have just been
+ * written to the cache. */
 static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
@@ -52,7 +53,8 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
     }
 }
 
-/* Queries after RoPE; rows of the cache: the latent normalised, its rope part rotated, packed. */
+/* Applies RoPE to the queries. Normalises the latent vectors, applies RoPE to their RoPE parts, and writes both to the
+ * cache in packed order. */
 static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
@@ -70,7 +72,8 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
     }
 }
 
-/* x -> self_attn(x); the rows' latents go to the cache first, so that rows of one pass see each other. */
+/* Computes out = self_attn(x). The latents of all rows are written to the cache first, because a row also attends to
+ * earlier rows of the same pass. */
 static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
                            float *out, size_t S)
 {
@@ -124,7 +127,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
     if (router.bf16) {
-        op_round_bf16(out, x, S * c->dims.d); /* out is free until the experts are done */
+        op_round_bf16(out, x, S * c->dims.d); /* `out` is scratch until op_moe writes it */
         op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
         op_round_bf16(w->scores, w->scores, S * router.experts);
     } else {
@@ -139,17 +142,18 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
 
 static void add_to_residual(const struct workspace *w, size_t n)
 {
-    w->cx.k->axpy(w->x, 1.0f, w->delta, n); /* one rounding, as of a sum */
+    w->cx.k->axpy(w->x, 1.0f, w->delta, n); /* axpy with factor 1 rounds once, like a plain sum */
 }
 
-/* Which layer broke first, should a token's logits turn out not to be finite. A sum with a term that is not finite, or
- * that overflows, is not finite; adding |x| * 0 tells them apart from large numbers. */
+/* Records the first layer whose output is not finite, for the error message about logits that are not finite. A sum of
+ * x could overflow although all x are finite. Therefore the terms of the sum are x * 0. */
 static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
 {
     size_t d = w->model->config.dims.d;
     for (size_t s = 0; s < S; s++) {
         const float *x = w->x + s * d;
-        float zero[16] = {0}, all = 0.0f; /* side by side: one sum would wait for itself */
+        float zero[16] = {0}, all = 0.0f; /* 16 independent sums; in a single sum, each addition would wait for the one
+                                             before */
         size_t i = 0;
         for (; i + 16 <= d; i += 16)
             for (size_t l = 0; l < 16; l++)
@@ -182,7 +186,7 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
     tap(w, "output", w->x, d);
 }
 
-/* depth: of MTP, or -1 */
+/* `depth` is the MTP depth, or -1 for the target. */
 static void begin_pass(struct workspace *w, const struct row *rows, size_t S, int depth)
 {
     if (w->tapper)
@@ -207,13 +211,14 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     size_t d = m->config.dims.d;
     struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
     begin_pass(w, rows, S, -1);
-    for (size_t s = 0; s < S; s++) /* not in MTP's passes: other sequences of a pass still ask for it */
+    for (size_t s = 0; s < S; s++) /* passes of MTP modules don't reset this: it is still needed for other sequences of
+                                      the target's pass */
         w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < m->config.dims.layers; l++) {
         if (w->stop && w->stop(w->stop_context))
-            return -1; /* and nobody is told how long this pass took */
+            return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);

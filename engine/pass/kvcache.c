@@ -1,4 +1,4 @@
-/* engine/pass/kvcache.c -- append and cut. */
+/* engine/pass/kvcache.c -- appends tokens to a KV cache and removes them. */
 #include "engine/pass/kvcache.h"
 
 #include <assert.h>
@@ -73,7 +73,8 @@ int32_t kvcache_append(struct kvcache *c)
 
 void kvcache_take_path(struct kvcache *c, size_t base, const int32_t *path, size_t n)
 {
-    for (size_t i = 0; i < n; i++) { /* path[i] >= i, and those to come stand behind */
+    for (size_t i = 0; i < n; i++) { /* path[i] >= i, and `path` is ascending, so an exchange never moves a row that is
+                                        still needed at its place */
         int32_t *to = c->slots + base + i, *from = c->slots + base + path[i], slot = *to;
         *to = *from;
         *from = slot;
@@ -97,7 +98,7 @@ void kvcache_truncate(struct kvcache *c, size_t n)
     if (n >= c->length)
         return;
     trace_cut(c->tracer, c->depth, n, c->length - n);
-    while (c->length > n) /* from the end: what is appended next takes the same slots */
+    while (c->length > n) /* the newest first, so that the next tokens get the same slots again */
         let_go(c, c->slots[--c->length]);
 }
 

@@ -1,4 +1,4 @@
-/* engine/pass/session_file.c -- bytes to the disk and back: the header, sections, checksums; a new name for a file that is whole. */
+/* engine/pass/session_file.c -- writes and reads the header, the sections and the checksums of a session file. */
 #include "engine/pass/session_file.h"
 #include "engine/base/numbers.h"
 
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define HEAD_BYTES 224
-#define CHECKED_BYTES 216 /* of it, before its own checksum */
+#define CHECKED_BYTES 216 /* bytes of the header that its checksum covers */
 #define BUFFER ((size_t)1 << 18)
 #define BYTE_ORDER_MARK 0x01020304u
 
@@ -91,14 +91,16 @@ static int unpack_head(struct session_reader *r, const unsigned char bytes[HEAD_
     return size == h->bytes ? VB_OK : session_bad(r, err, "followed by bytes that are no part of it");
 }
 
-/* What a session never is, and what sizes that do not fit each other would make of the memory. */
+/* Checks that the numbers in the header are possible for a session and fit each other. Otherwise the reader could
+ * allocate too little or too much memory. */
 static int check_head(const struct session_reader *r, vb_error *err)
 {
     const struct session_head *h = &r->head;
     uint64_t row = (uint64_t)h->width * sizeof(float), most = UINT64_MAX / 8;
     int fits = h->tokens >= 1 && h->rows < h->tokens && h->prompt <= h->tokens && h->given >= 1 && h->given <= h->tokens &&
                h->tokens <= h->context && h->context <= INT32_MAX && h->width && h->width <= 1 << 24 && h->layers;
-    /* Decoding, one token is due, which brings the drafts along; and so it will be when all that were given are computed. */
+    /* At most one token has no row and is not a given token. It is the newest token, which the next round computes
+     * together with the drafts. */
     if (fits)
         fits = h->tokens - (h->rows > h->given ? h->rows : h->given) <= 1;
     fits = fits && row <= most / h->layers && row * h->layers <= most / h->tokens;
@@ -123,7 +125,7 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
     if (!w->buffer)
         return new_file_end(&w->file, vb_fail(err, VB_NO_MEMORY, "%s: no memory for writing it", path), err);
     crc64_open(&w->crc);
-    session_write(w, nothing, sizeof nothing); /* the header, when it is known */
+    session_write(w, nothing, sizeof nothing); /* space for the header, which session_file_end writes */
     return VB_OK;
 }
 
@@ -157,7 +159,8 @@ void session_write(struct session_writer *w, const void *data, size_t size)
     }
 }
 
-/* A packed row is, per chunk of 32, the 16 numbers at odd places and then those at even ones, padded with 0 (simd/kernels.h). */
+/* A packed row consists of chunks of 32 numbers, and the last chunk is padded with 0. In each chunk, the 16 numbers
+ * with odd indices come before the 16 numbers with even indices (simd/kernels.h). */
 static void write_row(struct session_writer *w, const float *packed, size_t width)
 {
     for (float x[32]; width; packed += 32) {
@@ -237,7 +240,7 @@ int session_bad(const struct session_reader *r, vb_error *err, const char *what)
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s is %s", r->path, what);
 }
 
-/* As many bytes as there are, up to size. */
+/* Reads up to `size` bytes. Returns how many bytes the file still had, or how many were read before an error. */
 static size_t read_some(struct session_reader *r, void *data, size_t size)
 {
     size_t done = 0;
@@ -280,7 +283,8 @@ int session_reader_open(struct session_reader *r, const char *path, const vb_all
 {
     *r = (struct session_reader){.allocator = a, .path = path, .section = -1};
     crc64_open(&r->crc);
-    r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe, which is refused, would wait for a writer */
+    r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: otherwise opening a pipe would wait for a
+                                                              writer */
     int code = read_head(r, err);
     if (!code) {
         r->buffer = vb_alloc(a, BUFFER, 1);
@@ -317,7 +321,7 @@ int session_read(struct session_reader *r, void *data, size_t size)
         if (r->at == r->used) {
             r->at = 0;
             r->used = read_some(r, r->buffer, BUFFER);
-            failed = r->used == 0; /* it has shrunk, or cannot be read */
+            failed = r->used == 0; /* the file has become shorter, or cannot be read */
         }
         n = r->used - r->at < rest ? r->used - r->at : rest;
         memcpy(p, r->buffer + r->at, n);
@@ -350,7 +354,7 @@ int session_section_end(struct session_reader *r, int code, vb_error *err)
 
 int session_read_lines(struct session_reader *r, enum session_section section, char **text, vb_error *err)
 {
-    size_t size = (size_t)r->head.section[section].size; /* below SESSION_TEXT_ROOM */
+    size_t size = (size_t)r->head.section[section].size; /* check_head made sure that this is below SESSION_TEXT_ROOM */
     int code = VB_OK;
     session_read_section(r, section);
     *text = vb_alloc(r->allocator, size + 1, 1);

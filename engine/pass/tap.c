@@ -1,9 +1,9 @@
-/* engine/pass/tap.c -- from the engine's rows to the caller's. */
+/* engine/pass/tap.c -- converts rows of the engine and passes them to the tap callback. */
 #include "engine/pass/tap.h"
 
 #include <stdio.h>
 
-/* An operator tells of one row, or of several. */
+/* Called by operators, with one row or several rows. */
 static void see(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers,
                 size_t width)
 {

@@ -1,4 +1,4 @@
-/* engine/pass/trace.c -- from the engine's rows and cuts to the caller's callback. */
+/* engine/pass/trace.c -- converts the events of a round and passes them to the trace callback. */
 #include "engine/pass/trace.h"
 
 #include "engine/pass/forward.h"

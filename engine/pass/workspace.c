@@ -11,7 +11,7 @@
 #include "ops/mlp.h"
 #include "ops/router.h"
 
-/* The most scratch that one operator of a pass of S rows asks for. */
+/* Returns the largest amount of scratch memory that any operator needs in a pass of S rows. */
 static size_t scratch_bytes(const struct workspace *w, size_t S)
 {
     const struct config *c = &w->model->config;
@@ -32,7 +32,7 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     return bytes;
 }
 
-/* One block of the workspace; NULL when memory ran out, now or before. */
+/* Allocates a block of the workspace. Returns NULL if there is no memory. */
 static void *take(struct workspace *w, size_t count, size_t size)
 {
     assert(w->block_count < sizeof w->blocks / sizeof *w->blocks);
@@ -96,7 +96,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
 
 int target_three_layers(int L, int layer[3])
 {
-    int low = 2, middle = L / 2, high = L - 3; /* in the target's order, whatever their names */
+    int low = 2, middle = L / 2, high = L - 3; /* layer[] is in ascending order, even if low > middle */
     int found = 0;
     for (int l = 0; l < L && found < 3; l++)
         if (l == low || l == middle || l == high)
