@@ -1,0 +1,58 @@
+/* tools/serve/meaning_internal.h -- the parser of meaning.h: its markers, its state, and how one call is read. */
+#ifndef VB_MEANING_INTERNAL_H
+#define VB_MEANING_INTERNAL_H
+
+#include "engine/verbatim.h"
+#include "tools/serve/meaning.h"
+#include "tools/serve/writer.h"
+
+/* Each marker begins with < and has no other <. */
+enum meaning_mark {
+    MARK_THINK,
+    MARK_END_THINK,
+    MARK_CALLS, /* the first marker of a section of calls; GLM has no sections */
+    MARK_CALL,
+    MARK_SEP,   /* before the arguments; DeepSeek-V3: before the name */
+    MARK_END_CALL,
+    MARK_END_CALLS,
+    MARK_KEY,
+    MARK_END_KEY,
+    MARK_VALUE,
+    MARK_END_VALUE,
+    MEANING_MARKS
+};
+
+/* The text of a marker; NULL: this format does not have it. */
+const char *meaning_mark(enum meaning_calls calls, enum meaning_mark mark);
+
+static inline int meaning_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/* How far one JSON value was read (tools/serve/meaning_json.c). At first all members are 0. Objects and arrays may nest 255 deep. */
+struct json_scan {
+    int place, depth, is_key;
+    const char *literal;
+    unsigned char is_object[32]; /* a bit for each depth: an object or an array */
+};
+
+void json_scan_byte(struct json_scan *s, char c);
+int json_scan_in_string(const struct json_scan *s);
+int json_scan_is_whole(const struct json_scan *s); /* what was read is one JSON value, with whitespace around it or without */
+
+/* One call, as its bytes are held back. */
+struct meaning_call {
+    struct serve_writer text;      /* from its first marker on; the first call of a section includes the section's marker */
+    size_t head, head_end, body;   /* offsets: the text before MARK_SEP, and the text behind it; GLM: the name */
+    size_t key, key_end, value;    /* offsets of GLM's last key and value */
+    struct serve_writer arguments; /* GLM: JSON without its last bracket */
+    struct json_scan scan;         /* of the arguments */
+    int is_begun;                  /* the arguments have begun, at their { */
+    size_t json, json_end;         /* offsets in `text`: where they begin and end, as far as they were read */
+};
+
+/* Finds the name in the call's text. Returns 0 if there is none. *number: the number that Kimi-K2 has put behind it; -1: none. */
+int meaning_name(enum meaning_calls calls, const struct meaning_call *call, const char **name, size_t *size, long *number);
+/* Finds the arguments in the text of a whole call. 1: found; 0: the call is malformed; VB_NO_MEMORY. */
+int meaning_arguments(enum meaning_calls calls, struct meaning_call *call, const char **json, size_t *size);
+/* GLM: appends the last key and value to the arguments. Returns 0 if memory is missing. */
+int meaning_add_value(const json_t *tools, struct meaning_call *call);
+#endif
