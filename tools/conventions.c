@@ -252,8 +252,8 @@ const struct command command_conventions = {
     "Without MODEL, lists the conventions and the systems, and says which system follows which convention.\n"
     "With MODEL, cuts a text into windows and decodes after each window with several settings: the default conventions, every draft\n"
     "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens per forward\n"
-    "pass and the acceptance at each draft depth. Conventions about drafting must not change any logit of the output. If one of\n"
-    "them does, the exit code is 3.\n"
+    "pass and the acceptance at each draft depth. The command also checks that conventions about drafting do not change any logit\n"
+    "of the output. If one of them does, the exit code is 3.\n"
     "With --against, searches for the conventions that reproduce a dump.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

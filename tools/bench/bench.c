@@ -154,7 +154,7 @@ const struct command command_bench = {
     "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by a matrix of\n"
     "                         2048x7168 numbers. The weights are larger than the CPU caches. If oneDNN is installed, it is measured\n"
     "                         too, but with BF16 weights only if it supports BF16 on this CPU.\n"
-    "  `attention`            The attention of 1 and 32 rows over 2048 tokens, in each layer once.\n"
+    "  `attention`            Attention alone, in every layer once: 1 row, or 32 rows, attend to 2048 tokens.\n"
     "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, one method\n"
     "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct with a given\n"
     "                         probability.\n"
@@ -162,8 +162,8 @@ const struct command command_bench = {
     "could compute its operations, whichever is lower. If several rows of a pass chose the same expert, its bytes count once. The\n"
     "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of the memory\n"
     "allows, its weights came from the CPU caches. The table then shows \"in cache\" instead of the percentage of the ceiling.\n"
-    "The limit of a speed-up is the speed-up that would be reached if time depended only on the bytes read. This limit is\n"
-    "(tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of bytes that one pass over n rows reads\n"
-    "from the model, as counted in this run. B_modules is the number of bytes that the passes of the MTP modules read in one\n"
-    "round.\n",
+    "For drafting, the table shows what percentage of the ideal speed-up was reached. The ideal speed-up would be reached if time\n"
+    "depended only on the bytes that are read: it is (tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of\n"
+    "bytes that one pass over n rows reads from the model, as counted in this run. B_modules is the number of bytes that the passes\n"
+    "of the MTP modules read in one round.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

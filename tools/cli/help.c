@@ -20,7 +20,7 @@ static const struct {
     [MACHINE_OPTIONS] = {"machine", "Machine", "threads, instruction set, memory"},
     [SESSION_OPTIONS] = {"sessions", "Saved sessions", "save a session and continue it later"},
     [MANY_OPTIONS] = {"many", "Many prompts", "answer many prompts at the same time"},
-    [SERVE_OPTIONS] = {"server", "Server", "address, API keys, and the number of requests at the same time"},
+    [SERVE_OPTIONS] = {"server", "Server", "address, API keys, and how many requests are answered at the same time"},
     [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values a dump contains, and how dumps are compared"},
     [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},

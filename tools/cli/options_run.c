@@ -34,7 +34,7 @@ const struct option options_to_run[] = {
      "about drafting do not change the output."},
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
      "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers or "
-     "official. If no draft method is given, this option also selects the draft method of the system."},
+     "official. If no draft method is given, this option also selects the draft method that this system uses."},
 
     /* ---- the prompt ---- */
     {"--prompt", "-p", "TEXT", PROMPT_OPTIONS, TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0,
@@ -138,8 +138,9 @@ const struct option options_to_run[] = {
      "With relaxed, any sufficiently likely draft is also accepted while the model is thinking (see --thinking-tokens): this changes the "
      "distribution of the output."},
     {"--draft-sample-method", NULL, "METHOD", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, SAMPLING(draft_sample_method), 0, 0,
-     "With --acceptance rejection: choose how tokens are drafted, probabilistic or greedy (default probabilistic). With probabilistic, "
-     "drafts are sampled. With greedy, the most likely tokens are drafted."},
+     "With --acceptance rejection: choose how tokens are drafted, probabilistic or greedy (default probabilistic). If "
+     "METHOD is probabilistic, each draft is drawn at random from the probabilities of the draft method. If METHOD is greedy, each draft "
+     "is the most likely token."},
     {"--relaxed-topk", NULL, "N", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, INT_VALUE, SAMPLING(relaxed_topk), 1, 1 << 30,
      "With --acceptance relaxed: a draft is sufficiently likely only if it is among the N most likely tokens (default 10)."},
     {"--relaxed-delta", NULL, "P", ACCEPTANCE_OPTIONS, TAKES_ACCEPTANCE, TEXT_VALUE, AT(sampling.relaxed_delta), 0, 0,
