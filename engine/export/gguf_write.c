@@ -1,7 +1,7 @@
-/* engine/export/gguf_write.c -- the plan of a GGUF file put together, and its data written.
+/* engine/export/gguf_write.c -- makes the plan of a GGUF file, and writes its data.
  *
- * A task takes some rows of a tensor from the mapped weights to f32, to their bytes, and into the file at their own place:
- * tasks know nothing of one another, and what is in memory is some rows for each thread. */
+ * A task decodes some rows of a tensor to f32, converts them to the new type, and writes them to their place in the file.
+ * Tasks do not depend on each other. Each thread needs memory for a few rows only. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/numbers.h"
 
@@ -97,20 +97,20 @@ void gguf_plan_close(struct gguf_plan *p)
 
 /* ---- rows ---- */
 
-#define TASK 32768 /* numbers of a task, about */
-#define REGION 16  /* tasks of each thread between two calls of progress */
+#define TASK 32768 /* approximate count of numbers in a task */
+#define REGION 16  /* tasks per thread between two calls of `progress` */
 
 struct writing {
     const struct gguf_plan *p;
     const struct gguf_planned *t;
     struct op_ctx cx;
     int fd;
-    size_t rows, cols, each; /* of the tensor; rows of a task */
+    size_t rows, cols, each; /* rows and columns of the tensor; rows of a task */
     size_t first_task;
-    char *scratch; /* of each thread `room` bytes: the numbers, a column of them, the bytes */
+    char *scratch; /* `room` bytes for each thread: the numbers of a task, one column of them, and the encoded bytes */
     size_t room;
     atomic_int error;      /* errno of a write that failed */
-    atomic_int not_finite; /* numbers that have no block */
+    atomic_int not_finite; /* nonzero: a number is not finite, or is too large for the type */
 };
 
 static size_t rows_of(const struct gguf_planned *t)
@@ -127,7 +127,8 @@ static size_t rows_of_task(const struct gguf_planned *t)
     return cols < TASK ? TASK / cols : 1;
 }
 
-/* Where row `row` of a tensor is from: row *i of a matrix. (Not of attn_k_b.) */
+/* Row `row` of a tensor is made from one row of a matrix of the model. Returns this matrix, and sets *i to the number of
+ * its row. The function is not for attn_k_b, whose rows are columns of W_uk. */
 static const struct weight_view *source_of(const struct gguf_planned *t, size_t row, size_t *i)
 {
     size_t rows = t->ndim == 3 ? t->shape[1] : 0;
@@ -140,7 +141,8 @@ static const struct weight_view *source_of(const struct gguf_planned *t, size_t 
     return gguf_expert_matrix(t->experts, row / rows, t->which);
 }
 
-/* Rows of attn_k_b, all of one head h: c of the head's n rows of keys from number `from` on, transposed. */
+/* Decodes `count` rows of attn_k_b, all of attention head h, from row `from` of this head on. Row c of attn_k_b is column c
+ * of the head's n rows of W_uk. */
 static void decode_keys(float *out, float *column, const struct gguf_planned *t, size_t h, size_t from, size_t count)
 {
     size_t n = t->shape[2];
@@ -157,7 +159,7 @@ static void decode_rows(float *out, float *column, const struct gguf_planned *t,
     for (size_t done = 0, n; done < count; done += n) {
         size_t row = first + done;
         n = 1;
-        if (t->layout == GGUF_KEYS) { /* up to the head's end */
+        if (t->layout == GGUF_KEYS) { /* one attention head at a time */
             size_t latent = t->shape[1], from = row % latent;
             n = count - done < latent - from ? count - done : latent - from;
             decode_keys(out + done * cols, column, t, row / latent, from, n);
@@ -179,7 +181,7 @@ static int all_finite_f32(const float *x, size_t count)
     return most < 0x7f800000;
 }
 
-/* Numbers too large for BF16 have become infinite. */
+/* Numbers that are too large for BF16 have become infinite, so this function also finds them. */
 static int all_finite_bf16(const uint16_t *x, size_t count)
 {
     int most = 0;
@@ -188,7 +190,7 @@ static int all_finite_bf16(const uint16_t *x, size_t count)
     return most < 0x7f80;
 }
 
-/* Returns -1 when a number is not finite, or is too large for the type. */
+/* Returns -1 if a number is not finite or is too large for the type, else 0. */
 static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
 {
     if (as == GGUF_AS_Q8_0)
@@ -202,7 +204,7 @@ static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
     if (as == GGUF_AS_F32)
         memcpy(bytes, x, count * sizeof *x);
     else
-        op_store_f16(bytes, x, count); /* as it was */
+        op_store_f16(bytes, x, count); /* the source is F16 too */
     return all_finite_f32(x, count) ? 0 : -1;
 }
 
@@ -241,7 +243,8 @@ static void write_rows(void *arg, size_t task, int thread)
 
 /* ---- what goes wrong ---- */
 
-/* The tensor of the checkpoint that holds a matrix; row *i of the one becomes that of the other. */
+/* Returns the tensor of the checkpoint that contains matrix *w. *i is a row of the matrix; the function changes it to the
+ * row of the tensor. */
 static const struct tensor *tensor_of(const struct model *m, const struct weight_view *w, size_t *i)
 {
     for (size_t k = 0; k < checkpoint_count(m->checkpoint); k++) {
@@ -255,7 +258,8 @@ static const struct tensor *tensor_of(const struct model *m, const struct weight
     return NULL;
 }
 
-/* The number of a block of n that is not finite, or the one that is too large. */
+/* Returns the index of the number because of which a block of n numbers cannot be written: the first number that is not
+ * finite, or else the number with the largest absolute value. */
 static size_t worst_of(const float *x, size_t n)
 {
     size_t worst = 0;
@@ -268,7 +272,8 @@ static size_t worst_of(const float *x, size_t n)
     return worst;
 }
 
-/* Looks for it once more, row by row, so that the first one is named whatever the threads did. */
+/* Reports a number that cannot be written. Threads may have found such numbers in any order. Therefore the function
+ * searches again, row by row, and reports the first one. */
 static int tell_not_finite(const struct writing *w, vb_error *err)
 {
     const struct gguf_planned *t = w->t;
@@ -342,8 +347,8 @@ static int write_tensor(struct writing *w, const char *path, struct meter *m, vb
     return VB_OK;
 }
 
-/* All of the file at once, so that a disk without room is known now and not in an hour. A file system that cannot say is
- * asked again by every write. */
+/* Reserves disk space for the whole file. So a disk that is too small is reported at the beginning, and not after an hour.
+ * If the file system cannot reserve space, the writes report the error. */
 static int reserve(const struct gguf_plan *p, int fd, const char *path, vb_error *err)
 {
     off_t size = (off_t)(p->header_bytes + p->data_bytes);
@@ -358,7 +363,7 @@ static int processors(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-/* The most that a task of any tensor needs, in whole cache lines. */
+/* Returns the memory in bytes that a task of any tensor needs at most, rounded up to a multiple of 64. */
 static size_t room_of(const struct gguf_plan *p)
 {
     size_t most = 0;

@@ -1,5 +1,5 @@
-/* engine/export/gguf_write_config.c -- a config as the metadata of a GGUF file: the counterpart of config_gguf.c. What that reader
- * would not read back as it was is refused here. */
+/* engine/export/gguf_write_config.c -- converts a struct config to the metadata of a GGUF file, as the counterpart of
+ * config_gguf.c. A value that config_gguf.c would not read back unchanged is an error. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/utf8.h"
 
@@ -86,7 +86,8 @@ struct saying {
     vb_error *err;
 };
 
-/* The float nearest to x times 10^-shift as it is written in decimals, not to the double that is nearest to it. */
+/* Returns the float that is nearest to x times 10^-shift. The product is computed in decimal digits, because its nearest
+ * double could be rounded to another float. */
 static float shifted(double x, int shift)
 {
     char text[64];
@@ -99,7 +100,7 @@ static float shifted(double x, int shift)
     return strtof(text, NULL);
 }
 
-/* A number of config.json, which a reader gets back from the float (gguf_real). */
+/* Writes a number of config.json as a float. Returns an error if gguf_real would not convert this float back to x. */
 static int say_real(const struct saying *s, const char *key, const char *json, double x, int shift)
 {
     float f = shifted(x, shift);
@@ -143,7 +144,7 @@ static int check(const struct saying *s)
 
 /* ---- the keys ---- */
 
-/* The last part of the directory's name, as llama.cpp's converter has it. */
+/* Writes the last component of the directory's path as general.name, like llama.cpp's converter. */
 static void say_name(const struct saying *s)
 {
     char *path = realpath(checkpoint_dir(s->m->checkpoint), NULL), *slash = path ? strrchr(path, '/') : NULL;
@@ -159,7 +160,7 @@ static void say_file(const struct saying *s, enum gguf_as linear)
     gguf_put_string(s->b, "general.architecture", "deepseek2");
     gguf_put_string(s->b, "general.type", "model");
     say_name(s);
-    gguf_put_u32(s->b, "general.file_type", file_types[linear]); /* llama.cpp's numbers */
+    gguf_put_u32(s->b, "general.file_type", file_types[linear]); /* llama.cpp defines these numbers */
     gguf_put_u32(s->b, "general.quantization_version", 2);
 }
 
@@ -169,7 +170,7 @@ static int say_attention(const struct saying *s)
     const struct config *c = s->c;
     int64_t n = c->qk_nope_head_dim, r = c->qk_rope_head_dim, latent = c->kv_lora_rank;
     gguf_put_u32(b, OF "attention.head_count", c->num_attention_heads);
-    gguf_put_u32(b, OF "attention.head_count_kv", 1); /* absorbed: one latent row for all heads */
+    gguf_put_u32(b, OF "attention.head_count_kv", 1); /* in the absorbed form, all attention heads share one latent row */
     gguf_put_u32(b, OF "attention.key_length", latent + r);
     gguf_put_u32(b, OF "attention.value_length", latent);
     gguf_put_u32(b, OF "attention.key_length_mla", n + r);
@@ -200,7 +201,7 @@ static int say_experts(const struct saying *s)
 {
     struct gguf_bytes *b = s->b;
     const struct config *c = s->c;
-    int greedy = c->topk_method == TOPK_GREEDY; /* has no groups, whatever config.json says of them */
+    int greedy = c->topk_method == TOPK_GREEDY; /* this method uses no groups, even if config.json has n_group */
     gguf_put_u32(b, OF "leading_dense_block_count", c->first_k_dense_replace);
     gguf_put_u32(b, OF "expert_feed_forward_length", c->moe_intermediate_size);
     gguf_put_u32(b, OF "expert_count", c->n_routed_experts);

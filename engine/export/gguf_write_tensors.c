@@ -1,5 +1,5 @@
-/* engine/export/gguf_write_tensors.c -- which tensors a GGUF file of a model has, from where, and of which type: the counterpart of
- * checkpoint_gguf.c, whose names these are. */
+/* engine/export/gguf_write_tensors.c -- lists the tensors of a GGUF file, with their types and the matrices from which they
+ * are made. The file is the counterpart of checkpoint_gguf.c, which reads the same names. */
 #include "engine/export/gguf_write_internal.h"
 
 #include <stdio.h>
@@ -15,22 +15,23 @@ struct planner {
     const struct config *c;
     const struct gguf_write_options *o;
     char prefix[40]; /* "blk.3." */
-    int copies[2];   /* modules whose embedding, head is left out */
+    int copies[2];   /* number of modules whose embedding [0] or output head [1] is left out */
 };
 
 static const struct gguf_written_type *stored_type(const struct weight_view *w)
 {
-    return w->type == WEIGHT_BF16 ? &type_bf16 : w->type == WEIGHT_F16 ? &type_f16 : &type_f32; /* FP8: exact in F32 */
+    return w->type == WEIGHT_BF16 ? &type_bf16 : w->type == WEIGHT_F16 ? &type_f16 : &type_f32; /* also for FP8 */
 }
 
-/* What a matrix of `cols` numbers a row becomes. */
+/* Returns the type in which a matrix is written. Its rows have `cols` numbers. */
 static const struct gguf_written_type *type_for(enum gguf_as as, const struct weight_view *w, size_t cols)
 {
     static const struct gguf_written_type *const types[] = {NULL, &type_f32, &type_bf16, &type_q8_0, &type_q4_0};
     return as == GGUF_AS_STORED || cols % types[as]->numbers ? stored_type(w) : types[as];
 }
 
-/* A tensor whose rows are its last extent; the caller fills in what is not ROWS. */
+/* Adds a tensor with layout GGUF_ROWS. The last extent of its shape is the length of a row. For another layout, the caller
+ * changes the fields of the result. */
 static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_role role, enum gguf_as as,
                                 const struct weight_view *w, int ndim, const size_t shape[3])
 {
@@ -65,7 +66,7 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
     add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
 }
 
-/* W_uk and W_uv, rows of each head: [H, rows, cols]. */
+/* Adds W_uk or W_uv as a tensor [H, rows, cols]. */
 static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
                       int rows, int cols)
 {
@@ -104,8 +105,8 @@ static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)
     }
 }
 
-/* Of all experts the gates, then the ups, then the downs: each a tensor. Experts may be stored in several types: only one
- * can stay, and F32 holds them all. */
+/* Adds three tensors: the gate matrices of all experts, the up matrices, and the down matrices. If matrices of one tensor
+ * are stored in different types, the tensor counts as stored in F32, which represents all of them exactly. */
 static void add_experts(struct planner *p, const struct moe *m)
 {
     static const char *const names[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
@@ -114,7 +115,7 @@ static void add_experts(struct planner *p, const struct moe *m)
         struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
         for (size_t e = 1; e < E; e++)
             if (gguf_expert_matrix(m->experts, e, i)->type != first.type)
-                first.type = WEIGHT_F32; /* for the choice of a type only */
+                first.type = WEIGHT_F32; /* only type_for reads this */
         struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3, (size_t[3]){E, first.rows, first.cols});
         t->matrix = source;
         t->layout = GGUF_EXPERTS;
@@ -159,8 +160,8 @@ static void add_module(struct planner *p, const struct mtp_module *module, int k
     p->copies[1] += head == MTP_COPY_EQUAL;
 }
 
-/* A tied head is the embedding as it is written, or a tensor of its own that rounds the same numbers otherwise. F32 of an
- * embedding that is kept holds no other numbers. */
+/* Adds the output head. A tied head is left out if it would have the same numbers as the embedding in the file: if both
+ * have the same type, or if the embedding keeps its stored type and the head would be F32. */
 static void add_head(struct planner *p, const struct gguf_planned *embedding)
 {
     const struct weight_view *w = &p->p->model->lm_head;

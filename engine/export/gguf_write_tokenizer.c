@@ -1,9 +1,9 @@
-/* engine/export/gguf_write_tokenizer.c -- a tokenizer.json, or a tiktoken.model said as one, as the metadata of a GGUF file: the
- * counterpart of text/gguf.c.
+/* engine/export/gguf_write_tokenizer.c -- writes a tokenizer to the metadata of a GGUF file, as the counterpart of
+ * text/gguf.c. A tiktoken.model is first converted to a tokenizer.json.
  *
- * Of how text is cut into words GGUF has only a name, and of added tokens only whether they are special. So what was put
- * together is read back, as any reader would, and compared with the tokenizer of the directory; when the tables differ, the
- * file gets none, which is better than one with other ids. */
+ * GGUF stores only a name for the rule that splits text into words, and for an added token only whether it is special.
+ * Therefore the keys are read back like a GGUF file, and the result is compared with the tokenizer of the directory. If the
+ * tables differ, the file gets no tokenizer, because a tokenizer with other ids would be worse. */
 #include "engine/export/gguf_write_internal.h"
 #include "engine/base/json.h"
 #include "engine/text/export.h"
@@ -12,18 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 }; /* llama.cpp's kinds of tokens */
+enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 }; /* kinds of tokens, with llama.cpp's numbers */
 
 struct putting {
     struct gguf_plan *p;
     const char *dir;
     const struct tokenizer *t;
-    json_t *json, *config; /* tokenizer.json, tokenizer_config.json or NULL */
-    const char *why; /* the file gets no tokenizer */
+    json_t *json, *config; /* contents of tokenizer.json and of tokenizer_config.json; NULL if there is no such file */
+    const char *why; /* why the file gets no tokenizer; NULL if it gets one */
     vb_error *err;
 };
 
-/* DIR/NAME as JSON; *out stays NULL when there is no such file. */
+/* Reads DIR/NAME as JSON into *out. If there is no such file, *out does not change. */
 static int read_json(const struct putting *s, const char *name, json_t **out)
 {
     const vb_allocator *a = &s->p->allocator;
@@ -62,7 +62,7 @@ static int put_tokens(const struct putting *s, struct gguf_bytes *b)
         }
         gguf_put_array(b, "tokenizer.ggml.tokens", GGUF_STRING, V);
         for (i = 0; i < V; i++) {
-            snprintf(unused, sizeof unused, "[PAD%zu]", i); /* a padded vocabulary */
+            snprintf(unused, sizeof unused, "[PAD%zu]", i); /* the vocabulary has ids without a token */
             word = words[i] ? words[i] : unused;
             gguf_put_text(b, word, strlen(word));
         }
@@ -76,7 +76,7 @@ static int put_tokens(const struct putting *s, struct gguf_bytes *b)
     return failed ? gguf_no_memory(s->p->model, s->err) : VB_OK;
 }
 
-/* Old files have "left right", new ones ["left", "right"]. */
+/* Writes the merges. In a tokenizer.json, a merge is "left right" in old files and ["left", "right"] in new files. */
 static void put_merges(const struct putting *s, struct gguf_bytes *b)
 {
     json_t *merges = json_object_get(json_object_get(s->json, "model"), "merges"), *merge;
@@ -98,7 +98,7 @@ static void put_merges(const struct putting *s, struct gguf_bytes *b)
 
 /* ---- special ids, chat template ---- */
 
-/* The id of the token that a key of tokenizer_config.json names, or -1. */
+/* Returns the id of the token that is the value of `key` in tokenizer_config.json, or -1. */
 static int32_t named_token(const struct putting *s, const char *key)
 {
     const json_t *value = json_object_get(s->config, key);
@@ -112,7 +112,7 @@ static int32_t named_token(const struct putting *s, const char *key)
     return -1;
 }
 
-/* A string; of a list of named templates the one called default. */
+/* Returns the chat template: `value` is a string, or a list of named templates, of which "default" is returned. */
 static const char *template_of(const json_t *value)
 {
     const json_t *entry;
@@ -143,7 +143,8 @@ static int put_template(const struct putting *s, struct gguf_bytes *b)
     return rc;
 }
 
-/* Ids that end a text: GGUF has three keys for them, and the first is the tokenizer's own when it is among them. */
+/* Writes up to three end tokens, because GGUF has three keys for them. If the tokenizer's own end token is one of them, it
+ * comes first. */
 static void put_end_tokens(const struct putting *s, struct gguf_bytes *b)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -180,7 +181,7 @@ static void put_special_ids(const struct putting *s, struct gguf_bytes *b)
 
 /* ---- reading it back ---- */
 
-/* *good: a file with these keys gives the tokenizer of the directory. */
+/* Sets *good to 1 if a GGUF file with these keys has the same tokenizer as the directory, else to 0. */
 static int read_back(const struct putting *s, const struct gguf_bytes *keys, int *good)
 {
     const vb_allocator *a = &s->p->allocator;
@@ -202,7 +203,7 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
     if (rc == VB_NO_MEMORY)
         rc = gguf_no_memory(s->p->model, s->err);
     else
-        rc = VB_OK; /* whatever the reader did not like, it is not this tokenizer */
+        rc = VB_OK; /* other errors mean only that the tokenizer cannot be read back, so *good is 0 */
     tokenizer_close(t);
     gguf_close(g);
     vb_free(a, b.data);
@@ -219,7 +220,7 @@ static void tell_stripping(const struct putting *s)
 
 /* ---- all of it ---- */
 
-/* The keys of a tokenizer that GGUF can say; else p->pre stays NULL, and `why`. */
+/* Writes the keys of the tokenizer and sets p->pre. If GGUF cannot express the tokenizer, sets s->why instead. */
 static int put_known(struct putting *s, struct gguf_bytes *b)
 {
     const char *pre;
@@ -247,7 +248,7 @@ static int put_known(struct putting *s, struct gguf_bytes *b)
     return VB_OK;
 }
 
-/* The model has its uses without one: with --tokens. */
+/* Writes that the file has no tokenizer. Such a file can still be used with --tokens. */
 static void put_none(struct putting *s, struct gguf_bytes *b)
 {
     s->t = NULL;
@@ -256,8 +257,8 @@ static void put_none(struct putting *s, struct gguf_bytes *b)
     put_special_ids(s, b);
 }
 
-/* The directory's tokenizer; one in tiktoken's format also as JSON. Of its reserved tokens those beyond the vocabulary are
- * left out: Kimi's Python code has two more of them than the model has rows. */
+/* Opens the tokenizer of the directory. One in tiktoken's format is also converted to JSON, in s->json and s->config.
+ * Reserved tokens beyond the vocabulary are left out: Kimi's Python code has two more of them than the model has rows. */
 static int open_tokenizer(struct putting *s, struct tokenizer **t, vb_error *err)
 {
     const vb_allocator *a = &s->p->allocator;
@@ -296,7 +297,7 @@ int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *di
         b->keys += keys.keys;
         b->failed |= keys.failed;
     } else if (!rc) {
-        p->num_notes = notes; /* those about a tokenizer that is left out */
+        p->num_notes = notes; /* removes the notes about the tokenizer, which is left out */
         put_none(&s, b);
     }
     vb_free(&p->allocator, keys.data);

@@ -1,4 +1,4 @@
-/* engine/session/kept.c -- finished sequences, least recently used first. */
+/* engine/session/kept.c -- keeps the sessions of finished sequences, in the order of their last use. */
 #include "engine/session/kept.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static struct vb_session *take_out(struct kept *k, size_t i)
     return s;
 }
 
-/* Whether `longer` has every computed row of s, for the same draft method. */
+/* Returns whether `longer` has the same draft method as s and all computed rows of s. */
 static int begins(const struct vb_session *s, const struct vb_session *longer)
 {
     return s->type == longer->type && s->cached <= longer->cached &&

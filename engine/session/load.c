@@ -1,4 +1,5 @@
-/* engine/session/load.c -- a session from a file. Nothing that stands in the file is believed: a checksum is no proof. */
+/* engine/session/load.c -- loads a session from a file. All contents of the file are checked: somebody could make a file
+ * with correct checksums and wrong contents. */
 #include <string.h>
 
 #include "simd/fpenv.h"
@@ -9,14 +10,14 @@
 
 struct session_loading {
     struct session_reader in;
-    char *about, *model; /* the sections of lines */
+    char *about, *model; /* contents of the sections `about` and `model` */
     const vb_file_options *options;
     vb_error *err;
 };
 
 static const vb_file_options defaults;
 
-/* Header and lines; what is behind them is to be read next. */
+/* Opens the file and reads the header and the sections `about` and `model`. The next section is `tokens`. */
 static int open_file(struct session_loading *l, const char *path, const vb_file_options *o, const vb_allocator *a, vb_error *err)
 {
     *l = (struct session_loading){.options = o ? o : &defaults, .err = err};
@@ -69,7 +70,9 @@ static int check_model(const struct session_loading *l, const struct model *m, c
     return code;
 }
 
-/* Rows of the prompt that are due belong to who began it, oneDNN or the contract's kernels. When none is, it does not matter. */
+/* If rows of the prompt have not been computed yet, the same kernels must compute them as in the saved session: oneDNN or
+ * the engine's own. Otherwise returns an error. If all rows of the prompt have been computed, the kind of prefill does not
+ * matter. */
 static int check_prefill(const struct session_loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
@@ -125,7 +128,7 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
         kvcache_append(&s->cache);
     for (size_t layer = 0; layer < s->cache.pool->layers && !code; layer++) {
         if (session_read_rows(&l->in, &s->cache, layer, rows, l->in.head.width))
-            break; /* session_section_end says why */
+            break; /* session_section_end reports the error */
         code = stopped(l);
     }
     return code == VB_STOPPED ? code : session_section_end(&l->in, code, l->err);
@@ -133,11 +136,12 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
 
 /* ---- the drafter ---- */
 
-/* A drafter that finds nothing of its own observes the tokens, with zeros for the hidden rows that nobody kept. */
+/* If the file has no state for the drafter, the drafter observes the tokens. The hidden rows were not saved, so zeros
+ * replace them. */
 static void observe_with_zeros(struct vb_session *s)
 {
     size_t rows = s->chunk, d;
-    float *zeros = session_features(s, s->work, 0, &d); /* of the workspace, which is nobody's between two passes */
+    float *zeros = session_features(s, s->work, 0, &d); /* memory of the workspace, which is free between two passes */
     memset(zeros, 0, rows * d * sizeof *zeros);
     s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     for (size_t pos = 1, n; pos <= s->cached; pos += n) {
@@ -181,7 +185,8 @@ static int fill(struct session_loading *l, struct vb_session *s)
     s->count = (size_t)h->tokens;
     s->cached = (size_t)h->rows;
     s->given = (size_t)h->given;
-    /* Prompts of another prefill are nobody's to compute again: after a cut the contract's kernels do it. */
+    /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, the
+     * engine's own kernels then compute rows again. */
     s->prompt = line_is(l, "prefill", "onednn") == !!s->work->onednn ? (size_t)h->prompt : 0;
     return read_drafter(l, s);
 }

@@ -1,4 +1,5 @@
-/* engine/session/prefill.c -- which rows of a prompt are oneDNN's, and whether it can. */
+/* engine/session/prefill.c -- decides which rows of a prompt oneDNN computes, and checks that oneDNN supports the
+ * weights. */
 #include "engine/session/prefill.h"
 
 #include <assert.h>
@@ -10,8 +11,8 @@
 /* ---- can it? ---- */
 
 struct check {
-    enum weight_type type; /* of every matrix */
-    int layer;             /* as the checkpoint counts */
+    enum weight_type type; /* the type that every matrix must have */
+    int layer;             /* number of the layer in the checkpoint */
     const char *dir;
     vb_error *err;
 };
