@@ -28,7 +28,7 @@ struct linear {
     float *y;
     const struct weight_view *w;
 };
-#define OP_LINEAR_MOST 4 /* the most layers in one call of op_linears */
+#define OP_LINEAR_MOST 4 /* largest number of layers in one call of op_linears */
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
 /* --- the two steps of a linear layer: packing x, and multiplying --- */

@@ -14,8 +14,8 @@
 #include "simd/tiles.h"
 
 #define BLOCK_GROUPS (DOT_BLOCK / QUANTISED_GROUP)
-#define TILE_PANELS 4  /* the most panels in a tile */
-#define TILE_ROWS_OF_X 6 /* the most rows of x in a tile */
+#define TILE_PANELS 4  /* largest number of panels in a tile */
+#define TILE_ROWS_OF_X 6 /* largest number of rows of x in a tile */
 #define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
 #define MANY_PANELS 8    /* so many panels, each of BLOCK_GROUPS groups, stay in L2 while more rows of x are multiplied */
