@@ -1,41 +1,50 @@
-/* tools/diff/bound.c -- how far rounding may take a value from where another order of the same operations takes it.
+/* tools/diff/bound.c -- computes the bound: the largest relative difference of a value that rounding can explain.
  *
- * Measured, where a model is at hand, as in tests/engine/test_truth.c: the reference runs once as it is and `runs` times with every
- * intermediate value multiplied by 1 + u 2^-24, |u| < 1, another draw each time. What a tap's rows then move, relative to
- * the largest number in the row and at most over rows and runs, is its spread: how this model on these tokens amplifies
- * half an ulp. The bound is MEASURED_TIMES spreads: the largest of a few draws is not the largest there is. Rows behind a
- * choice that a perturbation turned are left out: they are another computation. In precision bf16 the perturbed runs also turn
- * roundings near a tie (reference.h), which is far more than half an ulp does, and what an engine in f32 sums may do.
+ * With a model, the bound is measured, as in tests/engine/test_truth.c. The reference runs once exactly, and `runs` times
+ * with perturbations: every intermediate value is multiplied by 1 + u 2^-24, where u is random and |u| < 1. So each value
+ * moves by up to half an ulp of F32. The relative change of a row is its largest change divided by the largest number in the
+ * row. The spread of a tap is the largest relative change over all rows and runs. The bound is MEASURED_TIMES times the
+ * spread, because a few random runs do not find the largest possible change. Rows that depend on a choice that a
+ * perturbation changed are left out, because they are another computation. In precision bf16, the perturbed runs also round
+ * numbers near a tie to the other neighbour (reference.h). An engine that adds in f32 may do the same, and the effect is
+ * much larger than half an ulp.
  *
- * Where x is rounded to groups of 32 (quantised weights), two steps of a group are d = m / 127 apart, m its largest, and f32
- * has moved a number by some 2^-22 m: one in some thirty thousand lies so near to a tie that it is turned. It then moves every
- * sum that it is in by d times a weight, about 4 such in K = 192 terms being what all their roundings do together. That is
- * nothing of first order: 8 times it would hide that nothing was rounded at all. So there are two measures. The first is as
- * above, of a reference that rounds no x. The second is of one that does, and moves each number by up to 2^-18 m before
- * (reference.h): whichever one an engine may turn, a run turns with a probability of about 1/2, so that all of them miss it once
- * in 2^runs; and a run turns some 16 times as many as an engine does. What a turned number does is thus in the second spread,
- * once and whole. TURNED_TIMES of that are added, since others that the same run turned may have cancelled a part.
+ * With quantised weights, the input x of a linear layer is quantised in groups of 32 numbers. Then there are two spreads,
+ * for the following reason. The quantised values of a group are multiples of d = m / 127, where m is the largest number of
+ * the group. Rounding in f32 moves a number by about 2^-22 m, so that about one number in 30,000 is near enough to a tie to
+ * be rounded to the other neighbour. This changes every sum that contains the number by d times a weight. About 4 such
+ * changes in a sum of K = 192 terms are as large as the effect of quantising all its terms. Therefore MEASURED_TIMES such
+ * changes cannot be the bound: an engine that does not quantise x at all would be within it.
  *
- * A priori, without a model: k roundings of unit roundoff u that fall independently make a relative error that grows like
- * sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer passed: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj,
- * add, norm 2, gate, SiLU, down, sum, add come one after the other. The bound is A_PRIORI_TIMES that. It does not know how a
- * model amplifies, nor rows that nearly cancel: an order of magnitude, not a proof.
+ *   The first spread is measured as above, with a reference that does not quantise x.
  *
- * Both are for values computed in F32. Where an engine computes in BF16 or F16 they are scaled by its unit roundoff over
- * 2^-24: to first order what a perturbation does is linear in it. The coarsest dtype in a dump is taken for the one that
- * all of it was computed in, unless --arithmetic says otherwise.
+ *   The second spread is measured with a reference that quantises x, after moving each number by up to 2^-18 m
+ *   (reference.h). A number that an engine may round to the other neighbour is rounded to it in a run with a probability of
+ *   about 1/2, so all runs miss it with a probability of 2^-runs. A run changes the rounding of about 16 times as many
+ *   numbers as an engine does. So the second spread includes the complete effect of such a number. TURNED_TIMES times the
+ *   second spread are added to the bound, because other changes in the same run may have cancelled a part of the effect.
  *
- * To either is added what a sum may lose that was perturbed only as a whole: K terms added one after the other in F32 (BF16
- * products are added so as well) err like sqrt(K) 2^-24 of what such sums give. K is the widest row but of logits and
- * attention scores: sums are as long as the rows they read. And one rounding of the dtype that both are told in: u. No bound
- * is more than MOST: two unrelated rows differ by order 1.
+ * Without a model, the bound is an estimate. k independent roundings with unit roundoff u make a relative error that grows
+ * like sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj, add,
+ * norm 2, gate, SiLU, down, sum, add. The bound is A_PRIORI_TIMES times sqrt(k) u. This estimate does not know how much a
+ * model amplifies errors, or which sums nearly cancel. It is an order of magnitude and not a proof.
  *
- * An engine that stores F32 and rounds x to groups of 8 bits in a way of its own (llama.cpp) is told by BF16's arithmetic: half a
- * step is m / 254, within 1 % of BF16's 2^-8.
+ * Both bounds are for values that were computed in F32. If an engine computes in BF16 or F16, they are multiplied by the
+ * quotient of its unit roundoff and 2^-24, because the effect of a small perturbation is linear in its size. Unless
+ * --arithmetic says otherwise, the least precise dtype in a dump counts as the dtype of the computation.
  *
- * On the tiny checkpoints the engine needs at most 0.29 of the measured bound (0.41 of the a priori one), Hugging Face
- * transformers 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. Of the second measure, in q8, it needed at
- * most 0.87 where one of 60 prompts of 20 tokens had a rounding turned. */
+ * Two terms are added to both bounds. The first is for the order of sums, since the perturbed runs perturb only the result of
+ * a sum: if K terms are added one after the other in F32, the relative error is about sqrt(K) 2^-24. (Products of BF16
+ * numbers are also added in F32.) K is the length of the longest row, except for logits and attention scores, because sums
+ * are as long as the rows that they read. The second term is one rounding to the dtype in which both values are compared. No
+ * bound is larger than MOST, because two unrelated rows have a relative difference of about 1.
+ *
+ * An engine may store F32 and quantise x to 8 bits in its own way, as llama.cpp does. Use --arithmetic bf16 for such an
+ * engine: half a step is m / 254, which is within 1 % of BF16's 2^-8.
+ *
+ * On the tiny checkpoints, the engine needs at most 0.29 of the measured bound and 0.41 of the estimated one. Hugging Face
+ * transformers needs 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. In precision q8, one of 60
+ * prompts of 20 tokens had a number that was rounded to the other neighbour; it needed 0.87 of the bound. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
