@@ -15,6 +15,7 @@ struct sampler {
     int32_t *in_output;    /* [V]: how often each token occurs in the output */
     unsigned char *mask;   /* [V] */
     int mask_failed;       /* the first code other than VB_OK that the mask returned */
+    size_t mask_failed_at; /* the index of the token that it was asked for */
     float *z;              /* [V] */
     double *weight;        /* [V]: the weight of each token */
     int32_t *candidate;    /* [V] */
@@ -114,9 +115,11 @@ void sampler_saw_prompt(struct sampler *s, int32_t token) { s->in_prompt[token] 
 void sampler_saw_output(struct sampler *s, int32_t token) { s->in_output[token]++; }
 void sampler_forget_output(struct sampler *s, int32_t token) { s->in_output[token]--; }
 
-int sampler_mask_failed(struct sampler *s)
+int sampler_mask_failed(struct sampler *s, size_t *index)
 {
     int code = s->mask_failed;
+    if (index)
+        *index = s->mask_failed_at;
     s->mask_failed = VB_OK;
     return code;
 }
@@ -131,7 +134,10 @@ static void adjust(struct sampler *s, const float *logits, const int32_t *tokens
     if (o->mask) {
         memset(s->mask, 1, s->V);
         int code = o->mask(o->mask_context, tokens, index, s->mask);
-        s->mask_failed = s->mask_failed ? s->mask_failed : code;
+        if (code && !s->mask_failed) {
+            s->mask_failed = code;
+            s->mask_failed_at = index;
+        }
     }
     for (size_t t = 0; t < s->V; t++) {
         float z = s->bias ? logits[t] + s->bias[t] : logits[t];

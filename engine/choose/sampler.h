@@ -29,8 +29,9 @@ void sampler_forget_output(struct sampler *s, int32_t token); /* undoes one call
 int32_t sampler_in_output(const struct sampler *s, int32_t token);
 
 /* Returns the first error code that the caller's mask callback has returned since the last call of sampler_mask_failed,
- * or VB_OK if there was none. The tokens chosen after such an error are meaningless. */
-int sampler_mask_failed(struct sampler *s);
+ * and sets *index to the index of the token for which it failed; `index` may be NULL. Returns VB_OK if there was no error.
+ * The tokens chosen after such an error are meaningless. */
+int sampler_mask_failed(struct sampler *s, size_t *index);
 
 /* Chooses the token with index `index` from its row of logits [V], which must be finite. tokens[0..index) are the
  * earlier tokens, which the mask callback receives. Returns -1 if no token is allowed. The chosen token is not yet

@@ -32,7 +32,7 @@ int run_open(struct run *run, vb_error *err)
     const vb_generate_options *o = run->options;
     if (o->stop_count && !o->tokenizer)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are stop strings and no tokenizer, whose text they would be looked for in");
-    sampler_mask_failed(run->session->sampler); /* of drafts of an earlier run that were not verified */
+    sampler_mask_failed(run->session->sampler, NULL); /* of drafts of an earlier run that were not verified */
     return stop_open(&run->stop, o->stop, o->stop_count, run->session->model->allocator, err);
 }
 
@@ -137,9 +137,10 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
         if (!all_finite(logits, V))
             return row_not_finite(run, w, *n, (size_t)(at + 1), err);
         struct verdict v = choose_at(run, logits, *n, at, &draft);
-        int failed = sampler_mask_failed(s->sampler);
+        size_t index; /* with rejection it may be that of a later draft of this round */
+        int failed = sampler_mask_failed(s->sampler, &index);
         if (failed)
-            return vb_fail(err, failed, "the mask failed for token %zu", s->count + *n);
+            return vb_fail(err, failed, "the mask failed for token %zu", index);
         if (v.token < 0)
             return vb_fail(err, VB_BAD_ARGUMENT, "no candidate is left for token %zu", s->count + *n);
         size_t i = (*n)++;

@@ -46,7 +46,7 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
 {
     vb_result result;
     vb_generate_options one = {.max_tokens = 1, .ignore_eos = 1};
-    size_t failed = 0, room;
+    size_t failed = 0, room, index = 0;
     int code = vb_generate(s, &one, &result, err);
     *count = 0;
     if (!code && result.finish == VB_FINISH_STOPPED)
@@ -66,12 +66,12 @@ static int draft_after(struct vb_session *s, int32_t *next, int32_t *drafts, int
             *count = 0;
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
         }
-        code = sampler_mask_failed(s->sampler);
+        code = sampler_mask_failed(s->sampler, &index);
     }
     if (!code)
         return VB_OK;
     *count = 0;
-    return vb_fail(err, code, "the mask failed for a draft after %zu tokens", s->count);
+    return vb_fail(err, code, "the mask failed for a draft of token %zu", index);
 }
 
 int vb_draft(vb_session *s, int32_t *next, int32_t *drafts, int32_t *count, vb_error *err)

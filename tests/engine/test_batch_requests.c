@@ -363,7 +363,9 @@ TEST(the_code_of_a_mask_is_the_runs_error_and_the_session_goes_on)
         OK(vb_truncate(s, 3, &err));
         f.at = 3 + (size_t)k; /* with rejection a draft for that token asks first */
         vb_generate_options g = recording(&r, s, 40);
-        REFUSED(vb_generate(s, &g, &r.result, &err), f.code, "the mask failed for token");
+        char names[64];
+        snprintf(names, sizeof names, "the mask failed for token %zu", f.at);
+        REFUSED(vb_generate(s, &g, &r.result, &err), f.code, names);
         size_t had = s->count;
         if (had > 3 + (size_t)k || (k / 8 % 2 == 0 && had != 3 + (size_t)k))
             fail_msg("the mask failed for token %zu, and there are %zu", f.at, had);
@@ -387,7 +389,7 @@ TEST(a_mask_that_fails_for_a_draft_fails_what_asked_for_it)
     vb_session *s = open_session(m, &o, (int32_t[]){5, 6, 7}, 3);
     int32_t next, drafts[VB_MAX_DRAFT], count;
     static struct record r;
-    REFUSED(vb_draft(s, &next, drafts, &count, &err), VB_IO, "the mask failed");
+    REFUSED(vb_draft(s, &next, drafts, &count, &err), VB_IO, "the mask failed for a draft of token 5");
     assert_int_equal(count, 0);
     f.at = SIZE_MAX;
     generate(s, 10, &r);
