@@ -15,6 +15,12 @@ int vb_template_open(vb_template **out, const char *dir, const vb_allocator *all
 
 void vb_template_close(vb_template *t) { template_close(t); }
 
+const char *vb_template_source(const vb_template *t, size_t *size)
+{
+    size_t unused;
+    return template_source(t, size ? size : &unused);
+}
+
 /* A text of the caller's, not of a checkpoint. */
 static int as_argument(vb_error *err)
 {

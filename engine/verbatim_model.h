@@ -28,6 +28,20 @@ typedef void (*vb_progress)(void *context, size_t done, size_t total); /* `done`
                                                                           number of all bytes */
 int vb_model_check(const vb_model *model, vb_progress progress, void *context, vb_error *err);
 
+/* Sets *out to a hash of everything in a model that results depend on: all weights that the model uses (names, types, shapes
+ * and bytes, as the file stores them), config.json, the end tokens, the precision and the conventions. Two models with
+ * the same fingerprint give the same results. Accidents change the fingerprint: each change of one bit, and every other
+ * change except with a probability of about 2^-64. An attacker can make two models with the same fingerprint.
+ *
+ * A model in a directory and the same model as a GGUF file have different fingerprints, because the files store vectors
+ * and expert matrices in different types or layouts. The fingerprint does not depend on the instruction set, the file
+ * names, or the options repack, numa and threads.
+ *
+ * With sampled = 0, the function reads all weights, with `threads` threads (0: the number of processors in the affinity
+ * mask), at the speed of memory if the file is in the page cache. With sampled = 1, it reads all vectors, but only 64
+ * bytes at each of 256 places of the matrices. This takes milliseconds, and misses most changes of single weights. */
+int vb_model_fingerprint(const vb_model *model, int sampled, int32_t threads, uint64_t *out, vb_error *err);
+
 #define VB_CONVENTION_VALUES 4 /* size of vb_convention.values */
 /* Describes a convention (vb_model_options.conventions). A convention is a detail that implementations of these models
  * compute differently, together with a list of the possible choices. */

@@ -24,6 +24,9 @@ int32_t vb_bos_token(const vb_tokenizer *tokenizer); /* id of the BOS token; -1:
 int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *err);
 int vb_add_bos(const vb_tokenizer *tokenizer);       /* 1: a text should begin with BOS (add_bos_token of tokenizer_config.json) */
 int32_t vb_tokenizer_size(const vb_tokenizer *tokenizer); /* the largest token id plus 1 */
+/* Returns a hash of the tokenizer: tokens, merges, added tokens and flags, and the patterns that cut text into words. Two
+ * tokenizers with the same fingerprint give the same ids for each text and the same text for each id. */
+uint64_t vb_tokenizer_fingerprint(const vb_tokenizer *tokenizer);
 /* Does what vb_encode does, but encodes the names of special tokens like ordinary text. */
 int vb_encode_plain(const vb_tokenizer *tokenizer, const char *text, size_t size, int32_t *ids, size_t room, size_t *count,
                     vb_error *err);
@@ -51,6 +54,9 @@ size_t vb_utf8_valid(const char *text, size_t size);
 typedef struct chat_template vb_template;
 int vb_template_open(vb_template **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_template_close(vb_template *chat);
+/* Returns the text of the template, followed by a 0 byte, and sets *size to its size in bytes; `size` may be NULL. The
+ * memory belongs to the template. */
+const char *vb_template_source(const vb_template *chat, size_t *size);
 /* Renders the prompt for a conversation. `messages` is the JSON text of an array of objects, each of which has a
  * `role`; `size` is the length of this text in bytes. `variables` is NULL, or the JSON text of an object with more
  * variables for the template, such as tools, documents or enable_thinking. This object cannot replace the variable

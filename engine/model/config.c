@@ -1,6 +1,7 @@
 /* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
  * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
 #include "engine/base/decimal.h"
+#include "engine/base/hash64.h"
 #include "engine/model/config_reader.h"
 #include "engine/files/gguf.h"
 
@@ -210,6 +211,16 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
     *key = keys[i].name;
     *from_default = (int)(c->from_default >> i & 1);
     return 1;
+}
+
+uint64_t config_hash(const struct config *c)
+{
+    uint64_t h = hash64(0, c->eos_token_ids, (size_t)c->num_eos * sizeof *c->eos_token_ids);
+    for (size_t i = 0; i < KEYS; i++) {
+        size_t size = keys[i].kind == REAL ? sizeof(double) : sizeof(int); /* an enum is an int */
+        h = hash64(h, (const char *)c + keys[i].offset, size);
+    }
+    return hash64(h, c->conventions.value, sizeof c->conventions.value);
 }
 
 /* "A, B and C" */

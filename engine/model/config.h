@@ -104,6 +104,8 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
  * key, the value is the default of the class, and *from_default becomes 1. The result is 1, or 0 if there is no key
  * i. */
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default);
+/* Returns a hash of the values of all keys, with all their digits, of the end tokens, and of all conventions. */
+uint64_t config_hash(const struct config *c);
 
 /* Returns the source of the values for error messages: "config.json", or "the metadata" of a GGUF file. */
 const char *config_origin(const struct config *c);

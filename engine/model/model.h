@@ -144,4 +144,10 @@ enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
                 vb_error *err);
 
+/* Sets *out to a hash of all weights that the model uses: name, dtype, shape and bytes of each tensor as the file stores
+ * it. Copies that a precision made are not hashed, because they follow from the stored tensors. The function reads the
+ * whole checkpoint. Pages of tensors that the model has copied are released afterwards. The result does not depend on
+ * `threads` (0: as many as the affinity mask allows). */
+int model_hash_weights(const struct model *m, int threads, uint64_t *out, vb_error *err);
+
 #endif

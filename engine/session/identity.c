@@ -1,5 +1,6 @@
 /* engine/session/identity.c -- a model in some sixty lines. */
 #include "engine/session/identity.h"
+#include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
 #include "engine/base/decimal.h"
 
@@ -48,6 +49,22 @@ char *session_identity(const struct model *m, size_t context)
     add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
     add(&l, "weights=%016" PRIx64 "\n", checkpoint_fingerprint(m->checkpoint));
     return l.text;
+}
+
+int vb_model_fingerprint(const vb_model *m, int sampled, int32_t threads, uint64_t *out, vb_error *err)
+{
+    uint64_t weights = 0;
+    int code = VB_OK;
+    if (threads < 0 || threads > 4096)
+        return vb_fail(err, VB_BAD_ARGUMENT, "threads is %d, wanted 1 to 4096", threads);
+    char *text = session_identity(m, (size_t)m->config.max_position_embeddings);
+    if (!text)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the fingerprint of %s", checkpoint_dir(m->checkpoint));
+    if (!sampled)
+        code = model_hash_weights(m, threads, &weights, err);
+    *out = hash64(hash64(weights + !sampled, text, strlen(text)), &(uint64_t){config_hash(&m->config)}, sizeof(uint64_t));
+    vb_free(m->allocator, text);
+    return code;
 }
 
 /* A key that this build reads and the one that wrote the file did not, and that config.json leaves at its default: what it does now

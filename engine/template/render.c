@@ -520,8 +520,8 @@ int template_parse(struct chat_template **out, const char *text, size_t size, co
     if (a)
         t->allocator = *a;
     t->arena = (struct arena){.allocator = &t->allocator, .limit = MAX_PARSED};
-    char *copy = arena_get(&t->arena, n + 1, 1);
-    if (!copy)
+    char *copy = arena_get(&t->arena, n + 1, 1), *source = size > MAX_SOURCE ? copy : arena_get(&t->arena, size + 1, 1);
+    if (!copy || !source)
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
     else if (size > MAX_SOURCE)
         rc = vb_fail(err, VB_UNSUPPORTED, "%s: the template has %zu bytes, at most %d are taken", name, size, MAX_SOURCE);
@@ -529,13 +529,23 @@ int template_parse(struct chat_template **out, const char *text, size_t size, co
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: the template is not UTF-8 at byte %zu", name, utf8_valid(text, size));
     else
         t->name = (struct template_text){memcpy(copy, name, n), n};
-    if (!rc)
+    if (!rc) {
+        memcpy(source, text, size);
+        source[size] = '\0';
+        t->source = (struct template_text){source, size};
         rc = parse_template(t, text, size, err);
+    }
     if (rc)
         template_close(t);
     else
         *out = t;
     return rc;
+}
+
+const char *template_source(const struct chat_template *t, size_t *size)
+{
+    *size = t->source.n;
+    return t->source.s;
 }
 
 const vb_allocator *template_allocator(const struct chat_template *t) { return &t->allocator; }

@@ -29,6 +29,8 @@ struct chat_template; /* a parsed template; it is read-only, and threads may sha
  * template_close. */
 int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
 void template_close(struct chat_template *t);
+/* Returns the text that was parsed, followed by a 0 byte, and sets *size to its size. */
+const char *template_source(const struct chat_template *t, size_t *size);
 const vb_allocator *template_allocator(const struct chat_template *t);
 
 /* Renders a template. `variables` is a JSON object with the variables that the template can use. The result in *text

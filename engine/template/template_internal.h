@@ -99,6 +99,7 @@ struct chat_template {
     struct arena arena;
     vb_allocator allocator;
     struct template_text name;
+    struct template_text source; /* followed by a 0 byte */
     struct node *body;
 };
 

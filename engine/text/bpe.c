@@ -4,6 +4,7 @@
  * Pairs wait in a heap by (rank, position); a joined pair leaves its neighbours' entries behind, and those are known
  * by their ids when their turn comes. So a word of n bytes costs n log n, also when it is 64 KB of one letter. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
 
 #include <string.h>
@@ -109,6 +110,17 @@ static int merges_are_in(const struct tokenizer *t, const struct tokenizer *othe
 }
 
 int merges_same(const struct tokenizer *a, const struct tokenizer *b) { return merges_are_in(a, b) && merges_are_in(b, a); }
+
+uint64_t merges_hash(const struct tokenizer *t)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i <= t->merge_mask; i++) {
+        const struct merge *m = &t->merges[i];
+        if (m->rank_plus_1)
+            sum += hash64(m->key, (uint32_t[]){m->rank_plus_1, (uint32_t)m->joined}, 2 * sizeof(uint32_t));
+    }
+    return sum;
+}
 
 /* ---- encoding ---- */
 

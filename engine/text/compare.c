@@ -1,6 +1,7 @@
 /* engine/text/compare.c -- whether two tokenizers speak of the same tokens. For a draft model: each id's bytes, BOS and EOS; how
  * text is cut into tokens does not matter to a model that only continues. For a tokenizer written to a GGUF file: all tables. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
 
 #include <string.h>
@@ -35,6 +36,22 @@ int vb_tokenizers_match(const vb_tokenizer *a, const vb_tokenizer *b, vb_error *
         return vb_fail(err, VB_BAD_ARGUMENT, "the tokenizers differ: BOS and EOS are %d and %d in one and %d and %d in the other",
                        a->bos, a->eos, b->bos, b->eos);
     return VB_OK;
+}
+
+uint64_t vb_tokenizer_fingerprint(const vb_tokenizer *t)
+{
+    uint64_t h = hash64(t->stages_hash, t->byte_id, sizeof t->byte_id), merges = merges_hash(t);
+    for (int32_t id = 0; id < t->size; id++) {
+        size_t size = 0;
+        const char *piece = tokenizer_piece(t, id, &size);
+        h = hash64(h + (piece != NULL) + 2 * (uint64_t)tokenizer_is_special(t, id), piece, size);
+    }
+    for (size_t i = 0; i < t->added.n_tokens; i++) {
+        const struct added_token *a = &t->added.tokens[i];
+        h = hash64(h, (int32_t[]){a->id, a->single_word, a->lstrip, a->rstrip, a->normalized, a->special}, 6 * sizeof(int32_t));
+    }
+    h = hash64(h, &merges, sizeof merges);
+    return hash64(h, (int32_t[]){t->bos, t->eos, t->add_bos, t->slices, t->ignore_merges}, 5 * sizeof(int32_t));
 }
 
 static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)

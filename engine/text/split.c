@@ -4,6 +4,7 @@
  * remembers one piece at most (those behaviours that join neighbours). A pattern sees its piece alone: look-ahead
  * ends at the piece's end and $ matches there, as in Hugging Face, where every piece is a string of its own. */
 #include "engine/text/tokenizer_internal.h"
+#include "engine/base/hash64.h"
 
 #include <string.h>
 
@@ -29,6 +30,8 @@ static int add_stage(struct tokenizer_loading *l, const char *pattern, int liter
             rc = pattern_compile(l, pcre, PCRE2_UCP | PCRE2_MULTILINE, &stage->code);
         vb_free(&t->memory.allocator, pcre);
     }
+    t->stages_hash = hash64(t->stages_hash, (int[]){literal, (int)behavior, invert, !pattern}, 4 * sizeof(int));
+    t->stages_hash = hash64(t->stages_hash, pattern, pattern ? strlen(pattern) : 0);
     t->n_stages += !rc;
     return rc;
 }

@@ -93,6 +93,7 @@ struct tokenizer {
     struct added added;
     struct stage stages[MAX_STAGES];
     int n_stages;
+    uint64_t stages_hash; /* hash of the stages' patterns and flags */
 
     int32_t bos, eos;
     int add_bos;
@@ -162,6 +163,8 @@ int merges_load(struct tokenizer_loading *l, const json_t *merges);
  * equal merges are at different places of the two hash tables. Therefore each merge of one table is looked up in the
  * other table. */
 int merges_same(const struct tokenizer *a, const struct tokenizer *b);
+/* Returns a hash of all merges and their ranks. It does not depend on the places in the hash table. */
+uint64_t merges_hash(const struct tokenizer *t);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- added.c ---- */

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -324,6 +325,57 @@ def tokens_and_texts():
         assert server.ask("POST", "/v1/completions", {"prompt": "a"})[0] == 400
 
 
+def system_fingerprint(model, *options):
+    with Server(model, *options) as server:
+        name = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1})["system_fingerprint"]
+        assert json.loads(server.get("/v1/models"))["data"][0]["system_fingerprint"] == name
+        return name
+
+
+def the_system_fingerprint_names_what_answers_depend_on():
+    plain = system_fingerprint(TALE)
+    assert re.fullmatch(r"verbatim-[\d.]+/tale/f32/[0-9a-f]{16}", plain), plain
+    for same in (["--threads", "1"], ["--isa", "scalar"], ["--draft", "mtp-eagle"], ["--max-sequences", "3"]):
+        assert system_fingerprint(TALE, *same) == plain, same
+    seen = [plain] + [system_fingerprint(TALE, *other) for other in (
+        ["--precision", "q8"], ["--convention", "yarn=max-len"], ["--context", "100"], ["--fingerprint-sample"], ["--served-model-name", "x"])]
+    assert "/sampled-" in seen[4] and "/yarn=max-len/" in seen[2] and "/q8/" in seen[1], seen
+    changes = [("model.safetensors", lambda b: b[:-1000] + bytes([b[-1000] ^ 1]) + b[-999:]), ("chat_template.jinja", lambda b: b + b" "),
+               ("tokenizer_config.json", lambda b: b.replace(b'"add_bos_token": true', b'"add_bos_token": false')),
+               ("generation_config.json", lambda b: b.replace(b'"eos_token_id": 1', b'"eos_token_id": 2'))]
+    for name, change in changes:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "tale")
+            shutil.copytree(TALE, copy)
+            assert system_fingerprint(copy) == plain
+            with open(os.path.join(copy, name), "rb") as file:
+                before = file.read()
+            assert change(before) != before, name
+            with open(os.path.join(copy, name), "wb") as file:
+                file.write(change(before))
+            seen.append(system_fingerprint(copy))
+    assert len(set(seen)) == len(seen), seen
+
+
+def the_template_is_told_wherever_it_is_kept():
+    with open(os.path.join(TALE, "chat_template.jinja"), encoding="utf-8") as file:
+        source = file.read()
+    with tempfile.TemporaryDirectory() as folder:
+        copy, gguf = os.path.join(folder, "tale"), os.path.join(folder, "tale.gguf")
+        shutil.copytree(TALE, copy)
+        subprocess.run([VERBATIM, "quantize", copy, "-o", gguf, "--type", "bf16"], check=True, capture_output=True)
+        os.remove(os.path.join(copy, "chat_template.jinja"))
+        path = os.path.join(copy, "tokenizer_config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        config["chat_template"] = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": source}]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        for model in (copy, gguf):
+            with Server(model) as server:
+                assert json.loads(server.get("/tokenizer_info"))["chat_template"] == source, model
+
+
 # ---- response_format ----
 
 STORY = {"type": "object", "required": ["name", "trade", "sons"],
@@ -431,6 +483,7 @@ TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_
          tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat, chats_are_those_of_generate,
          tools_and_roles_reach_the_template, special_tokens_in_messages_are_text,
          special_tokens_in_other_members_of_messages_are_text, tokens_and_texts,
+         the_system_fingerprint_names_what_answers_depend_on, the_template_is_told_wherever_it_is_kept,
          schemas_hold_with_and_without_drafts_and_beside_others, formats_of_other_shapes,
          unsupported_schemas_are_refused_by_name]
 

@@ -236,5 +236,8 @@ const struct option options_to_run[] = {
      "closed and opened again, so that another program can move the old file."},
     {"--log-prompts", NULL, NULL, SERVE_OPTIONS, TAKES_SERVE, FLAG, AT(log_prompts), 0, 0,
      "Add each request's prompts to its line in the log."},
+    {"--fingerprint-sample", NULL, NULL, SERVE_OPTIONS, TAKES_SERVE, FLAG, AT(fingerprint_sample), 0, 0,
+     "Compute system_fingerprint from a sample of the weights instead of all weights. The server then starts without reading the whole "
+     "checkpoint, but models that differ in a few weights may have the same system_fingerprint."},
     {0},
 };

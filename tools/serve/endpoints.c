@@ -71,8 +71,10 @@ int endpoint_tokenizer_info(const struct server *s, struct serve_writer *w, stru
     put_piece(s, w, end);
     writer_format(w, ", \"add_bos_token\": %s, \"vocab_size\": %d, \"model_max_length\": %zu, \"chat_template\": ",
                   vb_add_bos(s->tokenizer) ? "true" : "false", s->vocabulary, s->context);
-    if (s->template_source)
-        writer_string(w, s->template_source, strlen(s->template_source));
+    size_t size;
+    const char *source = s->chat ? vb_template_source(s->chat, &size) : NULL;
+    if (source)
+        writer_string(w, source, size);
     else
         writer_put(w, "null");
     writer_put(w, "}\n");

@@ -2,7 +2,6 @@
 #include "tools/serve/serve.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "tools/serve/allowed.h"
+#include "tools/serve/fingerprint.h"
 #include "tools/serve/http.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
@@ -143,46 +143,6 @@ static void choose_sizes(struct server *s)
     s->context = context > 0 ? (size_t)context : 1;
 }
 
-static int add_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
-{
-    struct server *s = ((void **)context)[0];
-    uint64_t *hash = ((void **)context)[1];
-    (void)depth;
-    (void)index;
-    (void)hidden;
-    *hash = vb_fingerprint(*hash, logits, (size_t)s->vocabulary);
-    return 0;
-}
-
-/* A name for everything that an answer depends on besides its request: model, precision, conventions, and the logits that they give
- * after a few tokens, so that other weights have another name. */
-static int name_everything(struct server *s)
-{
-    struct cli *c = s->c;
-    vb_session *session;
-    vb_session_options o = c->session;
-    vb_model_facts facts;
-    vb_error err;
-    uint64_t hash = VB_FINGERPRINT_START;
-    int32_t tokens[8];
-    int count = s->context < 8 ? (int)s->context : 8;
-    void *context[] = {s, &hash};
-    vb_model_look(c->model, &facts);
-    o.drafting = (vb_drafting){0};
-    o.context = count;
-    for (int i = 0; i < count; i++)
-        tokens[i] = (int32_t)((long long)(2 * i + 1) * s->vocabulary / 16);
-    if (vb_session_open(&session, c->model, &o, &err))
-        return cli_error(c, &err);
-    int failed = vb_append(session, tokens, (size_t)count, &err) || vb_evaluate(session, 0, add_row, context, &err);
-    vb_session_close(session);
-    if (failed)
-        return cli_error(c, &err);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%.96s%s%016" PRIx64, vb_version(), s->name, facts.precision, facts.conventions,
-             *facts.conventions ? "/" : "", hash);
-    return EXIT_DONE;
-}
-
 /* The whole of a small file, with a 0 byte behind; NULL: there is none. */
 static char *read_file(const char *path, size_t most, size_t *size)
 {
@@ -194,23 +154,6 @@ static char *read_file(const char *path, size_t most, size_t *size)
     if (file)
         fclose(file);
     return text;
-}
-
-static void find_template_source(struct server *s)
-{
-    char path[4096];
-    size_t size;
-    snprintf(path, sizeof path, "%s/chat_template.jinja", s->c->model_dir);
-    s->template_source = read_file(path, 1 << 20, &size);
-    if (s->template_source)
-        return;
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", s->c->model_dir);
-    char *config = read_file(path, 16 << 20, &size);
-    json_t *all = config ? json_loadb(config, size, 0, NULL) : NULL;
-    const char *text = json_string_value(json_object_get(all, "chat_template"));
-    s->template_source = text ? strdup(text) : NULL;
-    json_decref(all);
-    free(config);
 }
 
 static int read_key(struct server *s)
@@ -275,9 +218,8 @@ static int open_model(struct server *s, char name[256])
     s->name = name_of(s, name);
     choose_sizes(s);
     choose_drafting(s);
-    find_template_source(s);
     code = read_pieces(s);
-    return code == EXIT_DONE ? name_everything(s) : code;
+    return code == EXIT_DONE ? fingerprint_server(s) : code;
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------------- */
@@ -291,7 +233,6 @@ static void close_server(struct server *s, struct http *http)
     for (size_t i = 0; i < SERVE_MOST_UNKNOWN; i++)
         free(s->unknown[i]);
     free(s->special);
-    free(s->template_source);
     free(s->key);
     if (s->log)
         fclose(s->log);

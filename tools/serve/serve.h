@@ -33,7 +33,6 @@ struct server {
     const vb_tokenizer *tokenizer; /* NULL: the model has none */
     const vb_template *chat;       /* NULL: the model has none */
     vb_error chat_error;           /* why chat is NULL */
-    char *template_source;         /* the chat template's text; NULL: no file with the text was found */
     int32_t vocabulary;
     unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
     struct vocabulary *pieces; /* for response_format; NULL if the model has no tokenizer or no end token */

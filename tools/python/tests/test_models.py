@@ -21,6 +21,16 @@ def test_describe_is_what_inspect_prints():
         model.check()
 
 
+def test_fingerprints_name_what_results_depend_on():
+    with verbatim.Model(V3) as model, verbatim.Model(V3) as again, verbatim.Model(V3, precision="q8") as other:
+        assert model.fingerprint() == again.fingerprint(threads=1) != other.fingerprint()
+        assert model.fingerprint(sampled=True) not in (model.fingerprint(), other.fingerprint(sampled=True))
+        with pytest.raises(ValueError):
+            model.fingerprint(threads=0)
+    a, b = (verbatim.Tokenizer(ROOT / "golden" / name) for name in ("tokenizer", "tale"))
+    assert len(a.fingerprint()) == 16 and a.fingerprint() != b.fingerprint()
+
+
 def test_conventions_and_systems_are_those_of_the_command():
     said = json.loads(subprocess.run([str(BUILD / "verbatim"), "conventions", "--json"], stdout=subprocess.PIPE, timeout=600).stdout)
     assert [(c["name"], c["values"]) for c in verbatim.conventions()] == [(c["name"], c["values"]) for c in said["conventions"]]
@@ -47,6 +57,7 @@ def test_a_chat_template_writes_the_prompt(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}")
     tokenizer = verbatim.Tokenizer(ROOT / "golden" / "tokenizer")
     template = verbatim.ChatTemplate(tmp_path)
+    assert template.source == (tmp_path / "chat_template.jinja").read_text()
     assert template.render([{"role": "user", "content": "Ö €"}], tokenizer, mood="!") == "[user]Ö €!"
     with pytest.raises(verbatim.VerbatimError, match="message 0 is not an object with a role"):
         template.render(["?"], tokenizer)

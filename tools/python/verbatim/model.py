@@ -69,6 +69,13 @@ class Model(Closing):
         err = _c.vb_error()
         check(self._lib.vb_model_check(self._pointer(), None, None, C.byref(err)), err)
 
+    def fingerprint(self, *, sampled: bool = False, threads: int | None = None) -> str:
+        """16 hexadecimal digits, a hash of everything in the model that results depend on. All weights are read, or, if `sampled`,
+        a few of their bytes. threads None: as many as there are processors."""
+        value, err = C.c_uint64(), _c.vb_error()
+        check(self._lib.vb_model_fingerprint(self._pointer(), bool(sampled), number("threads", threads, 1), C.byref(value), C.byref(err)), err)
+        return "%016x" % value.value
+
     def quantize(self, out, type: str, *, embedding_type: str | None = None, head_type: str | None = None, threads: int | None = None):
         """Writes the model, opened from a directory in precision f32, as the GGUF file `out`, which may not exist. type: "f32", "bf16",
         "q8_0" or "q4_0", of linear layers, experts and heads; the others' may also be "as-stored". The notes about what the file

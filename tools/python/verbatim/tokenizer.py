@@ -39,6 +39,10 @@ class Tokenizer:
                 return [self.bos_token] * bool(bos) + ids[: count.value].tolist()
             ids = np.empty(count.value, np.int32)
 
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits: tokenizers with the same fingerprint give the same ids for each text."""
+        return "%016x" % self._lib.vb_tokenizer_fingerprint(self._handle.pointer)
+
     def match(self, other: Tokenizer):
         """Raises VerbatimError, which says where, unless both have the same tokens: bytes of each id, BOS and EOS."""
         err = _c.vb_error()
@@ -71,6 +75,13 @@ class ChatTemplate:
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_template_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_template_close)
+
+    @property
+    def source(self) -> str:
+        """The text of the template, in Jinja2."""
+        size = C.c_size_t()
+        address = self._lib.vb_template_source(self._handle.pointer, C.byref(size))
+        return C.string_at(address, size.value).decode()
 
     def render(self, messages, tokenizer: Tokenizer, add_generation_prompt: bool = True, **variables) -> str:
         """The prompt for messages, dicts with "role" and "content". variables: what the template sees besides, as tools or

@@ -1,0 +1,60 @@
+/* tools/serve/fingerprint.c -- version, model, precision and conventions as text, and a hash of these and of all the rest: weights,
+ * tokenizer, chat template, the longest request, and what relaxed or rejection sampling reads of the drafts. */
+#include "tools/serve/fingerprint.h"
+
+#include <inttypes.h>
+#include <sha2.h>
+#include <stdarg.h>
+#include <string.h>
+
+static void mix(SHA2_CTX *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void mix(SHA2_CTX *h, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    SHA256Update(h, (const uint8_t *)text, strlen(text) + 1);
+}
+
+static int mix_model(SHA2_CTX *h, const struct server *s, const vb_model *model)
+{
+    vb_error err;
+    uint64_t hash;
+    if (vb_model_fingerprint(model, s->c->fingerprint_sample, s->c->session.threads, &hash, &err))
+        return cli_error(s->c, &err);
+    mix(h, "model %016" PRIx64, hash);
+    return EXIT_DONE;
+}
+
+static void mix_texts(SHA2_CTX *h, const struct server *s)
+{
+    size_t size = 0;
+    const char *source = s->chat ? vb_template_source(s->chat, &size) : "";
+    mix(h, "tokenizer %016" PRIx64, s->tokenizer ? vb_tokenizer_fingerprint(s->tokenizer) : 0);
+    mix(h, "template %zu", size);
+    SHA256Update(h, (const uint8_t *)source, size);
+}
+
+int fingerprint_server(struct server *s)
+{
+    const char *conventions, *sampled = s->c->fingerprint_sample ? "sampled-" : "";
+    uint8_t digest[SHA256_DIGEST_LENGTH];
+    vb_model_facts facts;
+    SHA2_CTX h;
+    vb_model_look(s->c->model, &facts);
+    conventions = facts.conventions;
+    SHA256Init(&h);
+    int code = mix_model(&h, s, s->c->model);
+    if (code != EXIT_DONE)
+        return code;
+    mix_texts(&h, s);
+    mix(&h, "context %zu", s->context);
+    SHA256Final(digest, &h);
+    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%.96s%s%s", vb_version(), s->name, facts.precision, conventions,
+                     *conventions ? "/" : "", sampled);
+    for (int i = 0; i < 8; i++)
+        n += snprintf(s->fingerprint + n, sizeof s->fingerprint - (size_t)n, "%02x", digest[i]);
+    return EXIT_DONE;
+}
