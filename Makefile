@@ -99,7 +99,7 @@ help:
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root)
 ## make demo            build, then run the main job on the bundled model
-## make serve           build, then serve the bundled model over HTTP
+## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
 ## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
 ## make test-all        make test, tsan, coverage and fuzz, and the full products of settings
@@ -145,6 +145,7 @@ $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
 	$(Q)$(RUNNER) $< && touch $@
 
 $(BUILD)/tools/trace/html.o: tools/trace/trace.html
+$(BUILD)/tools/serve/page.o: tools/serve/page.html tools/serve/page.js tools/serve/page_request.js tools/serve/page_tokens.js
 
 include tests/tests.mk
 include tools/install.mk
@@ -160,7 +161,7 @@ demo: deps
 
 serve: deps
 	$(MAKE) $(BUILD)/verbatim
-	$(BUILD)/verbatim serve golden/tale
+	$(BUILD)/verbatim serve golden/tale --draft mtp-eagle
 
 golden:
 	golden/scripts/make-all.sh

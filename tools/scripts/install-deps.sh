@@ -2,8 +2,8 @@
 # Installs the Debian packages that are missing. Says which; asks for sudo only when not root.
 #   install-deps.sh         what `make` needs, and oneDNN, which `verbatim bench` measures beside ours where there is one
 #   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm;
-#                           pkg-config and Python for the installed library; a browser without a window for the page of
-#                           `verbatim trace`; locales: numbers under a German locale)
+#                           pkg-config and Python for the installed library; a browser without a window for the pages of
+#                           `verbatim trace` and `verbatim serve`; locales: numbers under a German locale)
 set -eu
 packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev libnuma-dev libedit-dev libmicrohttpd-dev"
 if [ "${1:-}" = test ]; then
@@ -15,7 +15,7 @@ missing=""
 for p in $packages; do
     dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
 done
-browser="" # 100 MB, half a minute; tests/browser.sh is skipped without one
+browser="" # 100 MB, half a minute; tests/browser.sh and tests/cli/test_serve_page.py are skipped without one
 if [ "${1:-}" = test ] && ! command -v chromium-headless-shell >/dev/null && ! command -v chromium >/dev/null; then
     browser=chromium-headless-shell
 fi
@@ -46,7 +46,7 @@ if [ -n "$missing" ]; then
 fi
 if [ -n "$browser" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$browser" >/dev/null ||
-        echo "install-deps.sh: $browser could not be installed; the test of the trace's page will be skipped" >&2
+        echo "install-deps.sh: $browser could not be installed; the tests of the pages will be skipped" >&2
 fi
 if [ -n "$onednn" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "$onednn" >/dev/null ||

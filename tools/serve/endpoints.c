@@ -15,6 +15,39 @@ int endpoint_health(const struct server *s, struct serve_writer *w, struct failu
     return 0;
 }
 
+/* The draft methods that a request may name. */
+static void put_draft_methods(const struct server *s, struct serve_writer *w)
+{
+    vb_draft_method m;
+    vb_error err;
+    writer_put(w, "[\"none\"");
+    for (size_t i = 0; vb_draft_methods(i, &m); i++) {
+        vb_drafting d = s->drafting;
+        d.method = m.name;
+        d.tokens = 0;
+        d.tree = (vb_tree_shape){0};
+        if (!m.needs_callback && !vb_draft_check(s->c->model, &d, &err))
+            writer_format(w, ", \"%s\"", m.name);
+    }
+    writer_put(w, "]");
+}
+
+/* What a client can ask of this server. */
+static void put_abilities(const struct server *s, struct serve_writer *w)
+{
+    const vb_drafting *d = &s->drafting;
+    writer_format(w, ", \"verbatim\": {\"tokenizer\": %s, \"chat\": %s, \"chat_error\": ", s->tokenizer ? "true" : "false", s->chat ? "true" : "false");
+    if (s->chat)
+        writer_put(w, "null");
+    else
+        writer_string(w, s->chat_error.message, strlen(s->chat_error.message));
+    writer_format(w, ", \"draft\": \"%s\", \"draft_tokens\": ", d->method ? d->method : "none");
+    writer_format(w, d->automatic ? "\"auto\"" : "%d", (int)vb_draft_tokens(s->c->model, d));
+    writer_put(w, ", \"draft_methods\": ");
+    put_draft_methods(s, w);
+    writer_put(w, "}");
+}
+
 static void put_model(const struct server *s, struct serve_writer *w)
 {
     writer_put(w, "{\"id\": ");
@@ -22,6 +55,7 @@ static void put_model(const struct server *s, struct serve_writer *w)
     writer_format(w, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"verbatim\", \"max_model_len\": %zu", s->created, s->context);
     writer_put(w, ", \"system_fingerprint\": ");
     writer_string(w, s->fingerprint, strlen(s->fingerprint));
+    put_abilities(s, w);
     writer_put(w, "}");
 }
 

@@ -27,6 +27,7 @@ void http_close(struct http *h) { (void)h; }
 #include "tools/serve/endpoints.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
+#include "tools/serve/page.h"
 #include "tools/serve/reply.h"
 #include "tools/serve/worker.h"
 
@@ -272,6 +273,13 @@ static int post(struct http_exchange *e, const json_t *body, struct serve_writer
     return endpoint_apply_template(s, body, w, &e->failed);
 }
 
+static enum MHD_Result answer_page(struct http_exchange *e, struct MHD_Connection *connection)
+{
+    int status;
+    struct MHD_Response *r = page_response(connection, &status);
+    return queue(e, connection, r, "text/html; charset=utf-8", status);
+}
+
 /* The whole request is there. */
 static enum MHD_Result answer(struct http_exchange *e, struct MHD_Connection *connection)
 {
@@ -281,6 +289,8 @@ static enum MHD_Result answer(struct http_exchange *e, struct MHD_Connection *co
     json_memory_begin();
     if (!e->failed.status && e->route == ROUTE_PREFLIGHT)
         return queue(e, connection, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, 204);
+    if (!e->failed.status && e->route == ROUTE_PAGE)
+        return answer_page(e, connection);
     if (!e->failed.status && is_get)
         get(e, &w);
     else if (!e->failed.status)

@@ -83,6 +83,7 @@ static const struct {
     const char *path;
     int is_post, is_open;
 } routes[] = {
+    [ROUTE_PAGE] = {"/", 0, 1},
     [ROUTE_HEALTH] = {"/health", 0, 1},
     [ROUTE_VERSION] = {"/version", 0, 0},
     [ROUTE_METRICS] = {"/metrics", 0, 0},
@@ -184,7 +185,7 @@ static int check_body(struct MHD_Connection *connection, struct failure *f)
 static int check_state(enum http_route route, const struct server *s, struct failure *f)
 {
     int state = atomic_load(&s->state);
-    if (route == ROUTE_HEALTH || route == ROUTE_VERSION || state == SERVER_READY || (route == ROUTE_METRICS && state == SERVER_STOPPING))
+    if (route == ROUTE_PAGE || route == ROUTE_HEALTH || route == ROUTE_VERSION || state == SERVER_READY || (route == ROUTE_METRICS && state == SERVER_STOPPING))
         return 0;
     return fail_with(f, 503, NULL, "", state == SERVER_OPENING ? "the model is being opened" : "the server is stopping and takes no new requests");
 }

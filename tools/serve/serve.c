@@ -295,7 +295,8 @@ const struct command command_serve = {
     "serve", "answer requests over HTTP in the format of the OpenAI API",
     "MODEL [--host HOST] [--port PORT] [--max-sequences N] [--cache-tokens N] [--api-key-file FILE] [OPTIONS]",
     "Serves /v1/chat/completions, /v1/completions and /v1/models, and /tokenize, /detokenize, /apply-template, /tokenizer_info, /health,\n"
-    "/version and /metrics. Several requests share each forward pass. The answer to a request is the same as the output of `verbatim\n"
-    "generate`, and does not depend on other requests. When the server is ready, it prints a line with its address on stderr. On\n"
-    "SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal ends it immediately.\n",
+    "/version and /metrics. A web page for conversations is at /. Several requests share each forward pass. The answer to a request is\n"
+    "the same as the output of `verbatim generate`, and does not depend on other requests. When the server is ready, it prints a line\n"
+    "with its address on stderr. On SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal\n"
+    "ends it immediately.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_SERVE, run, notes, 0, NULL};
