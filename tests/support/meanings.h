@@ -57,20 +57,20 @@ static inline int said_arguments(void *said, int number, const char *text, size_
  * caller frees (writer_close). Returns what the parser returned. */
 static inline int meaning_of(struct meaning_said *said, const struct meaning_options *o, const char *text, size_t size, size_t a, size_t b, size_t step)
 {
-    const struct meaning_sink sink = {said, said_reasoning, said_content, said_call, said_arguments};
+    const struct meaning_sink sink = {said_reasoning, said_content, said_call, said_arguments};
     struct meaning_parser *m;
     int rc = meaning_open(&m, o, &sink);
     if (rc)
         return rc;
     if (step) {
         for (size_t at = 0; at < size && !rc; at += step)
-            rc = meaning_push(m, text + at, size - at < step ? size - at : step);
+            rc = meaning_push(m, said, text + at, size - at < step ? size - at : step);
     } else {
-        rc = meaning_push(m, text, a);
-        rc = rc ? rc : meaning_push(m, text + a, b - a);
-        rc = rc ? rc : meaning_push(m, text + b, size - b);
+        rc = meaning_push(m, said, text, a);
+        rc = rc ? rc : meaning_push(m, said, text + a, b - a);
+        rc = rc ? rc : meaning_push(m, said, text + b, size - b);
     }
-    int end = meaning_end(m);
+    int end = meaning_end(m, said);
     rc = rc ? rc : end;
     if (!rc && meaning_calls(m) != said->number)
         abort();

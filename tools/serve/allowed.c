@@ -225,8 +225,12 @@ int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned ch
     if (a->after >= 0) {
         while (from < count && tokens[from] != a->after)
             from++;
-        if (from >= count)
-            return all_allowed(a->v, mask);
+        if (from >= count) {
+            all_allowed(a->v, mask);
+            for (size_t i = 0; i < a->v->ends; i++)
+                mask[a->v->end[i]] = 0;
+            return VB_OK;
+        }
         from++;
     }
     if (from > count)

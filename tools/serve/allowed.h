@@ -43,7 +43,7 @@ int allowed_mask(const struct vocabulary *v, const struct schema_state *state, u
 /* The mask of one sequence (vb_sampling.mask): follows the timeline, also back where drafts were rejected. One thread at a time. */
 struct allowed;
 /* The value begins at index `from`, the first after the prompt; or, with after >= 0, behind the first token `after` at or beyond
- * `from` (the end of thinking): before that everything is allowed. Vocabulary and schema outlive it. */
+ * `from` (the end of thinking): before that everything but end tokens is allowed. Vocabulary and schema outlive it. */
 int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after);
 void allowed_close(struct allowed *a);
 /* context: a struct allowed. The mask depends on the tokens alone. Behind an end token everything is allowed. VB_BAD_ARGUMENT: the tokens

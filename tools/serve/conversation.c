@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/serve/request.h"
+#include "tools/serve/conversation_internal.h"
 #include "tools/serve/writer.h"
 
 #define MARK_SIZE 3
@@ -89,6 +89,16 @@ static json_t *mark_text(struct conversation *k, const json_t *text, struct fail
 
 static json_t *mark_all(struct conversation *k, const json_t *value, struct failure *f);
 
+/* A key is data, too, in the arguments of a tool call. */
+static int set_marked(struct conversation *k, json_t *object, const char *key, const json_t *member, struct failure *f)
+{
+    json_t *name = json_string(key), *marked = name ? mark_text(k, name, f) : NULL;
+    int failed = !marked || json_object_set_new(object, json_string_value(marked), mark_all(k, member, f));
+    json_decref(name);
+    json_decref(marked);
+    return failed;
+}
+
 /* A new array or object with each member marked; NULL: f says why, or there is no memory. */
 static json_t *mark_members(struct conversation *k, const json_t *value, struct failure *f)
 {
@@ -101,7 +111,7 @@ static json_t *mark_members(struct conversation *k, const json_t *value, struct 
             failed = failed || json_array_append_new(out, mark_all(k, member, f));
     } else {
         json_object_foreach(given, key, member)
-            failed = failed || json_object_set_new(out, key, mark_all(k, member, f));
+            failed = failed || set_marked(k, out, key, member, f);
     }
     if (!failed)
         return out;
@@ -111,7 +121,7 @@ static json_t *mark_members(struct conversation *k, const json_t *value, struct 
     return NULL;
 }
 
-/* The value with a mark in each special token of its strings; keys stay as they are. */
+/* The value with a mark in each special token of its strings and keys. */
 static json_t *mark_all(struct conversation *k, const json_t *value, struct failure *f)
 {
     if (json_is_string(value))
@@ -167,6 +177,10 @@ static json_t *message_of(struct conversation *k, size_t number, const json_t *m
     if (!failed && !strcmp(role, "developer"))
         failed = json_object_set_new(out, "role", json_string("system"));
     json_decref(content);
+    if (!failed) {
+        conversation_drop_nulls(out);
+        failed = conversation_convert_calls(k->s, number, out, f);
+    }
     json_t *marked = failed ? NULL : mark_all(k, out, f);
     json_decref(out);
     if (!marked && !f->status)

@@ -53,6 +53,7 @@ void job_release(struct serve_job *job)
         free(choice->said);
         free(choice->text);
         allowed_close(choice->allowed);
+        meaning_close(choice->sent.parser);
     }
     for (size_t i = 0; i < job->num_prompts; i++) {
         free(job->prompts[i].tokens);
@@ -67,15 +68,17 @@ void job_release(struct serve_job *job)
     free(job->bias_tokens);
     free(job->bias_values);
     schema_close(job->schema);
+    json_decref(job->tools);
     pthread_mutex_destroy(&job->lock);
     free(job);
 }
 
-/* response_format: what was said so far decides which tokens may follow. */
+/* response_format: what was said so far decides which tokens may follow. If the prompt opened the thinking, its end comes first. */
 static int follow_schema(struct serve_choice *choice)
 {
     const struct serve_job *job = choice->job;
-    if (job->schema && allowed_open(&choice->allowed, job->server->pieces, job->schema, choice->prompt->count, -1))
+    int32_t after = job->api == API_CHAT && job->meaning.start == MEANING_THINKS ? job->server->end_think : -1;
+    if (job->schema && allowed_open(&choice->allowed, job->server->pieces, job->schema, choice->prompt->count, after))
         return 0;
     choice->sampling.mask = job->schema ? allowed_next : NULL;
     choice->sampling.mask_context = choice->allowed;

@@ -44,6 +44,7 @@ struct serve_cursor {
     size_t tokens, bytes;
     size_t characters; /* number of characters in the tokens formatted so far, for text_offset */
     vb_utf8 utf8;
+    struct meaning_parser *parser; /* of a chat's answer; the owner of the cursor closes it */
     int begun, ended;
 };
 
@@ -98,6 +99,8 @@ struct serve_job {
     int32_t *bias_tokens;
     float *bias_values;
     struct schema *schema;   /* of response_format; NULL: text */
+    struct meaning_options meaning; /* of a chat */
+    json_t *tools;           /* a copy, for `meaning`; NULL: none */
 
     /* to be used with `lock` held */
     struct serve_choice *choices;

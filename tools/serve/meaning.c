@@ -23,6 +23,7 @@ enum meaning_place {
 struct meaning_parser {
     struct meaning_options o;
     struct meaning_sink sink;
+    void *context;               /* of the sink, during a call */
     enum meaning_place place;
     int is_reasoning;            /* the channel */
     int has_marks;               /* something may be found in the text */
@@ -52,7 +53,7 @@ static void check(struct meaning_parser *m, const struct serve_writer *w)
 static void emit(struct meaning_parser *m, const char *text, size_t size)
 {
     if (size && !m->rc)
-        note(m, (m->is_reasoning ? m->sink.reasoning : m->sink.content)(m->sink.context, text, size));
+        note(m, (m->is_reasoning ? m->sink.reasoning : m->sink.content)(m->context, text, size));
 }
 
 static void emit_blanks(struct meaning_parser *m)
@@ -142,13 +143,13 @@ static void begin_call(struct meaning_parser *m, const char *name, size_t size, 
     leave_seam(m);
     m->is_reasoning = 0;
     m->is_begun = 1;
-    note(m, m->sink.call(m->sink.context, m->calls++, id, name, size));
+    note(m, m->sink.call(m->context, m->calls++, id, name, size));
 }
 
 static void tell_arguments(struct meaning_parser *m, const char *json, size_t size)
 {
     if (size > m->told && !m->rc)
-        note(m, m->sink.arguments(m->sink.context, m->calls - 1, json + m->told, size - m->told));
+        note(m, m->sink.arguments(m->context, m->calls - 1, json + m->told, size - m->told));
     m->told = size > m->told ? size : m->told;
 }
 
@@ -409,8 +410,9 @@ static int extend_mark(struct meaning_parser *m, char byte)
     return found >= 0;
 }
 
-int meaning_push(struct meaning_parser *m, const char *text, size_t size)
+int meaning_push(struct meaning_parser *m, void *context, const char *text, size_t size)
 {
+    m->context = context;
     for (size_t i = 0; i < size && !m->rc;) {
         if (m->partial_size) {
             i += (size_t)extend_mark(m, text[i]);
@@ -426,9 +428,10 @@ int meaning_push(struct meaning_parser *m, const char *text, size_t size)
     return m->rc;
 }
 
-int meaning_end(struct meaning_parser *m)
+int meaning_end(struct meaning_parser *m, void *context)
 {
     size_t size = m->partial_size;
+    m->context = context;
     m->partial_size = 0;
     put_text(m, m->partial, size);
     if (m->place > IN_TEXT)

@@ -52,7 +52,6 @@ enum meaning_start meaning_start_of(const struct meaning_kind *kind, const char 
 
 /* Receives the parts of an answer, in their order. A function that returns nonzero stops the parser, which returns the same number. */
 struct meaning_sink {
-    void *context;
     int (*reasoning)(void *context, const char *text, size_t size);
     int (*content)(void *context, const char *text, size_t size);
     /* A call, numbered from 0. `id` has no special characters. */
@@ -76,11 +75,11 @@ struct meaning_options {
 struct meaning_parser;
 /* VB_OK or VB_NO_MEMORY. *sink is copied. */
 int meaning_open(struct meaning_parser **out, const struct meaning_options *options, const struct meaning_sink *sink);
-/* Reads the next piece of the text, which may begin and end at any byte. VB_OK, VB_NO_MEMORY, or what the sink returned. After an
+/* Reads the next piece of the text, which may begin and end at any byte. `context` is passed to the sink. VB_OK, VB_NO_MEMORY, or what the sink returned. After an
  * error, all later calls return the same error. */
-int meaning_push(struct meaning_parser *m, const char *text, size_t size);
+int meaning_push(struct meaning_parser *m, void *context, const char *text, size_t size);
 /* Ends the text: what was held back and is no whole call is content. */
-int meaning_end(struct meaning_parser *m);
+int meaning_end(struct meaning_parser *m, void *context);
 /* The number of calls so far, without those that were left out. */
 int meaning_calls(const struct meaning_parser *m);
 void meaning_close(struct meaning_parser *m);

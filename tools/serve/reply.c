@@ -79,13 +79,14 @@ static void put_result(struct serve_writer *w, const struct serve_choice *choice
                   r->preemptions, r->forwards);
 }
 
-static const char *finish_of(const struct serve_choice *choice)
+static const char *finish_of(const struct serve_choice *choice, const struct serve_cursor *at)
 {
-    return choice->result.finish == VB_FINISH_STOP ? "stop" : choice->result.finish == VB_FINISH_LENGTH ? "length" : "abort";
+    int has_calls = at->parser && meaning_calls(at->parser);
+    return choice->result.finish == VB_FINISH_STOP ? (has_calls ? "tool_calls" : "stop") : choice->result.finish == VB_FINISH_LENGTH ? "length" : "abort";
 }
 
 /* vLLM's stop_reason: the stop string, or the id of stop_token_ids that ended the answer. */
-static void put_finish(struct serve_writer *w, const struct serve_choice *choice, int final)
+static void put_finish(struct serve_writer *w, const struct serve_choice *choice, const struct serve_cursor *at, int final)
 {
     const struct serve_job *job = choice->job;
     const vb_result *r = &choice->result;
@@ -94,7 +95,7 @@ static void put_finish(struct serve_writer *w, const struct serve_choice *choice
         writer_put(w, ", \"finish_reason\": null");
         return;
     }
-    writer_format(w, ", \"finish_reason\": \"%s\", \"stop_reason\": ", finish_of(choice));
+    writer_format(w, ", \"finish_reason\": \"%s\", \"stop_reason\": ", finish_of(choice, at));
     if (r->finish == VB_FINISH_STOP && r->stop_string) {
         const char *text = job->stop[r->stop_string - 1];
         writer_string(w, text, strlen(text));
@@ -203,7 +204,7 @@ static void put_extras(struct serve_writer *w, struct serve_choice *choice, size
 static void end_choice(struct serve_writer *w, struct serve_writer *text, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final,
                        int whole)
 {
-    put_finish(w, choice, final);
+    put_finish(w, choice, at, final);
     put_extras(w, choice, at->tokens, to, !at->begun, final, whole);
     writer_put(w, "}");
     w->failed |= text->failed;
@@ -230,8 +231,6 @@ static void put_completion(struct serve_writer *w, struct serve_choice *choice, 
     end_choice(w, &text, choice, at, to, final, whole);
 }
 
-/* A chat's answer is its text. What a template's <think> and tool calls make of it belongs here: tools/serve/meaning.h, between the
- * text and the fields of the message. */
 static void put_message(struct serve_writer *w, struct serve_choice *choice, struct serve_cursor *at, size_t to, int final, int whole)
 {
     struct serve_writer text = {0};
@@ -241,8 +240,7 @@ static void put_message(struct serve_writer *w, struct serve_choice *choice, str
     writer_format(w, "{\"index\": %d, \"%s\": {", choice->index, whole ? "message" : "delta");
     if (begins)
         writer_put(w, "\"role\": \"assistant\", ");
-    writer_put(w, "\"content\": ");
-    writer_string(w, text.text, text.size);
+    reply_message(w, choice, at, text.text, text.size, final, whole);
     writer_put(w, whole ? ", \"refusal\": null}, \"logprobs\": " : "}, \"logprobs\": ");
     if (job_wants_rows(job))
         reply_chat_logprobs(w, choice, at->tokens, to);
@@ -289,6 +287,7 @@ void reply_whole(struct serve_writer *w, struct serve_job *job)
         struct serve_cursor at = {0};
         writer_put(w, i ? ", " : "");
         put_choice(w, &job->choices[i], &at, job->choices[i].count, 1, 1);
+        meaning_close(at.parser);
     }
     writer_put(w, "]");
     put_usage(w, job);

@@ -1,4 +1,4 @@
-/* tools/serve/reply_internal.h -- log-probabilities of completions, chats and prompts, which have three different formats. */
+/* tools/serve/reply_internal.h -- parts of answers: a chat's message, and log-probabilities of completions, chats and prompts. */
 #ifndef VB_SERVE_REPLY_INTERNAL_H
 #define VB_SERVE_REPLY_INTERNAL_H
 
@@ -14,5 +14,10 @@ void reply_completion_logprobs(struct serve_writer *w, struct serve_choice *choi
 void reply_chat_logprobs(struct serve_writer *w, const struct serve_choice *choice, size_t from, size_t to);
 /* Writes a comma and vLLM's field "prompt_logprobs": [null, {"ID": {"logprob", "rank", "decoded_token"}}, ...]. */
 void reply_prompt_logprobs(struct serve_writer *w, const struct serve_choice *choice);
+
+/* Reads the next piece of a chat answer's text with the cursor's parser, which it opens before the first piece. Writes what the piece
+ * means: "reasoning_content", "content" and "tool_calls" of the message or, if `whole` is 0, of a delta. `final`: the text ends. */
+void reply_message(struct serve_writer *w, const struct serve_choice *choice, struct serve_cursor *at, const char *text, size_t size, int final,
+                   int whole);
 
 #endif

@@ -420,11 +420,11 @@ static int make_id(struct serve_job *job, struct failure *f)
 
 static int read_all(struct serve_job *job, const json_t *body, struct failure *f)
 {
-    if (request_model(job->server, body, f) || request_refuse(job->api, body, f) || read_fields(job, body, f) || read_seed(job, body, f) ||
+    if (request_model(job->server, body, f) || request_refuse(body, f) || read_fields(job, body, f) || read_seed(job, body, f) ||
         read_stops(job, body, f) || read_stop_tokens(job, body, f) || read_bias(job, body, f) || read_stream_options(job, body, f) ||
         request_format(job, body, f) || read_draft(job, body, f) || make_id(job, f))
         return f->status;
-    if (job->api == API_CHAT && (read_chat_logprobs(job, body, f) || read_conversation(job, body, f)))
+    if (job->api == API_CHAT && (read_chat_logprobs(job, body, f) || read_conversation(job, body, f) || request_tools(job, body, f)))
         return f->status;
     if (job->api == API_COMPLETIONS && read_prompts(job, body, f))
         return f->status;

@@ -36,6 +36,8 @@ int request_ids(const struct server *s, const char *name, const json_t *array, s
 void request_drop_prompt(struct serve_prompt *p);
 
 /* ---- a conversation (tools/serve/conversation.c) ---- */
+/* Finds out which form of earlier tool calls the chat template wants. Call it once, before the others. */
+void conversation_probe(struct server *s);
 /* Applies the chat template to `messages`, `tools`, `chat_template_kwargs` and so on. Stores the text and its token ids in *p. If a
  * message contains the name of a special token, the name is encoded as plain text, unless allow_special_tokens is true. */
 int conversation_encode(const struct server *s, const json_t *body, struct serve_prompt *p, struct failure *f);

@@ -40,19 +40,7 @@ static int refuse_unless(const json_t *body, const char *name, json_int_t number
     return fail_with(f, 400, "unsupported_parameter", name, "%s is not supported by this server", name);
 }
 
-/* Tools are given to the template, and calls stay text: tools/serve/meaning.h goes here. What would force a call is refused. */
-static int refuse_tools(const json_t *body, struct failure *f)
-{
-    const json_t *choice = request_member(body, "tool_choice"), *tools = request_member(body, "tools");
-    const char *name = json_string_value(choice);
-    if (tools && !json_is_array(tools))
-        return request_wrong(f, "tools", tools, "an array");
-    if (!choice || (name && (!strcmp(name, "auto") || !strcmp(name, "none"))))
-        return 0;
-    return fail_with(f, 400, "unsupported_parameter", "tool_choice", "tool_choice is not supported by this server but for auto and none");
-}
-
-int request_refuse(enum serve_api api, const json_t *body, struct failure *f)
+int request_refuse(const json_t *body, struct failure *f)
 {
     const json_t *n = request_member(body, "n"), *modalities = request_member(body, "modalities");
     for (const char *const *name = refused; *name; name++)
@@ -67,7 +55,7 @@ int request_refuse(enum serve_api api, const json_t *body, struct failure *f)
         if (!name || strcmp(name, "text"))
             return fail_with(f, 400, "unsupported_parameter", "modalities", "modalities holds what is not text");
     }
-    return api == API_CHAT ? refuse_tools(body, f) : 0;
+    return 0;
 }
 
 void request_note_unknown(struct server *s, const json_t *body)

@@ -15,6 +15,7 @@
 #include "tools/serve/http.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
+#include "tools/serve/request.h"
 #include "tools/serve/worker.h"
 
 #define DEFAULT_CACHE 65536 /* tokens, where all sequences together could use more */
@@ -180,6 +181,16 @@ static void choose_drafting(struct server *s)
     s->drafting.automatic = c->draft_tokens == CLI_AUTO;
 }
 
+/* The token that is this text; -1: it is not one token. */
+static int32_t find_token(const struct server *s, const char *text)
+{
+    int32_t id;
+    size_t count;
+    vb_error err;
+    int found = s->tokenizer && !vb_encode(s->tokenizer, text, strlen(text), &id, 1, &count, &err) && count == 1 && id < s->vocabulary;
+    return found ? id : -1;
+}
+
 /* The tokens' texts, as response_format wants them. */
 static int read_pieces(struct server *s)
 {
@@ -218,6 +229,10 @@ static int open_model(struct server *s, char name[256])
     s->name = name_of(s, name);
     choose_sizes(s);
     choose_drafting(s);
+    if (s->chat)
+        meaning_of_template(vb_template_source(s->chat, NULL), &s->meaning);
+    conversation_probe(s);
+    s->end_think = find_token(s, "</think>");
     code = read_pieces(s);
     return code == EXIT_DONE ? fingerprint_server(s) : code;
 }

@@ -10,6 +10,7 @@
 
 #include "engine/verbatim.h"
 #include "tools/cli/cli.h"
+#include "tools/serve/meaning.h"
 
 #define SERVE_MOST_BODY ((size_t)16 << 20) /* the most bytes in the body of a request */
 #define SERVE_MOST_CHOICES 16              /* the largest n */
@@ -33,6 +34,10 @@ struct server {
     const vb_tokenizer *tokenizer; /* NULL: the model has none */
     const vb_template *chat;       /* NULL: the model has none */
     vb_error chat_error;           /* why chat is NULL */
+    struct meaning_kind meaning;   /* how the model writes reasoning and tool calls */
+    int32_t end_think;             /* the token </think>; -1: it is not one token */
+    int calls_as_objects;  /* the template wants the arguments of earlier tool calls as objects; else as texts */
+    int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool calls only */
     int32_t vocabulary;
     unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
     struct vocabulary *pieces; /* for response_format; NULL if the model has no tokenizer or no end token */

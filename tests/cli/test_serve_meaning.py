@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""`verbatim serve`: reasoning and tool calls in chats. Needs Python's standard library alone. Run in the repository's root.
+
+    test_serve_meaning.py [VERBATIM [NAME...]]     NAME: these tests alone
+
+A small model writes no tool calls. So its tokenizer gets tokens with the texts that are wanted, and logit_bias, falling by 40 from token
+to token, together with a presence penalty makes the model say each of them once, in the order of the request.
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+from serving import TALE, Server, events, run_tests
+
+TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "required": ["text"], "properties": {
+              "text": {"type": "string"}, "count": {"type": "integer"}}}}},
+         {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}]
+USER = [{"role": "user", "content": "Once upon a time"}]
+CHAT = "/v1/chat/completions"
+
+# Short templates in the style of each family: the same markers, the same form of arguments.
+V3 = ("{{ bos_token }}{% for t in tools or [] %}T{{ t.function.name }}{% endfor %}{% for m in messages %}{% if m['role'] == 'assistant' and 'tool_calls' in m %}"
+      "<｜Assistant｜>{{ '' if m['content'] is none else m['content'] }}<｜tool▁calls▁begin｜>{% for c in m['tool_calls'] %}"
+      "{{ '<｜tool▁call▁begin｜>' + c['type'] + '<｜tool▁sep｜>' + c['function']['name'] + '\\n```json\\n' + c['function']['arguments'] + '\\n```<｜tool▁call▁end｜>' }}"
+      "{% endfor %}<｜tool▁calls▁end｜>{% else %}{{ '<｜' + m['role'] + '｜>' + m['content'].split('</think>')[-1] }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}")
+V31 = ("{{ bos_token }}{% for m in messages %}{{ '<｜' + m['role'] + '｜>' }}{% if m['tool_calls'] %}{% if m['content'] %}{{ m['content'] }}{% endif %}"
+       "<｜tool▁calls▁begin｜>{% for c in m['tool_calls'] %}"
+       "{{ '<｜tool▁call▁begin｜>' + c['function']['name'] + '<｜tool▁sep｜>' + c['function']['arguments'] | tojson + '<｜tool▁call▁end｜>' }}{% endfor %}<｜tool▁calls▁end｜>"
+       "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+       "{% if add_generation_prompt %}<｜Assistant｜>{{ '<think>' if thinking is defined and thinking else '<think></think>' }}{% endif %}")
+KIMI = ("{% for m in messages %}<|im_{{ m['role'] }}|>{% if m.get('reasoning_content') %}<think>{{ m['reasoning_content'] }}</think>{% endif %}"
+        "{% if m['content'] is not none %}{{ m['content'] }}{% endif %}{% if m.get('tool_calls') %}<|tool_calls_section_begin|>{% for c in m['tool_calls'] %}"
+        "<|tool_call_begin|>functions.{{ c['function']['name'] }}:{{ loop.index0 }}<|tool_call_argument_begin|>"
+        "{% if c['function']['arguments'] is string %}{{ c['function']['arguments'] }}{% else %}{{ c['function']['arguments'] | tojson }}{% endif %}<|tool_call_end|>"
+        "{% endfor %}<|tool_calls_section_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_assistant|>{% endif %}")
+GLM = ("[gMASK]<sop>{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+       "{% if m.reasoning_content is string %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+       "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>"
+       "<arg_value>{{ v | tojson if v is not string else v }}</arg_value>{% endfor %}</tool_call>{% endfor %}{% endfor %}"
+       "{% if add_generation_prompt %}<|assistant|>{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}{% endif %}")
+
+# How each family writes find({"text": "a king", "count": 2}) and stop({}).
+FIND, STOP = {"text": "a king", "count": 2}, {}
+CALLS = {
+    V3: "<｜tool▁calls▁begin｜>" + "\n".join(f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{json.dumps(value)}\n```<｜tool▁call▁end｜>"
+                                          for name, value in (("find", FIND), ("stop", STOP))) + "<｜tool▁calls▁end｜>",
+    V31: "<｜tool▁calls▁begin｜>" + "".join(f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json.dumps(value)}<｜tool▁call▁end｜>"
+                                         for name, value in (("find", FIND), ("stop", STOP))) + "<｜tool▁calls▁end｜>",
+    KIMI: "<|tool_calls_section_begin|>" + "".join(f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{json.dumps(value)}<|tool_call_end|>"
+                                                   for i, (name, value) in enumerate((("find", FIND), ("stop", STOP)))) + "<|tool_calls_section_end|>",
+    GLM: "<tool_call>find<arg_key>text</arg_key><arg_value>a king</arg_value><arg_key>count</arg_key><arg_value>2</arg_value></tool_call><tool_call>stop</tool_call>",
+}
+
+
+class Model:
+    """golden/tale with a chat template and with tokens that have these texts."""
+
+    def __init__(self, template, texts=()):
+        self.folder = tempfile.TemporaryDirectory()
+        for name in os.listdir(TALE):
+            if name not in ("tokenizer.json", "chat_template.jinja"):
+                os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{self.folder.name}/{name}")
+        with open(f"{TALE}/tokenizer.json") as file:
+            tokenizer = json.load(file)
+        vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+        parts = {part for merge in merges for part in (merge.split() if isinstance(merge, str) else merge)}
+        free = sorted(i for name, i in vocabulary.items() if name not in parts and i > 300)
+        self.ids = dict(zip(texts, free))
+        gone = {name for name, i in vocabulary.items() if i in self.ids.values()}
+        tokenizer["model"]["vocab"] = {name: i for name, i in vocabulary.items() if name not in gone}
+        tokenizer["model"]["merges"] = [merge for merge in merges if (merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)) not in gone]
+        tokenizer["added_tokens"] += [dict(tokenizer["added_tokens"][0], id=i, content=text, special=False) for text, i in self.ids.items()]
+        with open(f"{self.folder.name}/tokenizer.json", "w") as file:
+            json.dump(tokenizer, file)
+        with open(f"{self.folder.name}/chat_template.jinja", "w") as file:
+            file.write(template)
+
+    def serve(self, *options):
+        return Server(self.folder.name, *options)
+
+    def say(self, *texts, then_free=False, **more):
+        """A request whose answer is these texts, at most four, and the end token; or whatever follows."""
+        order = [self.ids[text] for text in texts] + [1]
+        bias = {} if then_free else {str(token): -100 for token in range(1024)}
+        bias.update({str(token): 100 - 40 * i for i, token in enumerate(order[:-1] if then_free else order)})
+        return {"messages": USER, "temperature": 0, "presence_penalty": 1000, "logit_bias": bias, "max_tokens": 20, "seed": 1, **more}
+
+
+def joined(chunks):
+    """The message that the deltas of choice 0 make, and its finish_reason."""
+    message, finish = {}, None
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            assert choice["index"] == 0 and finish is None, chunk
+            finish = choice["finish_reason"]
+            for key, value in choice["delta"].items():
+                if key == "tool_calls":
+                    calls = message.setdefault("tool_calls", [])
+                    for piece in value:
+                        if "id" in piece:
+                            assert piece["index"] == len(calls) and piece["type"] == "function", piece
+                            calls.append({"id": piece["id"], "type": "function", "function": dict(piece["function"])})
+                        else:
+                            calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+                elif value is not None:
+                    message[key] = message.get(key, "") + value
+    return message, finish
+
+
+def ask(server, body):
+    """The message and the finish_reason, which are the same as a whole and streamed, with drafts and without."""
+    answer = server.post(CHAT, body)
+    choice = answer["choices"][0]
+    assert choice["message"].pop("refusal") is None
+    wanted = {key: value for key, value in choice["message"].items() if value}, choice["finish_reason"]
+    for more in ({}, {"draft": "mtp-eagle"}, {"draft": "ngram"}):
+        status, _, text = server.ask("POST", CHAT, dict(body, stream=True, **more))
+        assert status == 200, text
+        message, finish = joined(events(text))
+        got = {key: value for key, value in message.items() if value}, finish
+        assert got == wanted, f"{more}: {got}, whole: {wanted}"
+    return choice["message"], choice["finish_reason"]
+
+
+def calls_of(message):
+    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls", [])]
+
+
+def calls_are_parsed_in_every_format():
+    for template, text in CALLS.items():
+        cut = len(text) // 2
+        halves = text[:cut], text[cut:]
+        model = Model(template, ["I look. ", *halves, "\n", "</think>", "<think>"])
+        with model.serve() as server:
+            for pieces, content in ((halves, None), (("I look. ", *halves, "\n"), "I look.")):
+                off = {"chat_template_kwargs": {"enable_thinking": False}}
+                body = model.say(*pieces, tools=TOOLS, logprobs=True, return_token_ids=True, **off)
+                message, finish = ask(server, body)
+                assert calls_of(message) == [("find", FIND), ("stop", STOP)] and finish == "tool_calls", (message, finish)
+                assert message["content"] == content and "reasoning_content" not in message, message
+                ids = [call["id"] for call in message["tool_calls"]]
+                assert len(set(ids)) == 2 and ids == [call["id"] for call in ask(server, body)[0]["tool_calls"]]
+                assert template != KIMI or ids == ["functions.find:0", "functions.stop:1"]
+                answer = server.post(CHAT, body)
+                said = len(pieces) + 1  # and the end token
+                assert len(answer["choices"][0]["logprobs"]["content"]) == said == answer["usage"]["completion_tokens"]
+                assert "".join(token["text"] for token in answer["verbatim"]["tokens"][:-1]) == "".join(pieces)
+                # nobody asked for calls
+                for more in ({"tools": None}, {"tool_choice": "none"}):
+                    message, finish = ask(server, dict(body, **more))
+                    assert message["content"] == "".join(pieces) and finish == "stop" and "tool_calls" not in message, message
+            one = ask(server, model.say(*halves, tools=TOOLS, parallel_tool_calls=False, **off))[0]
+            assert calls_of(one) == [("find", FIND)], one
+            broken, finish = ask(server, model.say(halves[0], "I look. ", tools=TOOLS, **off))
+            assert broken["content"] == halves[0] + "I look. " and finish == "stop" and "tool_calls" not in broken, broken
+
+
+def reasoning_is_apart_from_content():
+    thought = "<p> a < b\n"
+    for template, on, off in ((V31, {"thinking": True}, {}), (GLM, {}, {"enable_thinking": False})):
+        model = Model(template, [thought, "</think>", "\n\nYes.", "<think>", CALLS[template]])
+        with model.serve() as server:
+            message, finish = ask(server, model.say(thought, "</think>", "\n\nYes.", chat_template_kwargs=on))
+            assert message == {"role": "assistant", "reasoning_content": thought.strip(), "content": "Yes."} and finish == "stop", message
+            message, finish = ask(server, model.say(thought, "</think>", CALLS[template], tools=TOOLS, chat_template_kwargs=on))
+            assert message["reasoning_content"] == thought.strip() and message["content"] is None and finish == "tool_calls", message
+            assert calls_of(message) == [("find", FIND), ("stop", STOP)]
+            message, finish = ask(server, model.say(CALLS[template], tools=TOOLS, chat_template_kwargs=on))
+            assert message["reasoning_content"] == CALLS[template] and finish == "stop", "a call inside of the reasoning is no call"
+            message, _ = ask(server, model.say(thought, "</think>", chat_template_kwargs=off))
+            assert message == {"role": "assistant", "content": thought + "</think>"}, message
+    model = Model(V3, ["<think>", thought, "</think>", "\n\nYes."])
+    with model.serve() as server:
+        message, _ = ask(server, model.say("<think>", thought, "</think>", "\n\nYes."))
+        assert message == {"role": "assistant", "reasoning_content": thought.strip(), "content": "Yes."}, message
+        message, _ = ask(server, model.say(thought, "</think>"))
+        assert message == {"role": "assistant", "content": thought + "</think>"}, message
+        answer = server.post(CHAT, dict(model.say("<think>", thought, "</think>", "\n\nYes."), n=2))
+        assert answer["choices"][0]["message"] == answer["choices"][1]["message"]
+
+
+def a_format_holds_after_the_reasoning():
+    kind = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}}}
+    thought = "<p> \"so\""
+    model = Model(GLM, [thought, "</think>", "<think>"])
+    with model.serve() as server:
+        message, finish = ask(server, model.say(thought, "</think>", then_free=True, response_format=kind, max_tokens=60))
+        assert message["reasoning_content"] == thought and json.loads(message["content"])["n"] in (1, 2) and finish == "stop", message
+        body = model.say(response_format=kind, max_tokens=5) # the end token, which the bias asks for at once, is not allowed before
+        assert server.post(CHAT, body)["usage"]["completion_tokens"] == 5
+        message, _ = ask(server, model.say(then_free=True, response_format=kind, max_tokens=60, chat_template_kwargs={"enable_thinking": False}))
+        assert json.loads(message["content"])["n"] in (1, 2) and "reasoning_content" not in message
+    model = Model(GLM)
+    with model.serve() as server:
+        status, _, text = server.ask("POST", CHAT, {"messages": USER, "response_format": kind})
+        assert status == 400 and json.loads(text)["error"]["param"] == "response_format" and "</think>" in text, text
+
+
+def history():
+    call = lambda arguments: {"id": "i", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    return [{"role": "user", "content": "u", "name": None},
+            {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call(json.dumps(FIND))], "reasoning_content": "hm"},
+            {"role": "tool", "tool_call_id": "i", "content": "found"}, {"role": "assistant", "content": "ok", "tool_calls": []}]
+
+
+def earlier_calls_reach_the_template():
+    written = {V3: "find\n```json\n" + json.dumps(FIND) + "\n```", V31: "find<｜tool▁sep｜>" + json.dumps(FIND) + "<", GLM:
+               "<think>hm</think><tool_call>find<arg_key>text</arg_key><arg_value>a king</arg_value><arg_key>count</arg_key><arg_value>2</arg_value></tool_call>",
+               KIMI: "<think>hm</think><|tool_calls_section_begin|><|tool_call_begin|>functions.find:0<|tool_call_argument_begin|>" + json.dumps(FIND)}
+    folder = "../shared/assets/chat-templates"
+    theirs = {"Kimi-K2-Instruct": KIMI, "GLM-4.7-Flash": GLM, "deepseek-ai-DeepSeek-V3.1": V31, "deepseek-ai-DeepSeek-R1.jan2025": V3, "llama-cpp-deepseek-r1": V3}
+    for name, style in theirs.items():
+        if os.path.exists(f"{folder}/{name}.jinja"):
+            with open(f"{folder}/{name}.jinja") as file:
+                text = file.read()
+            written[text] = written[style] if style != KIMI else written[KIMI].replace("<think>hm</think>", "")
+    for template, wanted in written.items():
+        with Model(template).serve() as server:
+            for arguments in (json.dumps(FIND), FIND):
+                messages = history()
+                messages[1]["tool_calls"][0]["function"]["arguments"] = arguments
+                prompt = server.post("/apply-template", {"messages": messages})["prompt"]
+                assert wanted in prompt and "None" not in prompt and "found" in prompt, f"{prompt}\nwanted {wanted}"
+                assert prompt.count("calls▁begin") <= 1, f"empty tool_calls are calls: {prompt}"
+            end = "<|end_of_sentence|>"
+            messages[1]["tool_calls"][0]["function"]["arguments"] = json.dumps({end: end})
+            assert 1 not in server.post("/tokenize", {"messages": messages[:3]})["tokens"], "an argument made a special token"
+
+
+def what_is_no_tool_is_refused():
+    cases = [({"tools": 5}, "tools"), ({"tools": [5]}, "tools"), ({"tools": [{"type": "web"}]}, "tools"), ({"tools": [{"function": {"name": ""}}]}, "tools"),
+             ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls"), ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice")]
+    bad = history()
+    bad[1]["tool_calls"][0]["function"]["arguments"] = "{"
+    cases += [({"messages": bad}, "messages"), ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages"),
+              ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages")]
+    with Model(GLM).serve() as server:
+        for body, field in cases:
+            status, _, text = server.ask("POST", CHAT, {"messages": USER, "max_tokens": 1, **body})
+            assert status == 400 and json.loads(text)["error"]["param"] == field, (body, status, text)
+
+
+TESTS = [calls_are_parsed_in_every_format, reasoning_is_apart_from_content, a_format_holds_after_the_reasoning, earlier_calls_reach_the_template,
+         what_is_no_tool_is_refused]
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(TESTS))
