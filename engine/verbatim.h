@@ -287,7 +287,7 @@ typedef struct vb_drafting {
     int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules, or 3 for a method that
                              does not use them; negative: no drafts */
     int automatic;        /* 1: the session chooses the length of each draft, 0 to `tokens`, from measured rates of acceptance and
-                             measured times. If `tokens` is 0, the largest length is the number of MTP modules with method
+                             measured times. In a batch, sequences with the same method and `tokens` share the measurements. If `tokens` is 0, the largest length is the number of MTP modules with method
                              mtp-vanilla, and 15 with every other method */
     float p_min;          /* a draft ends before a token to which the draft method gives a probability below p_min at temperature 1;
                              0: off. p_min has no effect on the methods ngram and callback, because they compute no probabilities */

@@ -65,6 +65,12 @@ struct drafter_type {
     int (*check)(const struct model *m, const vb_session_options *o, vb_error *err);
     int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
 
+    /* Tells the drafter how to treat the rows of its own network that it could compute before they are needed. If `rows`
+     * is 0, observe computes them as soon as they are many. Otherwise observe computes none of them, and propose computes
+     * at most about the newest `rows` of them. If more of them are missing, the drafter may forget the older ones; drafts
+     * then depend on when the drafter was asked. A new drafter has `rows` 0. NULL if the method defers nothing. */
+    void (*defer)(struct drafter *d, size_t rows);
+
     /* Receives n committed tokens; the first has index pos. `hidden` has n rows of the target, from the array that
      * `takes` names. Row j of `hidden` belongs to index pos + j - 1. If pos is 0, row 0 does not exist and is not read.
      * Before the drafter stores the tokens, it forgets everything from index pos on. So observe also removes the state

@@ -39,7 +39,7 @@ const struct drafter_type draft_eagle = {
     .name = "eagle", .about = "a published EAGLE-1 head", .needs_head = 1, .takes = ROWS_HIDDEN, .check = check_eagle, .open = open_eagle,
     .observe = mtp_drafter_observe,
     .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };
 
@@ -47,6 +47,6 @@ const struct drafter_type draft_eagle3 = {
     .name = "eagle3", .about = "a published EAGLE-3 head", .needs_head = 1, .takes = ROWS_THREE, .check = check_eagle3, .open = open_eagle3,
     .observe = mtp_drafter_observe,
     .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .weight_bytes = mtp_drafter_weight_bytes, .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -1,107 +1,183 @@
-/* engine/draft/length.c -- two tables that fade, and where their quotient is largest. */
+/* engine/draft/length.c -- acceptance that fades, times by rows, and where their quotient is largest. */
 #include "engine/draft/length.h"
 
 #define FEWEST_BETWEEN_DETOURS 16 /* twice as many after each that changed nothing */
 #define MOST_BETWEEN_DETOURS 64
-#define FORGOTTEN 160         /* rounds after which a time says nothing any more */
-#define ROUNDS_OF_A_DETOUR 2  /* a round that follows one of another K pays for that one's rows: the second is measured */
-#define FADE_STOOD 0.98       /* fifty rounds: the text changes its mind more slowly than that costs */
-#define FADE_SECONDS 0.9
-#define OUTLIER 2.0           /* times what was expected: a busy neighbour, which says nothing about K */
+#define FORGOTTEN 160             /* rounds after which a K counts as one that was never tried */
+#define FIRST_ROUNDS 2            /* without drafts */
+#define ROUNDS_OF_A_DETOUR 2      /* a round that follows one of another K pays for that one's rows: the second is measured */
+#define ROUNDS_OF_A_TRIAL 8       /* of a detour from K = 0, at most */
+#define FADE_STOOD 0.98           /* fifty sequences' rounds: the text changes its mind more slowly than that costs */
+#define PRIOR 4.0                 /* rounds that earlier acceptance counts for in a detour from K = 0 */
+#define PART_LOST 0.01
+#define FADE_LOST 0.999           /* a thousand rounds */
+#define OUTLIER 2.0               /* times what a pass was expected to take: a busy neighbour, no loss by the detour */
+#define BETTER 1.02               /* times as fast as the chosen K: less is noise */
+#define DEFERRED_ROWS 256         /* of all sequences together */
+#define FEWEST_DEFERRED 16        /* of one; with so few, tale's first module drafts nearly as well as with all */
 
-void draft_length_begin(struct draft_length *l, int first, int most)
+void draft_length_begin(struct draft_length *l, int most)
 {
-    *l = (struct draft_length){.most = most, .K = first, .home = -1, .before = -1, .left = ROUNDS_OF_A_DETOUR + 1,
-                               .stay = FEWEST_BETWEEN_DETOURS};
+    *l = (struct draft_length){.most = most, .limit = most, .home = -1, .before = -1, .left = FIRST_ROUNDS, .stay = FEWEST_BETWEEN_DETOURS,
+                               .drafting = 1.0};
 }
 
-static int is_measured(const struct draft_length *l, int K)
+size_t draft_length_deferred(const struct draft_length *l)
 {
-    return l->rounds[K] > 0.0 && l->now - l->newest[K] <= FORGOTTEN;
+    double rows = DEFERRED_ROWS / (l->drafting + l->others);
+    return l->home > 0 ? 0 : rows > FEWEST_DEFERRED ? (size_t)rows : FEWEST_DEFERRED;
 }
 
-double draft_length_tokens(const struct draft_length *l, int K)
+/* ---- estimates ------------------------------------------------------------------------------------------------------ */
+
+/* E(K), as if of `more` further k-th drafts for each k `good` had been accepted. */
+static double tokens(const struct draft_length *l, int K, double more, double good)
 {
-    double all = 1.0, product = 1.0, share = 0.0;
+    double all = 1.0, product = 1.0, a = 0.0;
     for (int k = 0; k < K; k++) {
         if (l->tried[k] > 0.0)
-            share = l->stood[k] / l->tried[k]; /* else as often as the one before it */
-        product *= share;
+            a = (l->stood[k] + good) / (l->tried[k] + more); /* else as often as the one before it */
+        product *= a;
         all += product;
     }
     return all;
 }
 
+double draft_length_tokens(const struct draft_length *l, int K) { return tokens(l, K, 0.0, 0.0); }
+
 double draft_length_seconds(const struct draft_length *l, int K)
 {
-    int a = -1, b = -1; /* those around K; else the two that are nearest to it */
-    for (int k = 0; k <= l->most; k++) {
-        if (!is_measured(l, k))
-            continue;
-        if (k == K)
-            return l->seconds[k];
-        if (a < 0 || b < K) { /* the newest two, until the second is beyond K */
-            a = b;
-            b = k;
-        }
-    }
-    if (b < 0)
-        return 0.0; /* nothing is known */
-    if (a < 0)
-        return l->seconds[b];
-    double slope = (l->seconds[b] - l->seconds[a]) / (double)(b - a), least = 0.01 * l->seconds[a];
-    double drawn = l->seconds[a] + (slope > least ? slope : least) * (double)(K - a);
-    return drawn > 0.25 * l->seconds[a] ? drawn : 0.25 * l->seconds[a];
+    double part = l->asked > 0.0 ? l->made / l->asked : 1.0;
+    return cost_of(&l->pass, l->drafting + l->others + l->drafting * (double)K * part) + (double)K * cost_of(&l->step, l->drafting);
 }
+
+/* Tokens of a round, when a sequence with drafts gets E. */
+static double of_round(const struct draft_length *l, double E) { return l->others + l->drafting * E; }
+
+static double rate(const struct draft_length *l, int K)
+{
+    double seconds = draft_length_seconds(l, K);
+    return seconds > 0.0 ? of_round(l, draft_length_tokens(l, K)) / seconds : 0.0;
+}
+
+static int is_recent(const struct draft_length *l, int K) { return l->newest[K] && l->now - l->newest[K] <= FORGOTTEN; }
 
 /* A line through noise may point anywhere: at most twice as far as was looked. */
 static int best(const struct draft_length *l)
 {
-    int K = 0, farthest = 0;
-    for (int k = 1; k <= l->most; k++)
-        farthest = is_measured(l, k) ? 2 * k + 1 : farthest;
-    for (int k = 1; k <= l->most && k <= farthest; k++)
-        if (draft_length_tokens(l, k) * draft_length_seconds(l, K) > draft_length_tokens(l, K) * draft_length_seconds(l, k))
+    int home = l->home > 0 ? l->home : 0, K = home, farthest = 0;
+    double fastest = BETTER * rate(l, home);
+    for (int k = 1; k <= l->limit; k++)
+        farthest = is_recent(l, k) ? 2 * k + 1 : farthest;
+    for (int k = 0; k <= l->limit && k <= farthest; k++)
+        if (k != home && rate(l, k) > fastest) {
+            fastest = rate(l, k);
             K = k;
+        }
     return K;
 }
 
-/* First without drafts, to know what they cost; then the best, and now and then one longer or one shorter. */
-static void decide(struct draft_length *l)
+/* ---- decisions ------------------------------------------------------------------------------------------------------ */
+
+static void settle(struct draft_length *l, int K)
 {
-    int K = best(l), aside = l->detours % 2 ? K + 1 : K - 1;
-    if (l->rounds[0] == 0.0 && l->K) {
-        l->K = 0;
-        l->left = ROUNDS_OF_A_DETOUR;
-    } else if (l->K == K && K == l->home) {
-        l->detours++;
-        l->K = aside < 0 ? 1 : aside > l->most ? l->most - 1 : aside;
-        l->left = ROUNDS_OF_A_DETOUR;
-    } else {
-        int longer = 2 * l->stay < MOST_BETWEEN_DETOURS ? 2 * l->stay : MOST_BETWEEN_DETOURS;
-        l->stay = K == l->home ? longer : FEWEST_BETWEEN_DETOURS;
-        l->left = is_measured(l, K) ? l->stay : ROUNDS_OF_A_DETOUR; /* a guess is looked at soon */
-        l->K = l->home = K;
+    int longer = 2 * l->stay < MOST_BETWEEN_DETOURS ? 2 * l->stay : MOST_BETWEEN_DETOURS;
+    l->stay = K == l->home ? longer : FEWEST_BETWEEN_DETOURS;
+    l->left = K && !is_recent(l, K) ? ROUNDS_OF_A_DETOUR : l->stay; /* a guess is looked at soon */
+    l->wanted = l->home = K;
+    l->sequences = l->drafting + l->others;
+}
+
+static void leave(struct draft_length *l)
+{
+    int home = l->home > 0 ? l->home : 0, K = l->detours++ % 2 ? home + 1 : home - 1;
+    l->wanted = K < 0 ? 1 : K > l->limit ? l->limit - 1 : K;
+    l->left = home ? ROUNDS_OF_A_DETOUR : ROUNDS_OF_A_TRIAL;
+    if (!home && l->tried[0] > PRIOR) { /* an old text says little about a new one */
+        l->stood[0] *= PRIOR / l->tried[0];
+        l->tried[0] = PRIOR;
     }
 }
 
-void draft_length_saw(struct draft_length *l, int stood, double seconds)
+/* Whether a detour from K = 0 has shown enough, although it may go on. */
+static int is_clear(const struct draft_length *l)
+{
+    double plain = rate(l, 0), seconds = draft_length_seconds(l, 1);
+    if (l->left > ROUNDS_OF_A_TRIAL - ROUNDS_OF_A_DETOUR || l->tried[0] <= 0.0)
+        return 0;
+    return of_round(l, tokens(l, 1, 1.0, 1.0)) < plain * seconds || of_round(l, tokens(l, 1, 1.0, 0.0)) > BETTER * plain * seconds;
+}
+
+static void decide(struct draft_length *l)
+{
+    int at_home = l->wanted == l->home || l->home < 0, K = l->wanted || l->home > 0 ? best(l) : 0;
+    if (!l->limit)
+        settle(l, 0);
+    else if (l->home < 0 && l->wanted == 0)
+        leave(l);
+    else if (!at_home || K != l->home)
+        settle(l, K);
+    else if (l->lost <= PART_LOST * l->spent)
+        leave(l);
+    else
+        l->left = l->stay;
+}
+
+void draft_length_next(struct draft_length *l, int drafting, int others, int limit, int mixed)
+{
+    double n = (double)(drafting + others);
+    l->drafting = (double)drafting;
+    l->others = (double)others;
+    l->limit = limit < l->most ? limit : l->most;
+    if (l->home > l->limit || l->wanted > l->limit)
+        settle(l, l->home > l->limit ? l->limit : l->home > 0 ? l->home : 0);
+    if (l->home >= 0 && l->wanted == l->home && (1.5 * n < l->sequences || n > 1.5 * l->sequences)) {
+        int K = l->home ? best(l) : 0;
+        l->stay = FEWEST_BETWEEN_DETOURS;
+        l->left = l->left > l->stay ? l->stay : l->left;
+        l->sequences = n;
+        if (K != l->home)
+            settle(l, K);
+    }
+    l->K = !mixed ? l->wanted : l->home > 0 ? l->home : 0;
+}
+
+/* ---- reports -------------------------------------------------------------------------------------------------------- */
+
+void draft_length_accepted(struct draft_length *l, int made, int stood)
 {
     for (int k = 0; k < l->K && k <= stood; k++) {
         l->stood[k] = FADE_STOOD * l->stood[k] + (k < stood ? 1.0 : 0.0);
         l->tried[k] = FADE_STOOD * l->tried[k] + 1.0;
     }
-    l->now++;
-    if (l->before == l->K) {
-        double *mean = &l->seconds[l->K], *weight = &l->rounds[l->K], most = OUTLIER * draft_length_seconds(l, l->K);
-        seconds = most > 0.0 && seconds > most ? most : seconds;
-        if (!is_measured(l, l->K))
-            *weight = 0.0;
-        l->newest[l->K] = l->now;
-        *weight = FADE_SECONDS * *weight + 1.0;
-        *mean += (seconds - *mean) / *weight;
+    l->made = FADE_STOOD * l->made + (double)made;
+    l->asked = FADE_STOOD * l->asked + (double)l->K;
+}
+
+/* How much longer a round of a detour took than its tokens would have taken with the chosen K. */
+static double loss(const struct draft_length *l, const struct draft_round *r)
+{
+    double usual = rate(l, l->home > 0 ? l->home : 0), most = OUTLIER * cost_of(&l->pass, (double)r->rows);
+    double pass = r->pass < most ? r->pass : most;
+    return l->wanted == l->home || usual <= 0.0 ? 0.0 : pass + r->proposing - (double)r->tokens / usual;
+}
+
+void draft_length_saw(struct draft_length *l, const struct draft_round *r)
+{
+    if (r->mixed || l->K != l->wanted) {
+        l->before = -1;
+        return;
     }
+    int first = l->before != l->K;
+    l->now++;
+    l->newest[l->K] = l->now;
     l->before = l->K;
-    if (--l->left <= 0)
+    l->spent = FADE_LOST * l->spent + r->pass + r->proposing;
+    cost_saw(&l->pass, l->now, (double)r->rows, r->pass);
+    if (l->K && !first)
+        cost_saw(&l->step, l->now, (double)r->drafting, r->proposing / (double)l->K);
+    l->lost = FADE_LOST * l->lost + loss(l, r);
+    l->lost = l->lost > 0.0 ? l->lost : 0.0;
+    if (--l->left <= 0 || (l->wanted == 1 && l->home <= 0 && is_clear(l)))
         decide(l);
 }

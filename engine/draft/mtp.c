@@ -66,10 +66,37 @@ void mtp_state_close(struct mtp_state *s)
 size_t mtp_row_count(const struct mtp_state *s, int k)
 {
     size_t length = s->depths[k].cache.length;
-    return length ? length - s->net->rows_before : 0;
+    return s->base + (length ? length - s->net->rows_before : 0);
 }
 
-void mtp_cut(struct mtp_state *s, int k, size_t n) { kvcache_truncate(&s->depths[k].cache, n ? n + s->net->rows_before : 0); }
+void mtp_cut(struct mtp_state *s, int k, size_t n)
+{
+    kvcache_truncate(&s->depths[k].cache, n > s->base ? n - s->base + s->net->rows_before : 0);
+}
+
+/* The caches, which are empty, begin with row n. */
+static void set_base(struct mtp_state *s, size_t n)
+{
+    s->base = n;
+    for (int k = 0; k < s->num_depths; k++) {
+        assert(!s->depths[k].cache.length);
+        s->depths[k].cache.base = n;
+    }
+}
+
+/* Lets the oldest pending hidden rows go, all but `left`. Rows of the caches that would come before a gap go too. */
+static void let_go(struct mtp_state *s, size_t left)
+{
+    size_t d = s->net->width, gone = s->pending_count - left;
+    memmove(s->pending, s->pending + gone * d, left * d * sizeof *s->pending);
+    s->first_pending += gone;
+    s->pending_count = left;
+    if (mtp_row_count(s, 0) >= s->first_pending)
+        return;
+    for (int k = 0; k < s->num_depths; k++)
+        mtp_cut(s, k, 0);
+    set_base(s, s->first_pending);
+}
 
 /* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
@@ -78,6 +105,8 @@ static void forget(struct mtp_state *s, size_t pos)
     s->count = pos;
     for (int k = 0; k < s->num_depths; k++)
         mtp_cut(s, k, hidden);
+    if (hidden < s->base)
+        set_base(s, hidden);
     if (s->first_pending + s->pending_count > hidden) {
         s->pending_count = s->first_pending < hidden ? hidden - s->first_pending : 0;
         s->first_pending = min_size(s->first_pending, hidden);
@@ -94,6 +123,8 @@ static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const f
     memcpy(s->tokens + pos, tokens, n * sizeof *tokens);
     s->count = pos + n;
     size_t none = pos == 0; /* there is no hidden row of index -1 */
+    if (s->deferred && s->pending_count + n > s->room) /* more than now: else each token would move them all */
+        let_go(s, min_size(s->room - n, s->room - s->room / 4));
     assert(s->first_pending + s->pending_count == (none ? 0 : pos - 1) && s->pending_count + n <= s->room);
     if (n > none)
         memcpy(s->pending + s->pending_count * d, hidden + none * d, (n - none) * d * sizeof *hidden);
@@ -109,9 +140,25 @@ void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int
     s->missing = s->never = 0;
     if (pos < s->count)
         forget(s, pos);
-    keep(s, pos, tokens, hidden, n);
-    if (s->count - 1 - mtp_row_count(s, 0) > ROWS_WORTH_A_PASS)
+    if (!s->deferred && s->pending_count + n > s->room) /* they were deferred before */
         mtp_round(s, w, NULL, 0, &failed);
+    keep(s, pos, tokens, hidden, n);
+    if (!s->deferred && s->count - 1 - mtp_row_count(s, 0) > ROWS_WORTH_A_PASS)
+        mtp_round(s, w, NULL, 0, &failed);
+}
+
+void mtp_defer(struct mtp_state *s, size_t rows)
+{
+    const unsigned char *convention = s->model->config.conventions.value;
+    size_t least = (size_t)s->num_depths + 1;
+    s->deferred = convention[PREFILL_DRAFT] || convention[MISSING_HIDDEN] ? 0 : rows && rows < least ? least : rows;
+}
+
+void mtp_catch_up(struct mtp_state *s)
+{
+    size_t behind = s->count ? s->count - 1 - mtp_row_count(s, 0) : 0;
+    if (s->deferred && behind > s->deferred)
+        let_go(s, s->deferred);
 }
 
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
@@ -122,16 +169,19 @@ int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
     assert(s->count == 0 && n < other->count && end >= n);
     memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
     s->count = n + 1;
+    s->first_pending = min_size(other->first_pending, n);
+    if (n - s->first_pending > s->room)
+        s->first_pending = n - s->room;
+    s->pending_count = n - s->first_pending;
+    set_base(s, s->first_pending > mtp_row_count(other, 0) ? s->first_pending : min_size(other->base, n));
     for (int k = 0; k < s->num_depths; k++) {
         size_t rows = min_size(mtp_row_count(other, k), n);
-        if (rows)
-            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows + s->net->rows_before);
+        if (rows > s->base)
+            kvcache_begin_as(&s->depths[k].cache, &other->depths[k].cache, rows - s->base + s->net->rows_before);
         memcpy(s->depths[k].hidden_of_next, other->depths[k].hidden_of_next, d * sizeof *s->pending);
     }
-    s->first_pending = min_size(other->first_pending, n);
-    s->pending_count = n - s->first_pending;
-    assert(s->pending_count <= s->room);
-    memcpy(s->pending, other->pending, s->pending_count * d * sizeof *s->pending);
+    if (s->pending_count)
+        memcpy(s->pending, other->pending + (s->first_pending - other->first_pending) * d, s->pending_count * d * sizeof *s->pending);
     return 1;
 }
 
@@ -152,7 +202,9 @@ int32_t mtp_token(const struct mtp_state *s, int32_t drafted) { return s->net->t
 
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
 {
-    return s->net->type->row(s->net, &s->depths[k].cache, k, i, token);
+    struct row row = s->net->type->row(s->net, &s->depths[k].cache, k, i, token);
+    row.index -= (int32_t)s->base;
+    return row;
 }
 
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S)
@@ -198,6 +250,8 @@ void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, con
     }
     mtp_observe(s, w, pos, tokens, s->taken ? s->taken : hidden, n);
 }
+
+void mtp_drafter_defer(struct drafter *d, size_t rows) { mtp_defer(&mtp_of(d)->state, rows); }
 
 int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n) { return mtp_begin_as(&mtp_of(d)->state, &mtp_of(other)->state, n); }
 

@@ -7,7 +7,11 @@
  *
  * Row i of module k is final if i+k+1 <= N, because all tokens that it depends on are then committed. Rows that are not
  * final were computed from drafts. These rows are removed after each round, and the next round begins with the first
- * row that is not in the cache. */
+ * row that is not in the cache.
+ *
+ * While automatic draft lengths make no drafts, rows that are final may stay uncomputed (mtp_defer). Their hidden rows
+ * are kept in `pending`, and the next proposal computes them. If there are too many of them, the oldest hidden rows are
+ * dropped. The caches then begin with row `base` instead of row 0, and rows attend only to rows from `base` on. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
 
@@ -39,6 +43,8 @@ struct mtp_state {
                              NULL */
     float *pending;       /* [room, d]: the target's hidden rows from index first_pending on */
     size_t first_pending, pending_count, room;
+    size_t base;          /* index of the first row in the caches, or of the first row that will be in them */
+    size_t deferred;      /* as `rows` in mtp_defer */
     float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
@@ -65,6 +71,12 @@ void mtp_state_close(struct mtp_state *s);
  * prompt, mtp_observe computes them. If there are few, the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);
+
+/* Implements drafter_type.defer. With the conventions prefill-draft and missing-hidden, nothing is deferred. */
+void mtp_defer(struct mtp_state *s, size_t rows);
+/* Call this before a proposal. If more than s->deferred rows are missing, the function drops the oldest of them, and
+ * all rows of the caches. */
+void mtp_catch_up(struct mtp_state *s);
 
 /* Implements drafter_type.begin_as. Copies the rows of all caches, each of which has one layer. */
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
@@ -115,9 +127,9 @@ void mtp_propose_tree(struct drafter *d, struct workspace *w, struct draft_tree 
  * these logits. */
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed);
 
-/* mtp_row_count returns the number of rows in the cache of depth k. mtp_cut keeps the first n of these rows and removes
- * the others. With convention first-row=phantom there is a row before row 0; both functions leave this row out of their
- * counts. */
+/* mtp_row_count returns the index after the last row in the cache of depth k; it is the number of rows if s->base is 0.
+ * mtp_cut keeps the rows before index n and removes the others. With convention first-row=phantom there is a row before
+ * the first row; both functions leave this row out of their counts. */
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
@@ -146,6 +158,7 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct m
 int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
+void mtp_drafter_defer(struct drafter *d, size_t rows);
 int mtp_drafter_begin_as(struct drafter *d, const struct drafter *other, size_t n);
 void mtp_drafter_after_prompt(struct drafter *d, struct workspace *w);
 size_t mtp_drafter_bytes(const struct drafter *d);

@@ -11,6 +11,6 @@ const struct drafter_type draft_mtp_eagle = {
     .name = "mtp-eagle", .about = "the first MTP module again and again", .needs_modules = 1, .open = open_eagle, .observe = mtp_drafter_observe,
     .propose_together = mtp_drafter_propose_chains, .propose_tree = mtp_propose_tree,
     .after_prompt = mtp_drafter_after_prompt, .rewind = drafter_no_rewind, .bytes = mtp_drafter_bytes,
-    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

@@ -30,8 +30,8 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
 static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source, const int32_t *draft)
 {
     size_t first = mtp_row_count(s, k), newest = s->count - 2;
-    if (n && first == 0 && s->net->type->first_row)
-        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, (size_t)k, draft));
+    if (n && first == s->base && s->net->type->first_row)
+        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, first + (size_t)k, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + (size_t)k + 1;
         int32_t taken = j < n ? token_at(s, token, draft) : 0;
@@ -215,7 +215,7 @@ static int drafts_at(const struct mtp_turn *t, int k, int levels) { return !t->e
 static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
 {
     struct mtp_state *s = t->s;
-    size_t d = s->net->width, N = s->count - 1, final = N > (size_t)k ? N - (size_t)k : 0;
+    size_t d = s->net->width, N = s->count - 1, final = N > s->base + (size_t)k ? N - (size_t)k : s->base;
     size_t first = mtp_row_count(s, k), end = drafts_at(t, k, levels) ? N : final;
     t->n = end > first ? end - first : 0;
     t->pad = drafts_at(t, k, levels) ? mtp_padding(s, t->n) : 0;
@@ -328,8 +328,10 @@ void mtp_round_ends(struct mtp_state *s)
 static void begin_turns(struct mtp_turn *turns, struct proposal *proposals, size_t count)
 {
     assert(count <= MOST_PROPOSALS);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         turns[i] = (struct mtp_turn){.s = &mtp_of(proposals[i].drafter)->state, .p = &proposals[i]};
+        mtp_catch_up(turns[i].s);
+    }
 }
 
 void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w)

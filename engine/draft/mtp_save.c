@@ -5,6 +5,8 @@
  *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, numbers]
  *     f32 pending [pending_count, d]
  *
+ * Nothing is written if the caches do not begin with row 0 (mtp_defer).
+ *
  * With the target's hidden rows, the drafts that follow are those that would have followed. Without them (hidden 0,
  * pending_count 0) all rows that they make final are computed before; what is left to be without is the newest one, from which the
  * first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read the prompt. */
@@ -40,6 +42,10 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
     struct mtp_state *s = &mtp_of(drafter)->state;
     size_t d = s->net->width, N = pos - 1, failed, needed;
     settle(mtp_of(drafter), w, pos);
+    if (s->base) /* without the rows before it the rest is of little use */
+        return;
+    if (s->deferred && N > mtp_row_count(s, 0) + VB_MAX_DRAFT)
+        mtp_round(s, w, NULL, 0, &failed); /* so that what is pending fits into every drafter */
     needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */
     if (!hidden) {

@@ -49,7 +49,7 @@ static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_
 {
     const struct tree_node *all = s->tree.builder.node;
     size_t d = s->net->width, i = N + (size_t)node->depth - 1;
-    size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N + s->net->rows_before;
+    size_t from = node->parent < 0 ? last : (size_t)all[node->parent].row, before = N - s->base + s->net->rows_before;
     int32_t *slots = s->tree.slots + j * s->tree.width;
     struct row row = mtp_state_row(s, 0, i, node->token);
     node->slot = row.slot;

@@ -13,6 +13,6 @@ static size_t rewind_rows(const struct drafter *d) { return (size_t)mtp_of(d)->s
 const struct drafter_type draft_mtp_vanilla = {
     .name = "mtp-vanilla", .about = "one MTP module after the other, each with a cache of its own", .needs_modules = 1, .cache_per_draft = 1, .open = open_vanilla, .observe = mtp_drafter_observe, .propose_together = mtp_drafter_propose_levels,
     .after_prompt = mtp_drafter_after_prompt, .rewind = rewind_rows, .bytes = mtp_drafter_bytes,
-    .begin_as = mtp_drafter_begin_as, .close = mtp_drafter_close,
+    .begin_as = mtp_drafter_begin_as, .defer = mtp_drafter_defer, .close = mtp_drafter_close,
     .save = mtp_drafter_save, .load = mtp_drafter_load,
 };

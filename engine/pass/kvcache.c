@@ -97,7 +97,7 @@ void kvcache_truncate(struct kvcache *c, size_t n)
 {
     if (n >= c->length)
         return;
-    trace_cut(c->tracer, c->depth, n, c->length - n);
+    trace_cut(c->tracer, c->depth, c->base + n, c->length - n);
     while (c->length > n) /* the newest first, so that the next tokens get the same slots again */
         let_go(c, c->slots[--c->length]);
 }

@@ -33,6 +33,7 @@ struct kvcache {
     struct tracer *tracer;          /* receives an event when rows are removed; NULL: no event is reported */
     int depth;                      /* the MTP depth that the cache belongs to, or -1 for the target */
     int first_row;                  /* index of the first row in taps and traces: 0, or -1 with first-row=phantom */
+    size_t base;                    /* added to the indices of rows in taps and traces */
 };
 
 /* `width` is the number of floats that a layer stores for one token, c + r. */

@@ -25,7 +25,7 @@ void tracer_close(struct tracer *t, const vb_allocator *a)
 
 vb_tap_row row_told(const struct row *row)
 {
-    return (vb_tap_row){.sequence = row->cache->sequence, .token = row->token, .index = row->index + row->cache->first_row, .position = row->position,
+    return (vb_tap_row){.sequence = row->cache->sequence, .token = row->token, .index = row->index + (int32_t)row->cache->base + row->cache->first_row, .position = row->position,
                         .slot = row->slot, .draft = row->draft, .hidden_of = row->hidden_of, .hidden_depth = row->hidden_depth,
                         .parent = row->parent};
 }

@@ -96,16 +96,25 @@ void vb_batch_close(vb_batch *b)
 {
     if (!b)
         return;
-    for (size_t i = 0; i < b->num_running; i++)
+    for (size_t i = 0; i < b->num_running; i++) {
+        batch_own_length(b->running[i]->run.session);
         forget(b, b->running[i]);
+    }
     while (b->waiting) {
         struct batch_request *r = b->waiting;
         b->waiting = r->next;
+        if (r->run.session)
+            batch_own_length(r->run.session);
         forget(b, r);
     }
     while (kept_drop(&b->kept, NULL))
         ;
     const vb_allocator *a = b->model->allocator;
+    while (b->lengths) {
+        struct batch_length *l = b->lengths;
+        b->lengths = l->next;
+        vb_free(a, l);
+    }
     vb_free(a, b->rows);
     kvpool_close(&b->pool, a);
     workspace_close(&b->work);
@@ -240,6 +249,8 @@ void batch_end(vb_batch *b, struct batch_request *r)
     int code = r->run.error.code, kept = can_keep(b, r);
     if (s && !kept && !r->asked.session)
         session_leave(s); /* `done` may close a draft model */
+    if (s)
+        batch_own_length(s);
     vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL, .tokens = s ? s->tokens : r->prompt,
                           .prompt = r->asked.count, .count = s ? s->count : r->asked.count, .result = &r->result};
     b->state.done++;
@@ -348,11 +359,26 @@ static void join(struct batch_group *g, struct batch_request *r, size_t rows, si
 /* Whether r decodes (or, if not, is still at its prompt) in the next pass. */
 static int decodes(const struct batch_request *r) { return r->run.session->cached >= r->run.session->given; }
 
+/* Automatic lengths of the sequences that decode: no longer than that all of them fit into the pass. */
+static void choose_lengths(vb_batch *b)
+{
+    struct run *runs[MOST_SEQUENCES];
+    size_t count = 0;
+    int mixed = 0;
+    for (size_t i = 0; i < b->num_running; i++) {
+        struct batch_request *r = b->running[i];
+        if (!r->paused && decodes(r))
+            runs[count++] = &r->run;
+        mixed |= !r->paused && !decodes(r);
+    }
+    round_choose_lengths(runs, count, min_size(b->work.max_logit_rows, b->work.max_rows), mixed);
+}
+
 static void compose_decoding(vb_batch *b, struct batch_group *g)
 {
     for (size_t i = 0; i < b->num_running; i++) {
         struct batch_request *r = b->running[i];
-        size_t rows = 1 + (size_t)r->run.session->max_drafts;
+        size_t rows = 1 + (size_t)session_next_drafts(r->run.session);
         if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows || g->logit_rows + rows > b->work.max_logit_rows)
             continue;
         if (make_room(b, g, r, rows))
@@ -386,6 +412,7 @@ static int step(vb_batch *b, vb_error *err)
 {
     struct batch_group g = {.count = 0};
     batch_admit(b);
+    choose_lengths(b);
     compose_decoding(b, &g);
     compose_prompts(b, &g);
     if (!g.count)

@@ -53,6 +53,30 @@ static struct alike most_alike(const vb_batch *b, const struct batch_request *r)
     return best;
 }
 
+void batch_share_length(vb_batch *b, struct vb_session *s)
+{
+    struct batch_length *l = b->lengths;
+    if (!s->length)
+        return;
+    while (l && (l->type != s->type || l->most != s->max_draft))
+        l = l->next;
+    if (!l) {
+        l = vb_alloc(b->model->allocator, 1, sizeof *l);
+        if (!l)
+            return;
+        *l = (struct batch_length){.next = b->lengths, .type = s->type, .most = s->max_draft};
+        draft_length_begin(&l->length, l->most);
+        b->lengths = l;
+    }
+    s->length = &l->length;
+}
+
+void batch_own_length(struct vb_session *s)
+{
+    if (s->length)
+        s->length = &s->own_length;
+}
+
 /* A session of its own, with what was computed for another one. */
 static int begin(vb_batch *b, struct batch_request *r, const struct alike *alike, vb_error *err)
 {
@@ -75,6 +99,8 @@ static int begin(vb_batch *b, struct batch_request *r, const struct alike *alike
         if (!code)
             code = run_open(&r->run, err);
     }
+    if (!code)
+        batch_share_length(b, r->run.session);
     if (!code && alike->session) {
         size_t rows = session_begin_as(r->run.session, alike->session, alike->same);
         b->state.shared_tokens += rows;

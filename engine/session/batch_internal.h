@@ -22,6 +22,14 @@ struct batch_request {
     int begun;                /* it was admitted before */
 };
 
+/* The automatic lengths of all sequences with this draft method and this largest K. */
+struct batch_length {
+    struct batch_length *next;
+    const struct drafter_type *type;
+    int most;
+    struct draft_length length;
+};
+
 struct vb_batch {
     const struct model *model;
     vb_batch_options options;
@@ -31,6 +39,7 @@ struct vb_batch {
     struct batch_request *waiting;  /* by id */
     struct batch_request *running[MOST_SEQUENCES]; /* by id */
     struct kept kept;
+    struct batch_length *lengths;
     size_t num_running, most_running, context;
     size_t decoding_rows;     /* number of rows of a pass that are reserved for decoding sequences; the remaining rows are for
                                  prompts */
@@ -46,6 +55,11 @@ void batch_leave(vb_batch *b, size_t i);
 /* Calls the request's `done`, and frees the request. The caller must have removed the request from b->waiting or
  * b->running. */
 void batch_end(vb_batch *b, struct batch_request *r);
+
+/* If the session has automatic draft lengths, batch_share_length lets it share those of the batch, unless there is no
+ * memory for them. batch_own_length gives the session lengths of its own again. */
+void batch_share_length(vb_batch *b, struct vb_session *s);
+void batch_own_length(struct vb_session *s);
 
 /* Admits requests from the front of the queue as long as there is room for them. */
 void batch_admit(vb_batch *b);

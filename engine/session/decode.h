@@ -15,6 +15,7 @@ struct run {
     struct plan plan;
     int proposed;    /* nonzero: the round's drafts have been proposed, or the plan has no drafts */
     double drafting; /* seconds that the drafter has worked in this round */
+    size_t chose;    /* number of tokens that the newest round chose */
     int finished;
     struct stop *stop; /* NULL if there are no stop strings */
     size_t text;       /* bytes of text that the run has generated */

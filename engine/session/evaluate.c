@@ -117,7 +117,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         code = tell(&e, -1, index, s->work->hidden, S, err);
         if (!code)
             code = modules(&e, index, S, err);
-        session_finish(s, s->work, &p, NULL, 0, 0.0);
+        session_finish(s, s->work, &p, NULL, 0);
         if (session_draft_stopped(s) && !code)
             code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         last = p.chooses;

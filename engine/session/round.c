@@ -132,6 +132,50 @@ static int passes_of_round(struct round *r)
     return 0;
 }
 
+/* ---- automatic lengths ----------------------------------------------------------------------------------------------- */
+
+/* Whether run i is the first with its automatic length. */
+static int is_first(struct run **runs, size_t i)
+{
+    const struct draft_length *l = runs[i]->session->length;
+    for (size_t j = 0; l && j < i; j++)
+        if (runs[j]->session->length == l)
+            return 0;
+    return l != NULL;
+}
+
+void round_choose_lengths(struct run **runs, size_t count, size_t rows, int mixed)
+{
+    for (size_t i = 0; i < count; i++) {
+        int drafting = 0;
+        if (!is_first(runs, i))
+            continue;
+        for (size_t j = i; j < count; j++)
+            drafting += runs[j]->session->length == runs[i]->session->length;
+        draft_length_next(runs[i]->session->length, drafting, (int)count - drafting, rows > count ? (int)(rows / count) - 1 : 0, mixed);
+    }
+}
+
+/* What the round has shown of run i's automatic length. */
+static void measure(const struct round *r, size_t i)
+{
+    struct draft_length *l = r->runs[i]->session->length;
+    struct draft_round seen = {.rows = r->S, .pass = r->seconds};
+    int asked = 0;
+    for (size_t j = 0; j < r->count; j++) {
+        const struct run *run = r->runs[j];
+        int drafts = run->session->length == l && run->plan.asked;
+        seen.mixed |= run->plan.is_prompt;
+        seen.tokens += run->chose;
+        seen.proposing += run->drafting;
+        seen.drafting += drafts;
+        asked += drafts;
+    }
+    seen.others = (int)r->count - seen.drafting;
+    if (asked)
+        draft_length_saw(l, &seen);
+}
+
 int round_run(struct round *r, vb_error *err)
 {
     struct workspace *w = r->w;
@@ -151,8 +195,8 @@ int round_run(struct round *r, vb_error *err)
         trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
         if (chooses(run) && !code && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
-        double share = (double)(p->committed + (size_t)p->drafts) / (double)r->S;
-        double observing = session_finish(run->session, w, p, chosen, n, run->drafting + share * r->seconds);
+        double observing = session_finish(run->session, w, p, chosen, n);
+        run->chose = n;
         run->result->draft_seconds += is_prompt ? 0.0 : observing;
         if (!code) /* the drafter's own passes over a prompt */
             code = prefill_failed(run->session->work, err);
@@ -162,6 +206,9 @@ int round_run(struct round *r, vb_error *err)
             run->session->options.progress(run->session->options.progress_context,
                                            run->session->cached, run->session->count - n);
     }
+    for (size_t i = 0; i < r->count; i++)
+        if (is_first(r->runs, i))
+            measure(r, i);
     if (stopped && !code)
         code = vb_fail(err, VB_STOPPED, "stopped by the caller");
     return code;

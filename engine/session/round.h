@@ -17,6 +17,10 @@ struct round {
     double seconds; /* result: duration of the target's pass */
 };
 
+/* Chooses the automatic draft lengths of the next round, in which these runs decode. There is room for `rows` rows of
+ * logits. `mixed` is nonzero if the pass will also have rows of prompts. */
+void round_choose_lengths(struct run **runs, size_t count, size_t rows, int mixed);
+
 /* Runs a round. First makes the drafts of each run, then computes one pass of the target over the rows of all runs, and
  * then chooses tokens for one run after the other. If a row of logits that a run needs is not finite, this run is
  * finished, and its run->error contains the error. The function returns an error only if the whole pass has failed.

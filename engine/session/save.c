@@ -58,7 +58,7 @@ int vb_prefill(vb_session *s, vb_error *err)
         }
         code = prefill_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
-        session_finish(s, s->work, &f.p, NULL, 0, 0.0);
+        session_finish(s, s->work, &f.p, NULL, 0);
         if (!code)
             code = prefill_failed(s->work, err);
         if (session_draft_stopped(s) && !code)

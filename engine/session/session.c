@@ -75,10 +75,10 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
     if (s->type && o->drafting.automatic) {
-        int first = drafter_default_tokens(type, s->model);
         s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
         s->max_drafts = s->max_draft;
-        draft_length_begin(&s->length, min_int(first, s->max_draft), s->max_draft);
+        draft_length_begin(&s->own_length, s->max_draft);
+        s->length = &s->own_length;
     }
     return VB_OK;
 }
@@ -171,6 +171,13 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     return code || s->rows ? code : vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", most_rows(s));
 }
 
+/* While the chosen length is 0, the drafter does nothing ahead. */
+static void defer(const struct vb_session *s)
+{
+    if (s->length && s->type->defer)
+        s->type->defer(s->drafter, draft_length_deferred(s->length));
+}
+
 static int open_drafter(struct vb_session *s, vb_error *err)
 {
     struct drafter_options o = {.asked = &s->options, .kernels = s->work->cx.k, .threads = s->work->cx.most_threads, .context = s->context,
@@ -180,7 +187,10 @@ static int open_drafter(struct vb_session *s, vb_error *err)
                                 .poison = s->options.poison_cut_rows, .padded = s->options.padded,
                                 .sequence = s->options.sequence, .tracer = s->tracer,
                                 .choose = acceptance_draws(s->acceptance) ? draw_draft : NULL, .choose_context = s};
-    return s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
+    int code = s->type ? s->type->open(&s->drafter, s->model, &o, err) : VB_OK;
+    if (!code && s->type)
+        defer(s);
+    return code;
 }
 
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
@@ -336,6 +346,8 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
     return min_size(left, chunk);
 }
 
+int session_next_drafts(const struct vb_session *s) { return s->length ? min_int(s->length->K, s->max_draft) : s->max_drafts; }
+
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most)
 {
     size_t left = rows_left(s), prefill = prefill_rows(s);
@@ -344,13 +356,14 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     *p = (struct plan){.committed = prefill ? prefill : min_size(left, chunk), .by_onednn = prefill > 0};
     p->is_prompt = s->cached < s->given;
     p->chooses = s->cached + p->committed == s->count;
+    defer(s);
     if (!s->type || p->is_prompt)
         return;
     p->padding = s->options.padded ? s->max_draft : 0; /* and no drafts yet */
     size_t room = s->context - s->count; /* a round of K drafts chooses up to K + 1 tokens */
     most = min_size(most, room);
     most = most ? most - 1 : 0;
-    size_t longest = s->options.drafting.automatic ? (size_t)s->length.K : (size_t)s->max_draft;
+    size_t longest = (size_t)(s->length ? session_next_drafts(s) : s->max_draft);
     p->asked = most >= longest;
     if (most > longest)
         most = longest;
@@ -467,24 +480,24 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
         s->type->after_prompt(s->drafter, s->work);
 }
 
-static void measure(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+static void count_accepted(struct vb_session *s, const struct plan *p, const int32_t *chosen, size_t n)
 {
     int stood = 0;
-    if (!s->type || !s->options.drafting.automatic || p->is_prompt || !p->asked || !n)
+    if (!s->length || p->is_prompt || !p->asked || !n)
         return;
     while (stood < p->drafts && (size_t)stood < n && chosen[stood] == p->draft[stood])
         stood++;
-    draft_length_saw(&s->length, stood, seconds);
+    draft_length_accepted(s->length, p->drafts, stood);
 }
 
-double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds)
+double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n)
 {
     double start = monotonic_seconds();
     size_t width;
     gather(s, w, p, n);
     commit(s, p, chosen, n, session_features(s, w, p->first_row, &width));
     double observing = monotonic_seconds() - start;
-    measure(s, p, chosen, n, seconds + observing);
+    count_accepted(s, p, chosen, n);
     trace_round_ends(s->tracer);
     return observing;
 }

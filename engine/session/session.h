@@ -31,7 +31,9 @@ struct vb_session {
     int max_drafts;       /* the most rows of drafts in a round: K, or the number of nodes of a tree */
     struct draft_tree *tree; /* the tree of this round; NULL if drafts are chains */
     int32_t *tree_slots;  /* [max_drafts, context + VB_MAX_DRAFT]: for each node, the slots of the tokens to which it attends */
-    struct draft_length length; /* measurements from which automatic draft lengths are chosen */
+    struct draft_length own_length; /* measurements from which automatic draft lengths are chosen */
+    struct draft_length *length;    /* NULL if lengths are not automatic; else &own_length, or the measurements of a batch, which
+                                       its sequences share */
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL if no trace callback was set */
@@ -82,7 +84,7 @@ struct plan {
     int drafts;           /* number of rows of drafts, which follow the rows of committed tokens */
     const struct draft_tree *tree; /* draft[i] is node i of this tree; NULL: the drafts form a chain */
     int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
-    int asked;            /* nonzero: the round had room for as many drafts as the automatic length wanted */
+    int asked;            /* nonzero: the session's tokens had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
     int by_onednn;        /* nonzero: the rows are a chunk of prefill onednn, and no other session is in the pass */
     int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
@@ -97,6 +99,10 @@ int session_drafts_lead(const struct vb_session *s);
 
 /* Returns the most rows that the session's next round can have, if a pass may have `chunk` rows of a prompt. */
 size_t session_most_rows(const struct vb_session *s, size_t chunk);
+
+/* Returns the most drafts that the session may have in the next round. With automatic lengths, call it after
+ * draft_length_next. */
+int session_next_drafts(const struct vb_session *s);
 
 /* Plans the next round, which may choose at most `most` tokens. The plan contains either rows of the prompt or the row
  * of the last token. After the last token, session_take_drafts may add at most p->wanted drafts. session_plan adds no
@@ -118,9 +124,8 @@ int session_draft_stopped(struct vb_session *s);
 
 /* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
  * part of a prompt). It removes the rows of rejected drafts and of padding from the caches, and lets the drafter
- * observe the tokens and their hidden rows. `seconds` is the part of the round's time so far that is counted for this
- * session. Returns the seconds that the drafter took to observe. */
-double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n, double seconds);
+ * observe the tokens and their hidden rows. Returns the seconds that the drafter took to observe. */
+double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
  * Adds 1 to *failed if the draft ended early because a row was not finite or a callback gave an invalid answer. w is a

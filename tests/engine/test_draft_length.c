@@ -31,22 +31,35 @@ static int fastest(const struct machine *m, int most)
 
 static double uniform(uint64_t *random) { return (double)(next_random(random) >> 11) * 0x1p-53; }
 
-/* Tokens a second of `rounds` rounds; how long they would take without noise. */
-static double drive(struct draft_length *l, const struct machine *m, int rounds, uint64_t *random)
+/* Tokens a second of `rounds` rounds of n sequences; how long they would take without noise. */
+static double drive_many(struct draft_length *l, const struct machine *m, int n, int rounds, uint64_t *random)
 {
     double seconds = 0, all = 0;
     for (int i = 0; i < rounds; i++) {
-        int K = l->K, stood = 0;
+        struct draft_round r = {.drafting = n};
+        draft_length_next(l, n, 0, VB_MAX_DRAFT, 0);
+        int K = l->K;
         assert_in_range(K, 0, l->most);
-        while (stood < K && uniform(random) < m->stands)
-            stood++;
-        seconds += cost(m, K);
-        all += 1 + stood;
+        for (int j = 0; j < n; j++) {
+            int stood = 0;
+            while (stood < K && uniform(random) < m->stands)
+                stood++;
+            draft_length_accepted(l, K, stood);
+            r.tokens += 1 + (size_t)stood;
+        }
         double slow = uniform(random) < 0.02 ? 10 : 1 + m->noise * uniform(random);
-        draft_length_saw(l, stood, cost(m, K) * (m->noise > 0 ? slow : 1));
+        slow = m->noise > 0 ? slow : 1;
+        r.rows = (size_t)(n * (1 + K));
+        r.pass = slow * (m->first + m->row * (double)(r.rows - 1));
+        r.proposing = slow * m->draft * n * K;
+        seconds += (r.pass + r.proposing) / slow;
+        all += (double)r.tokens;
+        draft_length_saw(l, &r);
     }
     return all / seconds;
 }
+
+static double drive(struct draft_length *l, const struct machine *m, int rounds, uint64_t *random) { return drive_many(l, m, 1, rounds, random); }
 
 static const struct machine machines[] = {
     {0.9, 1, 0.02, 0.01, 0}, {0.9, 1, 0.3, 0.2, 0}, {0.6, 1, 0.1, 0.05, 0}, {0.3, 1, 0.5, 0.2, 0}, {0.0, 1, 0.1, 0.1, 0},
@@ -57,17 +70,16 @@ static const struct machine machines[] = {
 TEST(the_length_that_is_fastest_is_found)
 {
     for (size_t i = 0; i < COUNT(machines); i++)
-        for (int first = 1; first <= 15; first += 7)
-            for (uint64_t seed = 0; seed < 5; seed++) {
+            for (uint64_t seed = 0; seed < 15; seed++) {
                 const struct machine *m = &machines[i];
                 struct draft_length l;
                 uint64_t random = seed;
-                draft_length_begin(&l, first, 15);
+                draft_length_begin(&l, 15);
                 drive(&l, m, 200, &random);
                 int K = fastest(m, 15);
                 double best = tokens(m, K) / cost(m, K), found = drive(&l, m, 3000, &random);
-                if (found < 0.94 * best) /* two rounds in eighteen look at a neighbour */
-                    fail_msg("machine %zu, beginning with %d: %f tokens a second, %f with K = %d", i, first, found, best, K);
+                if (found < 0.92 * best)
+                    fail_msg("machine %zu: %f tokens a second, %f with K = %d", i, found, best, K);
             }
 }
 
@@ -79,7 +91,7 @@ TEST(a_short_run_is_not_much_slower_than_the_best_or_than_none)
         for (uint64_t seed = 0; seed < 50; seed++) {
             struct draft_length l;
             uint64_t random = 100 + seed;
-            draft_length_begin(&l, 3, 15);
+            draft_length_begin(&l, 15);
             sum += drive(&l, m, 60, &random) / 50;
         }
         int K = fastest(m, 15);
@@ -95,7 +107,7 @@ TEST(it_follows_when_text_or_machine_change)
     const struct machine *turns[] = {&good, &bad, &good, &slow, &good};
     struct draft_length l;
     uint64_t random = 7;
-    draft_length_begin(&l, 2, 10);
+    draft_length_begin(&l, 10);
     for (size_t i = 0; i < COUNT(turns); i++) {
         drive(&l, turns[i], 400, &random);
         int K = fastest(turns[i], 10);
@@ -103,22 +115,6 @@ TEST(it_follows_when_text_or_machine_change)
         if (found < 0.9 * best)
             fail_msg("turn %zu: %f tokens a second, %f with K = %d", i, found, best, K);
     }
-}
-
-TEST(what_was_not_measured_lies_on_a_line_through_its_neighbours)
-{
-    struct draft_length l;
-    draft_length_begin(&l, 4, 8);
-    draft_length_saw(&l, 2, 99); /* the first one warms up */
-    draft_length_saw(&l, 2, 3);
-    assert_true(draft_length_seconds(&l, 2) == 3 && draft_length_seconds(&l, 8) == 3);
-    draft_length_saw(&l, 2, 3);
-    assert_int_equal(l.K, 0);
-    draft_length_saw(&l, 0, 99);
-    draft_length_saw(&l, 0, 1);
-    assert_true(draft_length_seconds(&l, 0) == 1 && draft_length_seconds(&l, 4) == 3);
-    assert_true(draft_length_seconds(&l, 1) == 1.5 && draft_length_seconds(&l, 6) == 4);
-    assert_true(draft_length_tokens(&l, 0) == 1 && draft_length_tokens(&l, 2) == 3 && draft_length_tokens(&l, 4) == 3);
 }
 
 /* ---- in sessions -------------------------------------------------------------------------------------------------- */
@@ -157,7 +153,6 @@ int main(void)
         cmocka_unit_test(the_length_that_is_fastest_is_found),
         cmocka_unit_test(a_short_run_is_not_much_slower_than_the_best_or_than_none),
         cmocka_unit_test(it_follows_when_text_or_machine_change),
-        cmocka_unit_test(what_was_not_measured_lies_on_a_line_through_its_neighbours),
         cmocka_unit_test(lengths_chosen_as_the_run_goes_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

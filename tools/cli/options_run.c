@@ -97,7 +97,7 @@ const struct option options_to_run[] = {
     {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
      "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a round, tokens "
      "are drafted and one pass verifies them. 0 turns drafting off. With auto, Verbatim measures acceptance and pass times, and chooses "
-     "the length of each draft from them."},
+     "the length of each draft from them. If drafts do not make decoding faster, it makes hardly any."},
     {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.topk), 1, VB_MAX_TOPK,
      "Draft a tree that is K tokens deep, where up to M tokens (2 to 16) follow each token. The default is 1: a chain without branches. "
      "Only mtp-eagle, eagle and eagle3 can draft trees."},
