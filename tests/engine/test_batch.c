@@ -332,6 +332,59 @@ TEST(short_prompts_share_a_pass)
     vb_model_close(m);
 }
 
+static size_t rows_used(const vb_batch *b)
+{
+    vb_batch_state state;
+    vb_batch_look(b, &state);
+    return state.cache_tokens_used;
+}
+
+static int count_chosen(void *context, const vb_event *e)
+{
+    (void)e;
+    ++*(size_t *)context;
+    return 0;
+}
+
+/* Two prompts arrive while three sequences decode. Each pass computes a token of every decoding sequence, and CHUNK tokens of prompts
+ * in all. */
+TEST(who_decodes_waits_for_one_chunk_of_a_prompt_at_most)
+{
+    enum { DECODING = 3, CHUNK = 16, LONG = 150, PASSES = (2 * LONG + CHUNK - 1) / CHUNK };
+    for (int K = 0; K < 3; K++) {
+        vb_model *m = open_tiny("v3");
+        vb_drafting drafting = {.method = "mtp-eagle", .tokens = K};
+        int32_t prompt[2 * LONG];
+        size_t chosen[DECODING + 2] = {0}, left;
+        vb_batch *b = open_batch(m, &(vb_batch_options){.session = {.context = 200, .threads = 1, .prefill_chunk = CHUNK}, .max_sequences = DECODING + 2});
+        random_tokens(m, 3, prompt, 2 * LONG);
+        for (int i = 0; i < DECODING + 2; i++) {
+            int decodes = i < DECODING;
+            vb_request q = {.tokens = prompt + (decodes ? i : (i - DECODING) * LONG), .count = decodes ? 2 : LONG,
+                            .options = {.max_tokens = decodes ? 198 : 1, .ignore_eos = 1, .callback = count_chosen, .context = &chosen[i]}};
+            q.drafting = decodes && K ? &drafting : NULL;
+            OK(vb_batch_add(b, &q, NULL, &err));
+            if (i == DECODING - 1)
+                OK(vb_batch_step(b, &left, &err));
+        }
+        for (size_t pass = 1; pass <= PASSES; pass++) {
+            size_t before[DECODING], used = rows_used(b), others = 0;
+            memcpy(before, chosen, sizeof before);
+            OK(vb_batch_step(b, &left, &err));
+            for (int i = 0; i < DECODING; i++) {
+                assert_true(chosen[i] > before[i] && (K || chosen[i] == before[i] + 1));
+                others += chosen[i] - before[i];
+            }
+            if (!K && pass * CHUNK < LONG)
+                assert_int_equal(rows_used(b) - used, others + CHUNK);
+            assert_int_equal(chosen[DECODING], pass * CHUNK >= LONG);
+            assert_int_equal(chosen[DECODING + 1], pass == PASSES);
+        }
+        vb_batch_close(b);
+        vb_model_close(m);
+    }
+}
+
 /* Allows nothing from the third new token on. */
 static int mask_all(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
@@ -445,6 +498,7 @@ int main(void)
         cmocka_unit_test(no_schedule_reaches_a_bit),
         cmocka_unit_test(what_prompts_begin_with_is_there_once),
         cmocka_unit_test(short_prompts_share_a_pass),
+        cmocka_unit_test(who_decodes_waits_for_one_chunk_of_a_prompt_at_most),
         cmocka_unit_test(an_error_ends_its_request_and_no_other),
         cmocka_unit_test(an_end_may_add_a_request_and_a_batch_may_be_closed_in_the_middle),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -302,6 +302,8 @@ static const struct note notes[] = {
     {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for --max-sequences requests of the "
                        "maximum length, but at most 65536, or the length of one such request). When the cache is full, the newest sequence is "
                        "preempted and recomputed later."},
+    {"--prefill-chunk", "Compute at most N tokens of prompts in one pass (default 512). A smaller N makes the gaps in running streams shorter while "
+                        "a long prompt is computed, and the prompt slower. The output is the same for every N."},
     {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` lists the methods. Drafting "
                 "changes the speed but not the output."},
     {NULL, NULL}};
