@@ -10,14 +10,15 @@
  *
  * Decoding works in rounds. In each round a fast method may propose some tokens, which together are a *draft*. The
  * model itself, called the *target*, computes all tokens of the draft in one *pass*, and keeps those that it would have
- * chosen itself. In a pass, and in a KV cache, each token is one *row*.
+ * chosen itself. In a pass, and in a KV cache, each token is one *row*. A *hidden row* is the hidden state of one
+ * token: the model's output vector before the output head.
  *
  * Functions that can fail return VB_OK (0) or a negative error code. After an error they also write the code and a
  * message of one sentence to *err, if `err` is not NULL. An option that is 0 or NULL has its default value, so a struct
  * of options that is all zeros selects all defaults.
  *
- * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then the
- * logits that chose each token are the same, bit for bit. The logits do not depend on the draft method, the draft length,
+ * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then each
+ * token is chosen from the same logits, bit for bit. The logits do not depend on the draft method, the draft length,
  * the number of sequences in a pass, the size of prefill chunks, the number of threads, or the instruction set.
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the
@@ -83,7 +84,8 @@ typedef struct vb_model_options {
     const char *precision;
     /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects the points on which the model follows another
      * implementation. NULL selects the defaults. `verbatim conventions` prints all conventions. Conventions of drafting
-     * do not change the output; conventions of the target model change its bits. */
+     * do not change the output. Conventions of the target model change the logits, and may therefore change the
+     * output. */
     const char *conventions;
     /* One of NULL, "off", "interleave" and "bind". NULL is the same as "off". On machines with several memories (NUMA
      * nodes), "interleave" and "bind" pin threads to processors and place weights on nodes (see vb_placement). With
@@ -113,8 +115,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
 void vb_model_close(vb_model *model);
 
 /* Says how the option numa has placed the weights. With "interleave", the pages of weights are distributed over all
- * nodes in turn. With "bind", the processors of each node compute a range of rows of every matrix, and the pages of
- * these rows are in the memory of this node.
+ * nodes in turn. With "bind", the rows of every matrix are divided among the nodes. The processors of a node compute
+ * with the node's rows, and the pages of these rows are in the node's memory.
  *
  * Mapped pages belong to the kernel's page cache. A page that is already in the page cache is moved to the memory of
  * its node. A page that is not yet in the page cache is read into the memory of its node. */
@@ -206,15 +208,16 @@ typedef struct vb_sampling {
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's option `sequence` */
     int32_t token;    /* the token whose embedding is the input of the row */
-    int32_t index;    /* index of the row in its cache. Row i of an MTP module belongs to the target's hidden row i. Convention
-                         first-row=phantom adds a row before row 0; this row has index -1 */
+    int32_t index;    /* index of the row in its cache. Row i of an MTP module combines a hidden row for token i (see hidden_of)
+                         with the embedding of a later token. Convention first-row=phantom adds a row before row 0; this row has
+                         index -1 */
     int32_t position; /* position that RoPE uses */
     int32_t slot;     /* place of the row's KV cache entry in memory */
     int32_t draft;    /* 0: the token is part of the prompt or the output; k: the token is draft k of this round; -1: the row is
                          padding */
-    int32_t hidden_of; /* for a row of an MTP module: index of the row whose hidden vector is this row's input; -1: the input is
-                          zeros */
-    int32_t hidden_depth; /* what computed this hidden vector. -1: the target; 0 or more: the MTP module at this depth */
+    int32_t hidden_of; /* for a row of an MTP module: index of the row that computed this row's input, a hidden row; -1: the input
+                          is zeros */
+    int32_t hidden_depth; /* where the input was computed. -1: by the target; 0 or more: by the MTP module at this depth */
     int32_t parent;   /* for a row of the target that verifies a draft: number of the draft that this draft follows, or 0 if it
                          follows no draft */
 } vb_tap_row;
@@ -462,7 +465,8 @@ typedef struct vb_result {
     size_t relaxed;      /* number of accepted drafts that the target would not have chosen itself */
     size_t cached_tokens; /* in a batch: number of prompt tokens whose cache rows were reused from another sequence */
     size_t preemptions;  /* in a batch: how often the sequence lost its cache rows; each time the rows were computed again */
-    double relaxed_nats; /* sum of log p_best - log p over the drafts that `relaxed` counts */
+    double relaxed_nats; /* sum of log p_best - log p over the drafts that `relaxed` counts. The target gives the probability p to
+                            the draft, and p_best to the most likely token */
 } vb_result;
 
 typedef struct vb_generate_options {
@@ -482,11 +486,11 @@ typedef struct vb_generate_options {
     size_t stop_count;
 } vb_generate_options;
 
-/* Computes the tokens appended so far and generates up to max_tokens more, which are appended to the session. *result
- * is filled even on an error. Returns VB_BAD_ARGUMENT if the session has no tokens, if there are stop strings but no
- * tokenizer, or if a mask forbids all tokens. Returns VB_NOT_FINITE if logits are not finite; the message names the
- * index of the token and the first layer whose output was not finite. Tokens that were chosen before an error stay in
- * the session, and the callback has been called for each of them. */
+/* Computes the rows of all tokens that have no row yet. Then generates up to max_tokens more tokens, and appends them
+ * to the session. *result is filled even on an error. Returns VB_BAD_ARGUMENT if the session has no tokens, if there
+ * are stop strings but no tokenizer, or if a mask forbids all tokens. Returns VB_NOT_FINITE if logits are not finite;
+ * the message names the index of the token and the first layer whose output was not finite. Tokens that were chosen
+ * before an error stay in the session, and the callback has been called for each of them. */
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
 /* Computes the rows of all tokens appended so far, except the last token. vb_generate computes the last token's row
@@ -496,18 +500,18 @@ int vb_prefill(vb_session *session, vb_error *err);
 
 /* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). The target's
  * `logits` [vocabulary size] predict the token with index `index` + 1. A module's `logits` predict the token with index
- * `index` + depth + 2. `hidden` [hidden size] is the hidden row after the last norm, which is the input of the output
- * head. `logits` and `hidden` are valid only during the call. A result other than 0 stops vb_evaluate, which then
+ * `index` + depth + 2. `hidden` [hidden size] is the hidden row after the last norm; the output head computes `logits`
+ * from it. `logits` and `hidden` are valid only during the call. A result other than 0 stops vb_evaluate, which then
  * returns VB_STOPPED. */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);
 
-/* Computes the tokens that have not been computed yet, and reports the logits of every row. The function also computes
+/* Computes the rows of all tokens that have no row yet, and reports the logits of these rows. The function also runs
  * the MTP modules at depths 0 to `depths` - 1. The modules read the session's own tokens (teacher forcing): row i at
  * depth k reads token i+k+1. A row is left out if the session has no token i+k+1. Depth k uses module k mod D, where D
  * is the number of modules. `depths` is at most VB_MAX_DRAFT, and must be 0 if the model has no modules.
  *
  * Rows are reported chunk by chunk. For each chunk, the target's rows come first, then the rows of each depth, always
- * with ascending indices. Returns VB_BAD_ARGUMENT if depths > 0 and a token of the session has been computed before. */
+ * with ascending indices. Returns VB_BAD_ARGUMENT if depths > 0 and a row of the session has been computed before. */
 int vb_evaluate(vb_session *session, int depths, vb_row_callback row, void *context, vb_error *err);
 
 /* Generates one token, and returns the drafts that the session's draft method would propose after this token. The token

@@ -9,13 +9,14 @@
  * The letters h, n, c, r and v are those of docs/SEMANTICS.md. The formulas are from the DeepSeek-V2 report, 2.1.2.
  *
  * Order of the sums (docs/ARITHMETIC.md, rule 4): kernel fma_rows computes q_abs, with n ascending. Each s_j is one dot
- * product of rule 1 over c + r numbers, times scale. j is the token's index in its own sequence; it does not depend on
- * the slot that holds the token's row.
+ * product of c + r numbers, computed by rule 1, times scale. j is the token's index in its own sequence; it does not
+ * depend on the slot that holds the token's row.
  *
  * Tokens are processed in blocks of 256 that begin at multiples of 256. Kernel softmax_block computes m_b, p_j =
  * exp(s_j - m_b) and l_b, the sum of p_j, for each block b. fma_rows computes o_b[c], the sum of p_j row_j[c], with j
- * ascending. Then the blocks are joined in ascending order, with M = max m_b and e_b = exp(m_b - M). L = fma(e_b, l_b,
- * L) and o[c] = fma(e_b, o_b[c], o[c]) both start at +0. At the end, o[c] is divided by L.
+ * ascending. Then the blocks are joined. M is the largest m_b, and e_b = exp(m_b - M). L and o[c] start at +0. For each
+ * block, in ascending order, L becomes fma(e_b, l_b, L) and o[c] becomes fma(e_b, o_b[c], o[c]). At the end, o[c] is
+ * divided by L.
  *
  * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Nothing is computed for tokens that a query may
  * not attend to. */
@@ -34,9 +35,10 @@ struct timeline {
     size_t length; /* >= 1 */
 };
 
-/* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, W_uk has
- * c rows with n columns for each head instead. uk_transposed is set if W_uk is quantised, and only then; q_abs then
- * follows rule 2 over n. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c columns. */
+/* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, W_uk is
+ * stored transposed: each head has c rows with n columns. uk_transposed is set if W_uk is quantised, and only then. The
+ * sums over n in q_abs then follow rule 2. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c
+ * columns. */
 struct attention {
     size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
     struct weight_view w_uk, w_uv;

@@ -1,13 +1,14 @@
 /* ops/crew.h -- a pool of threads, called a crew. One thread leads, and the other members wait for its tasks.
  *
  * A forward pass consists of about a hundred short parallel regions. So members spin while they wait for the next
- * region, and sleep only when none comes for a while. OpenMP would end a region only when every thread has arrived. If
- * another program used the core of one thread, all other threads would wait for it, for a scheduler tick each time.
+ * region, and sleep only when none comes for a while. With OpenMP, a region ends only when every thread has arrived.
+ * Whenever another program takes the core of one thread, all other threads wait for that thread, usually for a
+ * scheduler tick.
  *
- * In a crew, a region ends when its tasks are done, whichever threads have done them. The leader waits only for a
- * member that was interrupted inside a task. It then gives that member no tasks for a time that is many times as long
- * as the wait. So only a small part of the time is lost to busy cores. No bit of the results depends on which thread
- * does a task. */
+ * In a crew, a region ends when its tasks are done. It does not matter which threads have done them. The leader waits
+ * only for a member that was interrupted inside a task. After such a wait, this member gets no tasks for a time that is
+ * many times as long as the wait. So only a small part of the time is lost to busy cores. No bit of the results depends
+ * on which thread does a task. */
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
@@ -29,7 +30,7 @@ struct crew_member {
     pthread_cond_t wake;
     /* this member was still inside a task after crew_patience seconds; only the leader uses `late`, `rest` and `until` */
     _Alignas(64) int late;
-    double rest, until;    /* for how long and until when this member is left out, in seconds of the monotonic clock */
+    double rest, until;    /* this member is left out for `rest` seconds, until the monotonic clock shows `until` */
 };
 
 struct crew {
@@ -43,7 +44,8 @@ struct crew {
         size_t end; /* end of the part's range of tasks */
     } part[PLACEMENT_NODES];
     int parts;
-    const struct placement *placement; /* pins threads to processors, and gives each a part to begin with; or NULL */
+    const struct placement *placement; /* pins threads to processors, and says from which part a thread takes its first tasks; or
+                                          NULL */
     _Alignas(64) size_t finished; /* number of tasks of this job that are done */
     int leader_sleeps;
     _Alignas(64) void (*work)(void *arg, size_t task, int thread);

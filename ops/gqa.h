@@ -11,12 +11,12 @@
  *
  * S is the number of queries, H the number of heads, G the number of key/value groups, and D the length of a head.
  *
- * Order of the sums: each s_j is one dot product of rule 1 (docs/ARITHMETIC.md), times scale. Tokens are processed in
- * blocks of 256, as in ops/attention.h. For each block b, kernel softmax_block computes m_b, p_j and l_b. o_b starts at
- * +0, and kernel axpy adds p_j v_j to it, with j ascending. Blocks are joined in ascending order, and M is the largest
- * m_b so far. When M grows from M_old to M, L and o are first multiplied by exp(M_old - M). Then L = fma(e_b, l_b, L)
- * and o = fma(e_b, o_b, o), with e_b = exp(m_b - M). At the end, y = o / L. The bits of a row depend on its own
- * sequence only. */
+ * Order of the sums: each s_j is one dot product, computed by rule 1 (docs/ARITHMETIC.md), times scale. Tokens are
+ * processed in blocks of 256, as in ops/attention.h. For each block b, kernel softmax_block computes m_b, p_j and l_b.
+ * o_b starts at +0, and kernel axpy adds p_j v_j to it, with j ascending. Blocks are joined in ascending order, and M
+ * is the largest m_b so far. When M grows from M_old to M, L and o are first multiplied by exp(M_old - M). Then L
+ * becomes fma(e_b, l_b, L) and o becomes fma(e_b, o_b, o), with e_b = exp(m_b - M). At the end, y = o / L. The bits of
+ * a query's output depend only on this query and on the tokens of its own sequence. */
 #ifndef VB_GQA_H
 #define VB_GQA_H
 

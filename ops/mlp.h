@@ -1,7 +1,9 @@
 /* ops/mlp.h -- the gated feed-forward layer (SwiGLU), dense or as a mixture of experts (DeepSeek-V3 report, 2.1.2).
  *
  *     mlp(x) = W_down [ silu(W_gate x) * (W_up x) ]
- *     moe(x) = sum_{e chosen, ascending} fma(g_e, mlp_e(x), .) from +0;  then + mlp_shared(x)
+ *     moe(x) = acc + mlp_shared(x)
+ *
+ * acc starts at +0. For each chosen expert e, in ascending order, acc becomes fma(g_e, mlp_e(x), acc).
  *
  * An MLP consists of three linear layers and kernel silu_mul. Here d is the width of the model, i the intermediate
  * size, S the number of rows, and g_e the weight of expert e. The output of each expert for each token is first stored

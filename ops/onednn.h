@@ -46,7 +46,7 @@ const char *onednn_lacks(struct onednn *o, enum onednn_type type);
 const char *onednn_prepare(struct onednn *o, const struct onednn_shape *shape);
 /* Multiplies x by W. If the shape was not prepared, onednn_prepare is called first. If `o` has more than one thread, do
  * not call onednn_linear inside a parallel region, because OpenMP would give it a single thread there. Returns NULL on
- * success. After a failure, y is undefined, and the returned sentence says the reason. */
+ * success. After a failure, the contents of y are undefined, and the returned sentence gives the reason. */
 const char *onednn_linear(struct onednn *o, float *y, const void *x, const void *w, const struct onednn_shape *shape);
 /* Returns the first failure of onednn_linear since the last call of onednn_failure, or NULL. Operators cannot return
  * errors, so the code that has called an operator calls this function after it. */

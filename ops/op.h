@@ -91,9 +91,10 @@ int op_foreign_threads(int threads);
 
 /* op_row_tasks and op_row_range divide the `rows` rows of a matrix into tasks. op_row_tasks returns the number of
  * tasks, and op_row_range sets [*begin, *end) to the rows of task number `task`. A task consists of whole groups of 32
- * rows (OP_ROW_GROUP), because 32 outputs are one chunk of a sum in the next layer. `after` is the total number of rows
- * of the matrices that follow this one in the same parallel region (0 for the last). With op_ctx.onednn, the ranges of
- * rows do not depend on the number of threads, because they may influence the bits of oneDNN's results. */
+ * rows (OP_ROW_GROUP). The outputs of such a group are 32 neighbouring inputs of the next layer, whose sums are
+ * computed in chunks of 32 numbers. `after` is the total number of rows of the matrices that follow this one in the
+ * same parallel region (0 for the last). With op_ctx.onednn, the ranges of rows do not depend on the number of threads,
+ * because they may influence the bits of oneDNN's results. */
 size_t op_row_tasks(const struct op_ctx *cx, size_t rows, size_t after);
 void op_row_range(const struct op_ctx *cx, size_t rows, size_t after, size_t task, size_t *begin, size_t *end);
 

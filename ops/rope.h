@@ -9,8 +9,8 @@
  * the pairs are (i, i + r/2) instead of (2i, 2i+1).
  *
  * The sources are Su et al. 2021 and, for YaRN, Peng et al. 2023. docs/SEMANTICS.md, "Attention (MLA)", has YaRN's
- * formulas. YaRN's blend is a ramp from floor(dim(beta_fast)) to ceil(dim(beta_slow)), clamped to [0, r-1]. If both
- * ends of the ramp are equal, its upper end is raised by 0.001. */
+ * formulas, and defines the function dim. YaRN's blend is a ramp from floor(dim(beta_fast)) to ceil(dim(beta_slow)),
+ * clamped to [0, r-1]. If both ends of the ramp are equal, its upper end is raised by 0.001. */
 #ifndef VB_ROPE_H
 #define VB_ROPE_H
 

@@ -25,7 +25,8 @@ struct router {
     size_t experts, chosen;         /* number of experts E, and experts per token (num_experts_per_tok) */
     size_t groups, chosen_groups;   /* n_group and topk_group */
     int sigmoid;                    /* scoring_func: nonzero for sigmoid, 0 for softmax */
-    int group_sum_of_two;           /* a group's score. 1 (noaux_tc): the sum of its two best choices; 0: its best choice */
+    int group_sum_of_two;           /* a group's score. 1 (noaux_tc): the sum of the two largest values of `choice` in the group; 0:
+                                       the largest of these values */
     int grouped;                    /* nonzero unless topk_method is greedy */
     int norm_topk_prob;
     float routed_scaling_factor;

@@ -62,7 +62,7 @@ double ref_dot(const double *a, const double *b, int n);
 
 enum form { AS_IS, TO_BF16, TO_GROUPS }; /* x is unchanged; rounded to BF16; or quantised in groups of 32 (rule 2) */
 enum form ref_form(const struct reference_run *run, const struct matrix *w);
-enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK, which is multiplied by q_nope here */
+enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK; its x is q_nope */
 enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV; its x is `mixed` */
 /* Rounds or quantises n numbers of x as `form` says, and writes the result to y. y may be x. For AS_IS the function
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */

@@ -15,8 +15,9 @@
  *
  * A matrix is quantised if a GGUF file stores it quantised, or if precision q8 or q4 quantises it (round.c). The x of a
  * quantised matrix is quantised too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
- * the values that its blocks encode (blocks.c). W_UK and W_UV have the same x as in precision bf16. If a file stores a
- * matrix quantised, every precision uses the stored blocks.
+ * the values that its blocks encode (blocks.c). As in precision bf16, the x of W_UK is the nope part of the query, and
+ * the x of W_UV is the weighted sum of latents. If a file stores a matrix quantised, every precision uses the stored
+ * blocks.
  *
  * In three cases a quantised matrix is converted to f32, and its x is not quantised: the embedding, since only single
  * rows of it are read; the matrix of the router (gate); and W_UK, if kv_b_proj is quantised along c.
@@ -53,10 +54,11 @@
  *
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
- * For MTP depth k, `layer` is num_hidden_layers + k, even if module k mod (number of modules) computes it. A depth
- * computes embed, enorm and hnorm [D], concat [2D], eh_proj [D], a layer, shared_head_norm [D] and logits [V]. For
- * every draft, the reference runs the MTP module again on all rows of the sequence. With first-row=phantom there is
- * one more row before the others, for which no logits are computed. */
+ * For MTP depth k, `layer` is num_hidden_layers + k, even if the model has only k modules or fewer. In that case,
+ * module k mod (number of modules) is used. Each depth has the values embed, enorm and hnorm [D], concat [2D], eh_proj
+ * [D], the values of a layer, shared_head_norm [D] and logits [V]. For every draft, the reference runs the MTP module
+ * again on all rows of the sequence. With first-row=phantom there is one more row before the others, for which no
+ * logits are computed. */
 struct reference_value {
     const char *name;
     int layer; /* number of the layer, or -1 outside of the layers */
@@ -65,7 +67,8 @@ struct reference_value {
     const double *data; /* [rows, cols], valid during the call */
 };
 
-struct reference_options { /* with all members 0, the reference computes the specification itself */
+struct reference_options { /* with all members 0, the reference computes in precision f32, with the default conventions and without
+                              perturbation */
     /* A seed for perturbed runs; 0 switches them off. A perturbed run multiplies every intermediate value by 1 + u
      * 2^-24, where u is a random number in [-1, 1). The factor 1 + u 2^-24 imitates a rounding error of half an ulp of
      * f32. The spread of several perturbed runs shows how far the results of an f32 program may be from the reference
@@ -74,22 +77,24 @@ struct reference_options { /* with all members 0, the reference computes the spe
      * program may.
      *
      * In precision bf16, a perturbed run first moves a number by up to 2^-18 of itself, and then rounds it to BF16. The
-     * error of an f32 program at this point is about a tenth of 2^-18. If a number is that near to the middle between
-     * two BF16 numbers, an f32 program may round it up where the reference rounds it down, or down where the reference
-     * rounds it up. Some of the perturbed runs do so too. So the spread of the perturbed runs includes the effect of
-     * such a different rounding.
+     * error of an f32 program at this point is about a tenth of 2^-18. Such an error matters if a number is near to the
+     * middle between two BF16 numbers: an f32 program may then round it up while the reference rounds it down, or the
+     * reverse. Some of the perturbed runs also round such a number differently. So the spread of the perturbed runs
+     * includes the effect of this rounding.
      *
      * Where x is quantised in groups of 32, each number is first moved by up to 2^-18 of the largest number in its
      * group. The group's scale d is not changed. In an f32 program, a small number of a row can have an error as large
-     * as that of the largest numbers of the row. So an f32 program may round a number to another integer than the
-     * reference if the number's distance from a tie is below about 2^-22 times the largest number of the group. A
-     * perturbed run rounds such a number to the other integer with a probability of about 1/2. This changes the number
-     * by d. */
+     * as that of the largest numbers of the row. Quantising rounds each number to a multiple of d. If the distance of a
+     * number from the middle between two multiples is less than about 2^-22 times the largest number of the group, an
+     * f32 program may choose one multiple and the reference the other. A perturbed run then chooses each of the two
+     * multiples with a probability of about 1/2. The two multiples differ by d. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x is rounded to BF16 or quantised. Perturbed runs then show the error of f32 alone, without the
-                    effect of numbers that are rounded to another BF16 number or integer than in the reference */
+    int x_as_is; /* nonzero: no x is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
+                    not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
+                    the reference */
     enum precision precision;
-    struct conventions conventions; /* with rope-angle=f32, other programs may differ, since their pow may differ by one ulp */
+    struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
+                                       since its pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */
     void (*hook)(void *context, const struct reference_value *value); /* NULL: none */
     void *hook_context;
@@ -131,9 +136,9 @@ int reference_draft(const struct reference *r, const struct reference_options *o
                     int32_t next, enum reference_draft_method method, int K, int32_t *drafts, double *draft_logits,
                     vb_error *err);
 
-/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. Decoding does not stop at
- * an EOS token. For every new token, all rows are computed again. Returns VB_NOT_FINITE if a row that chooses a token
- * has a logit that is not finite. */
+/* Greedy autoregressive decoding: writes the `count` tokens that follow the prompt to out. Decoding does not stop at an
+ * EOS token. For every new token, all rows are computed again. Returns VB_NOT_FINITE if one of the logits from which a
+ * token must be chosen is not finite. */
 int reference_generate(const struct reference *r, const struct reference_options *options, const int32_t *prompt, int S,
                        int count, int32_t *out, vb_error *err);
 

@@ -241,8 +241,8 @@ static const struct note notes[] = {
                 "also with the other methods."},
     {"--convention", "Start from these conventions instead of the defaults."},
     {"--as", "Start from all conventions of this system instead of the defaults."},
-    {"--names", "With --against, and if DUMP has no manifest: read DUMP with the tensor names of this system (hf, llama.cpp, megatron, "
-                "sglang or vllm)."},
+    {"--names", "With --against, and if DUMP has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, "
+                "sglang or vllm."},
     {"--json", "Print {\"rows\": [{conventions, draft, tokens_per_forward, acceptance_by_depth, same_bits}]}."},
     {NULL, NULL}};
 

@@ -150,7 +150,7 @@ const struct command command_session = {
     "save MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) -o FILE [OPTIONS]\n"
     "info FILE [--json]",
     "`session save` computes the prompt and writes a file from which `generate MODEL --session FILE` continues. `generate` may run\n"
-    "on another machine and use other threads, another instruction set or another draft method. The output has the same bits.\n"
+    "on another machine, and with another number of threads, instruction set or draft method. The output has the same bits.\n"
     "(`generate --save-session FILE` also saves the generated text.)\n"
     "`session info` shows the contents of FILE and checks that the file is undamaged. The only option of `session info` is --json.\n"
     "`session save` has all options below.\n",

@@ -358,9 +358,9 @@ static const struct note notes[] = {
 const struct command command_verify = {
     "verify", "check that every setting gives the same bits",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
-    "First decodes plainly, that is, without drafts. Then decodes again with each setting changed alone (draft method, draft\n"
-    "length, threads, prefill chunk, instruction set), and with 8 combinations of settings. All logits from which tokens were\n"
-    "chosen are compared bit by bit. The exit code is 3 if any bit differs.\n"
+    "First decodes plainly, that is, without drafts. Then decodes again several times: first with one setting changed at a\n"
+    "time (draft method, draft length, threads, prefill chunk, instruction set), then with 8 combinations of changed settings.\n"
+    "All logits from which tokens were chosen are compared bit by bit. The exit code is 3 if any bit differs.\n"
     "The text depends on the drafts with --acceptance relaxed, and with --acceptance rejection at a temperature above 0. In these\n"
     "two cases, a run is compared only with the first run of the same draft method and length.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_ALL | TAKES_PREFILL | TAKES_STOP |

@@ -1,10 +1,10 @@
 /* engine/session/session.h -- the inside of a session: its tokens, its KV cache, its drafter, and the steps of a round.
  *
  * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows. `cached` is less than `count`,
- * except in a session without tokens, where both are 0. The drafter has observed tokens[0..cached], and the hidden rows
- * before index `cached`. A round computes rows for tokens from index `cached` on. If several tokens have no row yet,
- * these tokens are a prompt. If only the last token has no row yet, the session is decoding, and drafts may follow this
- * token. */
+ * except in a session without tokens, where both are 0. The drafter has observed the tokens up to index `cached`
+ * (inclusive), and the target's hidden rows (hidden states) before index `cached`. A round computes rows for tokens
+ * from index `cached` on. If several tokens have no row yet, these tokens are a prompt. If only the last token has no
+ * row yet, the session is decoding, and drafts may follow this token. */
 #ifndef VB_SESSION_H
 #define VB_SESSION_H
 
@@ -23,8 +23,8 @@ struct vb_session {
     size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes linear layers only in rows before
                              this index */
     size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed and must be
-                             computed again. A pass that computes rows of these tokens has no drafts, and its last row is at most
-                             row given - 1 */
+                             computed again. A pass that computes rows of these tokens has no drafts, and computes no token from
+                             index `given` on */
     const struct drafter_type *type; /* NULL if there are no drafts */
     struct drafter *drafter;
     int max_draft;        /* K, the length of the longest draft (for trees, the number of levels) */
@@ -46,8 +46,8 @@ struct shared {
     struct kvpool *pool;
 };
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
- * session uses the workspace shared->work, which was opened with the batch's options isa, threads, prefill and tap;
- * these four options have no effect in `options`. */
+ * session uses the workspace shared->work. The batch has opened this workspace with its own options isa, threads,
+ * prefill and tap. The same four members of the argument `options` then have no effect. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
@@ -60,14 +60,14 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise allocates memory in w for the
- * rows of the target that the session's drafter reads; later passes in w write these rows. Returns VB_NO_MEMORY if
- * there is no memory for these rows. */
+/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise makes sure that w has memory
+ * for the vectors that the session's drafter reads (session_features); later passes in w write these vectors. Returns
+ * VB_NO_MEMORY if there is no memory for these vectors. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured
- * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. Without
- * session_leave and session_return, these rounds would choose the same tokens. */
+ * draft lengths remain. session_return opens the drafter again. Later rounds then compute the rows again. session_leave
+ * and session_return do not change which tokens later rounds choose. */
 void session_leave(struct vb_session *s);
 int session_return(struct vb_session *s, vb_error *err);
 /* Session s has no rows yet, and its cache and the cache of session `other` use the same pool. The first `same` tokens
@@ -86,7 +86,8 @@ struct plan {
     int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
     int asked;            /* nonzero: the session's tokens had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
-    int by_onednn;        /* nonzero: the rows are a chunk of prefill onednn, and no other session is in the pass */
+    int by_onednn;        /* nonzero: oneDNN computes the rows, which are a chunk of a prompt (option prefill onednn); the pass has
+                             no rows of other sessions */
     int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
     int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
     size_t first_row;     /* index in the pass, from 0, of the plan's first row */
@@ -123,17 +124,17 @@ int session_give_up(struct vb_session *s, vb_error *err);
 int session_draft_stopped(struct vb_session *s);
 
 /* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
- * part of a prompt). It removes the rows of rejected drafts and of padding from the caches, and lets the drafter
- * observe the tokens and their hidden rows. Returns the seconds that the drafter took to observe. */
+ * part of a prompt). It removes the rows of rejected drafts and of padding from the caches. Then the drafter observes
+ * (receives) the committed tokens and their hidden rows. Returns the seconds that the drafter needed for this. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.
- * Adds 1 to *failed if the draft ended early because a row was not finite or a callback gave an invalid answer. w is a
- * workspace of the session's model, and the drafter uses it as scratch memory. */
+ * Adds 1 to *failed if the draft ended early because logits were not finite or a callback gave an invalid answer. w is
+ * a workspace of the session's model, and the drafter uses it as scratch memory. */
 int session_propose(struct vb_session *s, struct workspace *w, int32_t *draft, int most, size_t *failed);
 
-/* Returns the rows of the target that the session's drafter reads, from row `first` of the newest pass in w on. Sets
- * *width to the length of a row. */
+/* Returns the vectors that the newest pass in w has computed for the session's drafter: one vector for each row of the
+ * pass, from row `first` on (drafter_type.takes says which vectors). Sets *width to the length of a vector. */
 float *session_features(const struct vb_session *s, const struct workspace *w, size_t first, size_t *width);
 
 #endif

@@ -252,7 +252,8 @@ int filter_call(struct rendering *r, int filter, struct value on, const struct a
 int test_call(struct rendering *r, int test, struct value on, int *yes);
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
-/* Reads the attribute `name` of a value (defined in render.c). *out is undefined if there is no such attribute. */
+/* Reads the attribute `name` of a value (defined in render.c). If there is no such attribute, *out becomes Jinja2's
+ * value `undefined` (V_UNDEFINED). */
 int value_attribute(struct rendering *r, struct value on, struct template_text name, struct value *out);
 
 #endif

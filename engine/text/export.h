@@ -26,8 +26,9 @@ int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, c
  * of all known names cut text in another way. */
 int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
 
-/* Returns 1 if both tokenizers have the same tokens, merges and flags, else 0. The patterns that cut words, and the
- * white space that added tokens remove, are not compared. */
+/* Returns 1 if both tokenizers have the same tokens, merges and flags, else 0. The function does not compare the
+ * patterns that cut text into words, and it does not compare whether added tokens remove the white space beside
+ * them. */
 int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b);
 /* Returns how many added tokens remove the white space beside them or match only as whole words. */
 int tokenizer_count_stripping(const struct tokenizer *t);

@@ -1,9 +1,9 @@
 /* engine/text/tokenizer.h -- converts text to token ids and back, with byte-level BPE.
  *
- * A tokenizer is defined by a Hugging Face tokenizer.json, by the metadata of a GGUF file, or by a tiktoken.model together
- * with the Python code of Kimi-K2 and Moonlight. Beside tokenizer.json, the optional file tokenizer_config.json names the
- * BOS and EOS tokens and sets add_bos_token. Beside tiktoken.model, tokenizer_config.json is required: it names the special
- * tokens and the class of the Python code.
+ * A tokenizer is defined by a Hugging Face tokenizer.json, by the metadata of a GGUF file, or by a tiktoken.model
+ * together with the Python code of Kimi-K2 and Moonlight. Beside tokenizer.json, the optional file
+ * tokenizer_config.json names the BOS and EOS tokens and sets add_bos_token. Beside tiktoken.model,
+ * tokenizer_config.json is required: it names the special tokens, and the Python class that implements the tokenizer.
  *
  * An open tokenizer is read-only, and threads may share it. */
 #ifndef VB_TOKENIZER_H

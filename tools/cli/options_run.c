@@ -14,8 +14,8 @@ const struct option options_to_run[] = {
      "replaces the argument MODEL."},
     {"--precision", NULL, "MODE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0,
      "Set the precision of the weights and of the computation: f32, bf16, q8 or q4 (default f32). With f32, weights are used as they are "
-     "stored. With bf16, weights and the inputs of linear layers are rounded to BF16, which makes prompts faster. With q8 or q4, weights "
-     "are quantised to 8 or 4 bits when the model is opened, which makes decoding faster."},
+     "stored. With bf16, weights and the inputs of linear layers are rounded to BF16, and prompts are computed faster. With q8 or q4, "
+     "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster."},
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
      "Reorder quantised weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
      "slowly. This option does not change the output."},
@@ -106,9 +106,10 @@ const struct option options_to_run[] = {
     {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(drafting.p_min), 0, 0,
      "Draft no further token in a round when the probability of the next draft is below P (default 0: never)."},
     {"--ngram-min", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_min), 1, 64,
-     "With --draft ngram: search for at least the last N tokens, 1 to 64 (default 2)."},
+     "With --draft ngram: make drafts only if at least the last N tokens occur earlier in the text. N is 1 to 64 (default 2)."},
     {"--ngram-max", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_max), 1, 64,
-     "With --draft ngram: search for at most the last N tokens, 1 to 64 (default 4). The longest match is used."},
+     "With --draft ngram: search the text for an earlier occurrence of its last N tokens, or of fewer. N is 1 to 64 (default 4). The longest "
+     "match is used."},
     {"--draft-settings", NULL, "KEY=VALUE,...", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, AT(drafting.given_settings), 0, 0,
      "Change settings that only one draft method has, such as ngram-min=1,ngram-max=3."},
     {"--draft-model", NULL, "DIR", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0,

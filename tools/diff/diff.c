@@ -274,7 +274,7 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no manifest contains "
                  "token ids."},
-    {"--names", "Read a dump without a manifest with the tensor names of this system: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
     {"--json", "Print an object with the keys verdict, first, first_structural, taps, only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
