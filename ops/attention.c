@@ -8,18 +8,19 @@
 #include "ops/round.h"
 #include "ops/weights.h"
 
-#define MOST_QUERIES 64             /* at once; and */
-#define MOST_SCORES ((size_t)1 << 24) /* numbers: they bound the scratch of a long prefill, and reach no bit */
+#define MOST_QUERIES 64             /* queries at once */
+#define MOST_SCORES ((size_t)1 << 24) /* scores at once; both limits bound the scratch memory of a long prefill, and change no
+                                         bit */
 #define GROUP 48                    /* (query, head) pairs that share one reading of the cache */
-#define COLUMNS 64                  /* of the latent, that a task sums */
-#define MOST_VALUES ((size_t)1 << 20) /* numbers of o_b that are kept: few queries read the cache once, for both sums */
+#define COLUMNS 64                  /* columns of the latent that one task sums */
+#define MOST_VALUES ((size_t)1 << 20) /* largest size of kept o_b; if o_b is kept, the cache is read only once */
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
 
-/* scores of one pair over a timeline, with room so that pairs do not stand a power of two apart */
+/* Returns the distance between the scores of two (query, head) pairs. 16 is added so that it is no power of two. */
 static size_t score_stride(size_t context) { return blocks_of(context) * ATTENTION_BLOCK + 16; }
 
 static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
@@ -27,10 +28,10 @@ static size_t queries_at_once(const struct attention *a, size_t S, size_t contex
     return at_most(S, at_most(MOST_QUERIES, at_least(1, MOST_SCORES / (a->heads * score_stride(context)))));
 }
 
-/* Queries s..s+queries and heads h..h+heads: all heads, or one query. */
+/* Queries [s, s + queries) and heads [h, h + heads). A group has all heads, or only one query. */
 struct attention_group {
     size_t s, queries, h, heads;
-    size_t length; /* of its longest timeline */
+    size_t length; /* length of the group's longest timeline */
 };
 
 struct attention_pass {
@@ -39,25 +40,25 @@ struct attention_pass {
     const struct timeline *seen;
     const float *q;
     float *y;
-    size_t S, row;       /* queries; floats of a cache row, and of a packed query */
+    size_t S, row;       /* S: number of queries; row: floats in a cache row or a packed query */
     struct attention_group *groups;
     size_t group_count, blocks;
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
     float *score;                 /* [S*H, score_stride]: s, then p */
-    size_t ld;                    /* score_stride of the longest */
-    float *m, *l;                 /* [S*H, blocks]: m_b, then e_b; l_b */
+    size_t ld;                    /* score_stride of the longest timeline */
+    float *m, *l;                 /* [S*H, blocks]. m: m_b, later e_b; l: l_b */
     float *L;                     /* [S*H] */
-    float *values;                /* [S*H, blocks, packed(c)] = o_b; NULL: summed where o is */
-    float *latent;                /* [S*H, packed(c)] = o, in the cache rows' order: packed */
-    struct op_packed o;           /* the same as w_uv wants it, if not as f32: row s*H + h */
-    float *q_nope;                /* [S, H, n] rounded, in precision bf16; or */
-    struct quantised_group *q_groups; /* quantised */
-    float *rows;                  /* [threads, 256, row]: rows that do not stand side by side */
+    float *values;                /* [S*H, blocks, packed(c)] = o_b; NULL: o_b is not kept */
+    float *latent;                /* [S*H, packed(c)] = o, in packed order like the cache rows */
+    struct op_packed o;           /* o in the form that w_uv needs, if this is not f32; row s*H + h */
+    float *q_nope;                /* [S, H, n] rounded, in precision bf16 */
+    struct quantised_group *q_groups; /* q_nope quantised, if W_uk is quantised */
+    float *rows;                  /* [threads, 256, row]: copies of cache rows that are not adjacent in memory */
 };
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
 
-/* numbers of o_b for that many pairs; 0: too many to be kept */
+/* Returns how many numbers o_b has for this many pairs, or 0 if these are too many to be kept. */
 static size_t values_of(const struct attention *a, size_t pairs, size_t context)
 {
     size_t numbers = pairs * blocks_of(context) * packed_latent(a);
@@ -78,7 +79,7 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
 
 /* ---- queries ---- */
 
-/* q_abs of one head for every query */
+/* Computes q_abs of one head for every query. */
 static void absorb(struct attention_pass *p, size_t h, int thread, float *query, size_t ldy)
 {
     void *scratch = op_kernel_scratch(p->cx, thread);
@@ -107,7 +108,7 @@ static void absorb(struct attention_pass *p, size_t h, int thread, float *query,
     }
 }
 
-/* q_abs of one head for every query, and q_rope beside it */
+/* Computes q_abs of one head for every query, and copies q_rope behind it. */
 static void absorb_head(void *arg, size_t h, int thread)
 {
     struct attention_pass *p = arg;
@@ -132,7 +133,7 @@ static void make_groups(struct attention_pass *p)
     p->ld = score_stride(longest);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
-        heads = (heads + 1) / 2; /* few queries over few tokens: something for every thread */
+        heads = (heads + 1) / 2; /* smaller groups, so that every thread has work when there are few queries and few tokens */
     p->group_count = 0;
     for (size_t s = 0, n; s < p->S; s += n) {
         const struct timeline *t = &p->seen[s];
@@ -147,7 +148,8 @@ static void make_groups(struct attention_pass *p)
     }
 }
 
-/* Columns [c0, c1) of rows of tokens [j, j+n): where they stand, or gathered when they do not stand side by side. */
+/* Returns columns [c0, c1) of the cache rows of tokens [j, j+n). If these rows are not adjacent in memory, they are
+ * copied first. */
 static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct timeline *t, size_t j, size_t n,
                                      size_t c0, size_t c1)
 {
@@ -175,7 +177,7 @@ static const struct timeline *longest_of(const struct attention_pass *p, const s
     return t;
 }
 
-/* how many of the tokens from j on, of a block, a query sees */
+/* Returns to how many tokens of the block that begins at j query s attends. */
 static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t j)
 {
     size_t length = p->seen[s].length;
@@ -184,7 +186,8 @@ static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t j)
 
 /* ---- scores, block by block ---- */
 
-/* Of every token that one of the group sees: a score that its query does not see is never looked at. Returns their rows. */
+/* Computes the scores of a group for one block, for every token to which at least one query of the group attends.
+ * Scores of tokens to which a query does not attend are never read. Returns the cache rows of the block. */
 static struct weight_view scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
 {
     size_t j = block * ATTENTION_BLOCK, n = at_most(ATTENTION_BLOCK, g->length - j), pair = first_pair(p, g);
@@ -198,7 +201,7 @@ static struct weight_view scores_of_block(const struct attention_pass *p, int th
     return rows;
 }
 
-/* o_b of pairs [pair, pair + pairs), n tokens of a block: columns [c0, c0 + columns) of them */
+/* Computes o_b of pairs [pair, pair + pairs) over n tokens of a block. `rows` has `columns` columns. */
 static void sum_values(const struct attention_pass *p, int thread, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
                        size_t block, size_t columns)
 {
@@ -207,7 +210,8 @@ static void sum_values(const struct attention_pass *p, int thread, float *o_b, s
                                   op_kernel_scratch(p->cx, thread));
 }
 
-/* Queries from q on, of a group, that see as many tokens of the block at j as the first of them: *n. */
+/* Returns how many queries of a group, from q on, attend to the same number of tokens of the block at j. *n is this
+ * number of tokens. */
 static size_t see_the_same(const struct attention_pass *p, const struct attention_group *g, size_t q, size_t j, size_t *n)
 {
     size_t same = 1;
@@ -217,7 +221,7 @@ static size_t see_the_same(const struct attention_pass *p, const struct attentio
     return same;
 }
 
-/* o_b of a group that is kept, all columns */
+/* Computes and keeps all columns of o_b of a group. */
 static void keep_values(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block, struct weight_view *rows)
 {
     for (size_t q = 0, same, n; q < g->queries; q += same) {
@@ -229,7 +233,8 @@ static void keep_values(const struct attention_pass *p, int thread, const struct
     }
 }
 
-/* One block of one group: s_j, m_b, p_j, l_b; and o_b, where it is kept, while the rows are in the cache */
+/* Computes s_j, m_b, p_j and l_b of one block for one group. Also computes o_b if o_b is kept, because the rows are now
+ * in the CPU's cache. */
 static void score_block(void *arg, size_t task, int thread)
 {
     struct attention_pass *p = arg;
@@ -248,7 +253,7 @@ static void score_block(void *arg, size_t task, int thread)
         keep_values(p, thread, g, block, &rows);
 }
 
-/* M, e_b and L of some queries */
+/* Computes M, e_b and L of some queries. */
 static void join_blocks(void *arg, size_t first, size_t count)
 {
     struct attention_pass *p = arg;
@@ -269,7 +274,8 @@ static void join_blocks(void *arg, size_t first, size_t count)
 
 /* ---- values, column by column ---- */
 
-/* o += e_b o_b of pairs [pair, pair + pairs), columns [c0, c0 + columns); o_b: of the first pair, ld to the next one's */
+/* o += e_b o_b, for columns [c0, c0 + columns) of pairs [pair, pair + pairs). `o_b` is that of the first pair; ld is
+ * the distance to the next pair's. */
 static void add_values(const struct attention_pass *p, const float *o_b, size_t ld, size_t pair, size_t pairs, size_t block, size_t c0,
                        size_t columns)
 {
@@ -277,7 +283,7 @@ static void add_values(const struct attention_pass *p, const float *o_b, size_t 
         p->cx->k->axpy(p->latent + pair * packed_latent(p->a) + c0, p->m[pair * p->blocks + block], o_b + i * ld, columns);
 }
 
-/* of those blocks' sums that were kept */
+/* Adds the kept o_b of all blocks. */
 static void add_kept(const struct attention_pass *p, const struct attention_group *g, size_t c0, size_t columns)
 {
     for (size_t pair = first_pair(p, g), i = 0; i < g->queries * g->heads; i++, pair++)
@@ -285,7 +291,8 @@ static void add_kept(const struct attention_pass *p, const struct attention_grou
             add_values(p, p->values + (pair * p->blocks + block) * packed_latent(p->a) + c0, 0, pair, 1, block, c0, columns);
 }
 
-/* Queries that see a block whole take it together, the others one by one. */
+/* Computes o_b block by block and adds it to o. Queries that attend to the same number of tokens of a block are
+ * computed together. */
 static void add_blocks(const struct attention_pass *p, int thread, const struct attention_group *g, size_t c0, size_t columns)
 {
     const struct timeline *t = longest_of(p, g);
@@ -303,7 +310,7 @@ static void add_blocks(const struct attention_pass *p, int thread, const struct 
     }
 }
 
-/* Some columns of o of one group. */
+/* Computes some columns of o for one group. */
 static void value_columns(void *arg, size_t task, int thread)
 {
     static const float zeros[COLUMNS];
@@ -313,7 +320,7 @@ static void value_columns(void *arg, size_t task, int thread)
     size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
-        if (columns == COLUMNS) /* nearly always: a few vectors */
+        if (columns == COLUMNS) /* nearly always; the compiler then uses a few vector stores */
             memcpy(o, zeros, sizeof zeros);
         else
             memset(o, 0, columns * sizeof *o);
@@ -325,7 +332,7 @@ static void value_columns(void *arg, size_t task, int thread)
     for (size_t i = 0; i < g->queries * g->heads; i++) {
         float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
         p->cx->k->divide(o, p->L[pair + i], columns);
-        if (p->o.rows[OP_BF16]) /* the order of a packed x already */
+        if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
             p->cx->k->narrow((uint16_t *)op_packed_row(&p->o, OP_BF16, pair + i) + c0, o, at_most(columns, p->a->latent - c0));
         if (p->o.rows[OP_GROUPS])
             p->cx->k->quantise((struct quantised_group *)op_packed_row(&p->o, OP_GROUPS, pair + i) + c0 / QUANTISED_GROUP, o, columns);
@@ -344,7 +351,7 @@ static void value_head(void *arg, size_t h, int thread)
 
 /* ---- telling ---- */
 
-/* Tells of s_j, head by head, of every query: computed once more, on the caller's thread. */
+/* Reports s_j of every query to the probe, head by head. The scores are computed once more, on the caller's thread. */
 static void show_scores(struct attention_pass *p, size_t first)
 {
     struct op_probe *probe = p->cx->probe;
@@ -405,6 +412,6 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.y = y + s * a->heads * a->value;
         some_queries(&p, s);
     }
-    op_all_multiplied(cx, &a->w_uv); /* its rows of W_uv; those of W_uk go through fma_rows and nothing else */
+    op_all_multiplied(cx, &a->w_uv); /* only W_uv: op_multiply never reads a W_uk of type BF16 */
     op_give(cx, mark);
 }

@@ -10,12 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CLOSED 0xffffffffu   /* no task */
-#define MEMBER_SPINS 100e-6  /* seconds without a task, before a member sleeps: longer than what lies between two passes */
-#define LEADER_SPINS 50e-6   /* seconds of waiting, before the leader sleeps */
-#define SHORTEST_MISS 50e-6  /* seconds: many times what the last task of a short region takes */
-#define PAUSES 64            /* between two looks at the clock: a microsecond or two */
-/* Reserved, not used: a build without optimisation has frames of more than a megabyte, and ThreadSanitizer takes some for itself. */
+#define CLOSED 0xffffffffu   /* in the lower half of a ticket: there is no task */
+#define MEMBER_SPINS 100e-6  /* seconds without a task before a member sleeps; longer than the time between two passes */
+#define LEADER_SPINS 50e-6   /* seconds of waiting before the leader sleeps */
+#define SHORTEST_MISS 50e-6  /* seconds; many times as long as the last task of a short region */
+#define PAUSES 64            /* pauses between two reads of the clock, one or two microseconds */
+/* Address space for a thread's stack. Most of it stays unused, but a build without optimisation has frames of more than
+ * a megabyte, and ThreadSanitizer needs a part. */
 #define STACK ((size_t)8 << 20)
 
 static uint64_t load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
@@ -27,7 +28,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A host may give the leader another thread each time, so the current processor is looked at first. */
+/* Pins the calling thread to a processor. The leader may be another thread of the program each time, so the function
+ * first looks on which processor the calling thread runs. */
 static void move_to(int cpu)
 {
     cpu_set_t set;
@@ -35,7 +37,8 @@ static void move_to(int cpu)
         return;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    sched_setaffinity(0, sizeof set, &set); /* one that may not be used any more: the thread stays, the bits too */
+    sched_setaffinity(0, sizeof set, &set); /* this fails if the processor may not be used any more; the thread then stays where it
+                                               is, and results do not change */
 }
 
 static void take_place(const struct crew *c, int thread)
@@ -56,19 +59,19 @@ static void end_task(struct crew *c)
     }
 }
 
-/* Takes tasks of a part, while they are of this job, until none is left; returns whether there was one. */
+/* Does tasks of a part until the part has no more tasks of this job. Returns 1 if the thread did a task, else 0. */
 static int take_tasks_of(struct crew *c, struct crew_part *part, uint64_t job, int thread)
 {
     int some = 0;
     uint64_t ticket = load(&part->ticket);
     for (;;) {
         uint32_t task = (uint32_t)ticket;
-        /* acquire: who sees where the next job's tasks end, or that it is not wanted there, also sees that this job is
-         * closed, and takes none of it */
+        /* These loads are acquire loads. So a thread that sees the next job's `end` or `wanted` also sees that this job
+         * is closed, and takes no task of it */
         if (ticket >> 32 != job || task == CLOSED || task >= __atomic_load_n(&part->end, __ATOMIC_ACQUIRE) ||
             !__atomic_load_n(&c->member[thread].wanted, __ATOMIC_ACQUIRE))
             return some;
-        /* only while the job is still the one looked at: its fields were written before, and are not before it closes */
+        /* succeeds only if the ticket still belongs to this job, whose fields do not change until it is closed */
         if (!__atomic_compare_exchange_n(&part->ticket, &ticket, ticket + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             continue;
         __atomic_store_n(&c->member[thread].inside, 1, __ATOMIC_RELAXED);
@@ -80,7 +83,8 @@ static int take_tasks_of(struct crew *c, struct crew_part *part, uint64_t job, i
     }
 }
 
-/* exact: the one task of this job that is the thread's own. The job does not end without it, so its fields stay. */
+/* With `exact`, does the task of this job that is reserved for the thread. The job cannot end before this task is done,
+ * so the job's fields do not change. */
 static int take_own_task(struct crew *c, uint64_t job, int thread)
 {
     struct crew_member *m = &c->member[thread];
@@ -92,8 +96,9 @@ static int take_own_task(struct crew *c, uint64_t job, int thread)
     return 1;
 }
 
-/* The thread's own part first, then the others', nearest first: their threads may be interrupted, or fewer. Parts are opened
- * one by one: while the own one is closed there is nothing to do. */
+/* Does tasks of the thread's own part, then tasks of the other parts, the nearest part first. The threads of another
+ * part may be interrupted, or the part may have fewer threads. The leader opens the parts one after the other; while
+ * the own part is closed, there is nothing to do. */
 static int take_tasks(struct crew *c, int thread)
 {
     int own = c->placement ? placement_of_thread(c->placement, thread, c->threads).part : 0;
@@ -131,7 +136,7 @@ static void sleep_until_woken(struct crew_member *m)
 {
     pthread_mutex_lock(&m->lock);
     __atomic_store_n(&m->asleep, 1, __ATOMIC_SEQ_CST);
-    if (!may_sleep(m)) /* what was said before the leader could see it asleep */
+    if (!may_sleep(m)) /* the leader may have changed something before it could see that this member sleeps */
         __atomic_store_n(&m->asleep, 0, __ATOMIC_RELAXED);
     while (__atomic_load_n(&m->asleep, __ATOMIC_RELAXED))
         pthread_cond_wait(&m->wake, &m->lock);
@@ -183,7 +188,7 @@ static int start(struct crew_member *m)
         return -1;
     sigfillset(&all);
     pthread_attr_setstacksize(&attr, STACK);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the host's signals are for the host's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals of the program are for the program's own threads */
     int failed = pthread_create(&m->id, &attr, stand_by, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
@@ -225,7 +230,7 @@ struct crew *crew_open(void *memory, int threads, const struct placement *placem
 
 void crew_close(struct crew *c)
 {
-    if (!c || getpid() != c->process) /* a child of fork has none of its threads */
+    if (!c || getpid() != c->process) /* a forked child does not have the crew's threads */
         return;
     __atomic_store_n(&c->over, 1, __ATOMIC_SEQ_CST);
     for (int i = 1; i < c->started; i++)
@@ -264,10 +269,10 @@ int crew_available(const struct crew *c)
 
 double crew_patience(double led) { return led > SHORTEST_MISS ? led : SHORTEST_MISS; }
 
-#define SHORTEST_REST 16.0 /* times the wait: at most a seventeenth of the time is lost */
-#define LONGEST_REST 4.0   /* seconds, unless the wait alone asks for more */
+#define SHORTEST_REST 16.0 /* shortest rest, as a multiple of the wait; so at most 1/17 of the time is lost */
+#define LONGEST_REST 4.0   /* limit in seconds for doubled rests; SHORTEST_REST times the wait may be longer */
 
-/* Twice as long as before while the thread misses soon after it is back. */
+/* If the member is interrupted again soon after its rest, the next rest is twice as long. */
 double crew_rest(double waited, double rest, double since)
 {
     double least = SHORTEST_REST * waited, twice = since < rest ? 2.0 * rest : 0.0;
@@ -276,7 +281,7 @@ double crew_rest(double waited, double rest, double since)
     return twice > least ? twice : least;
 }
 
-/* Only between jobs, when no task is out; see take_tasks_of. */
+/* Computes `wanted` of all members. May be called only between two jobs, when no thread does a task (see take_tasks_of). */
 static void decide_who_is_wanted(struct crew *c)
 {
     double t = now();
@@ -314,7 +319,7 @@ static void leave_out_the_late(struct crew *c, double waited)
 
 static int all_done(const struct crew *c) { return __atomic_load_n(&c->finished, __ATOMIC_SEQ_CST) >= c->total; }
 
-/* Until all is done or the monotonic clock shows `until`, whichever is first. */
+/* Sleeps until all tasks are done or the monotonic clock shows `until`. */
 static void sleep_until(struct crew *c, double until)
 {
     struct timespec t = {.tv_sec = (time_t)until, .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
@@ -349,7 +354,7 @@ static void wait_for_others(struct crew *c, double begun)
         leave_out_the_late(c, now() - since);
 }
 
-/* How many of a job's tasks, the last ones, are for one thread each. */
+/* Returns how many tasks at the end of a job are reserved, each for one thread. */
 static size_t own_tasks(const struct crew *c, size_t total)
 {
     if (!c->exact || c->parts > 1)
@@ -361,16 +366,16 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
 {
     uint64_t job = (load(&c->part->ticket) >> 32) + 1;
     double begun = now();
-    assert(all_done(c)); /* not from within a task */
+    assert(all_done(c)); /* fails if crew_run is called from within a task */
     size_t total = first[c->parts], own = total - own_tasks(c, total);
     for (int i = 0; i < c->parts; i++) {
         size_t end = first[i + 1] < own ? first[i + 1] : own;
         __atomic_store_n(&c->part[i].ticket, job << 32 | CLOSED, __ATOMIC_RELAXED);
-        __atomic_store_n(&c->part[i].end, end, __ATOMIC_RELEASE); /* closed before: see take_tasks_of */
+        __atomic_store_n(&c->part[i].end, end, __ATOMIC_RELEASE); /* the part was closed in the line above: see take_tasks_of */
     }
     if (c->changed || begun >= c->next_return)
         decide_who_is_wanted(c);
-    c->work = work; /* these are read by who has taken a task, and no task is out */
+    c->work = work; /* only a thread that has taken a task reads these fields, and now no thread has one */
     c->arg = arg;
     c->own = own;
     c->total = total;

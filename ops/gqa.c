@@ -12,7 +12,7 @@ struct job {
     float *y, *scratch;
 };
 
-/* Of a thread: a block's scores, and what it adds up to. */
+/* Returns the floats that a thread needs: the scores of a block, and o_b. */
 static size_t floats_of_thread(const struct gqa *a) { return ATTENTION_BLOCK + a->dim; }
 
 size_t op_gqa_scratch(const struct gqa *a, int threads)
@@ -20,7 +20,7 @@ size_t op_gqa_scratch(const struct gqa *a, int threads)
     return (size_t)threads * op_scratch_bytes(floats_of_thread(a));
 }
 
-/* Tokens [j0, j1): o_b[c] = sum p_j v_j[c]. Returns m_b. */
+/* Computes o_b[c] = sum p_j v_j[c] over tokens [j0, j1). Returns m_b. */
 static float one_block(const struct job *job, const struct timeline *t, size_t group, const float *q, size_t j0, size_t j1,
                        float *p, float *o, float *sum)
 {

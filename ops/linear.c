@@ -13,7 +13,7 @@ size_t op_packed_bytes(int form, size_t K)
     }
 }
 
-/* one of F32 and BF16, and groups */
+/* at most two forms are needed: F32 or BF16, and groups */
 size_t op_packed_scratch(size_t S, size_t K)
 {
     return op_scratch_bytes(S * packed_length(K)) +
@@ -92,7 +92,7 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
     }
 }
 
-/* What went wrong oneDNN keeps, for whoever began the pass. */
+/* A failure is stored in `o`; the code that began the pass reads it with onednn_failure. */
 static void by_onednn(struct onednn *o, enum onednn_type type, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                       size_t n1, const void *packed, size_t ldp, size_t S)
 {
@@ -114,7 +114,8 @@ void op_multiply_packed(const struct op_ctx *cx, int thread, float *y, size_t ld
 void op_all_multiplied(const struct op_ctx *cx, const struct weight_view *w)
 {
     unsigned char unknown = MAGNITUDES_UNKNOWN;
-    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* a kernel that saw a tiny one has said so */
+    if (cx->bf16 && !cx->onednn && cx->k->learns_magnitudes && w->magnitudes) /* if a kernel found a tiny weight, it has recorded
+                                                                                 this */
         __atomic_compare_exchange_n(w->magnitudes, &unknown, MAGNITUDES_ORDINARY, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
@@ -123,7 +124,7 @@ struct linear_pass {
     const struct linear *layers;
     size_t count, S;
     const struct op_packed *x;
-    size_t first[OP_LINEAR_MOST + 1]; /* tasks, by layer */
+    size_t first[OP_LINEAR_MOST + 1]; /* layer i has tasks first[i] .. first[i + 1] - 1 */
 };
 
 static size_t rows_after(const struct linear_pass *p, const struct linear *l)

@@ -14,22 +14,22 @@ struct bundle {
     float *h, *u;        /* [count, i] */
     struct op_packed h_packed; /* [count, i] */
     float *y;            /* [count, d] */
-    size_t after;        /* rows of gate_proj in the bundles behind this one; of down_proj there are d in each */
+    size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has d rows in each bundle) */
 };
 
 struct mlp_pass {
     const struct op_ctx *cx;
     struct bundle *bundles;
-    size_t *first; /* [count + 1] tasks of the region that runs now, by bundle */
+    size_t *first; /* [count + 1]: in the present parallel region, bundle b has tasks first[b] .. first[b + 1] - 1 */
     size_t count, d;
 };
 
 static size_t intermediate_of(const struct bundle *b) { return b->w.gate->rows; }
 
-/* *task becomes the number of the task within its bundle. */
+/* Returns the bundle of a task. *task becomes the number of the task within this bundle. */
 static const struct bundle *bundle_of(const struct mlp_pass *p, size_t *task)
 {
-    size_t low = 0, high = p->count; /* the last that begins at this task or before */
+    size_t low = 0, high = p->count; /* finds the last bundle that begins at this task or before it */
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
         if (p->first[middle] <= *task)
@@ -46,7 +46,7 @@ static size_t down_after(const struct mlp_pass *p, const struct bundle *b)
     return (size_t)(p->bundles + p->count - 1 - b) * p->d;
 }
 
-/* h = silu(gate x) * (up x), packed for down_proj, for a range of the intermediate rows of one bundle */
+/* Computes h = silu(gate x) * (up x) for a range of the matrices' rows, for one bundle, and packs it for down_proj. */
 static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct mlp_pass *p = arg;
@@ -73,13 +73,13 @@ static void down(void *arg, size_t task, int thread)
 
 static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_t) / sizeof(float); }
 
-/* rows: of all bundles */
+/* `rows` is the number of rows of all bundles. */
 static size_t bundle_scratch(size_t rows, size_t intermediate)
 {
     return 2 * op_scratch_bytes(rows * intermediate) + op_packed_scratch(rows, intermediate);
 }
 
-/* the forms of x that gate and up want */
+/* Returns the forms of x that gate_proj and up_proj need. */
 static unsigned forms_of_x(const struct op_ctx *cx, const struct bundle *b)
 {
     return 1u << op_form(cx, b->w.gate) | 1u << op_form(cx, b->w.up);
@@ -100,7 +100,7 @@ static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count,
     }
 }
 
-/* All bundles, in two parallel regions. */
+/* Computes all bundles in two parallel regions. */
 static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
 {
     size_t mark = op_mark(cx);
@@ -154,13 +154,14 @@ struct moe_pass {
     const struct op_ctx *cx;
     const struct moe_weights *w;
     const float *weight;  /* [S, chosen] */
-    const int32_t *place; /* [S, chosen]: where the pair stands among all pairs, sorted by expert, then token */
+    const int32_t *place; /* [S, chosen]: the index of a (token, expert) pair in the list of all pairs, sorted by expert, then
+                             token */
     size_t d;
     struct op_packed x_packed, pairs_packed; /* [S, d], [S*chosen, d] */
     float *shared, *out, *y;       /* [S, d], [S*chosen, d], [S, d] */
 };
 
-/* Sorts the pairs; returns how many experts have rows, and fills in their bundles. */
+/* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these bundles. */
 static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int32_t *expert, const struct moe_weights *w,
                               size_t S)
 {
@@ -177,7 +178,7 @@ static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int3
     return count;
 }
 
-/* packed rows to where their experts look for them */
+/* Copies packed rows of x to the rows of the bundles. */
 static void gather(void *arg, size_t first, size_t count)
 {
     struct moe_pass *p = arg;
@@ -187,7 +188,7 @@ static void gather(void *arg, size_t first, size_t count)
                    op_packed_row(&p->x_packed, form, i / p->w->chosen), op_packed_bytes(form, p->d));
 }
 
-/* y = sum over chosen experts, ascending, of weight * output, then + shared */
+/* y = sum of weight * output over the chosen experts, in ascending order, then + shared */
 static void combine(void *arg, size_t first, size_t count)
 {
     struct moe_pass *p = arg;
@@ -200,7 +201,7 @@ static void combine(void *arg, size_t first, size_t count)
         for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
             p->cx->k->axpy(y, p->weight[i], p->out + (size_t)p->place[i] * d, d);
         if (shared)
-            p->cx->k->axpy(y, 1.0f, shared, d); /* one rounding, as of a sum */
+            p->cx->k->axpy(y, 1.0f, shared, d); /* rounded once, like an addition */
     }
 }
 
@@ -244,7 +245,7 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
     }
     run_bundles(cx, bundles, count + (w->shared != NULL), d);
 
-    for (size_t i = 0; cx->probe && i < pairs; i++) /* one expert's output of one row at a time */
+    for (size_t i = 0; cx->probe && i < pairs; i++) /* reports the output of each expert for each row separately */
         show(cx->probe, w, i, expert[i], p.out + (size_t)place[i] * d, d);
     if (cx->probe && w->shared)
         cx->probe->see(cx->probe, "shared_experts.output", 0, S, p.shared, 0, d);

@@ -10,7 +10,7 @@ static size_t class_of(size_t rows)
     return c;
 }
 
-/* Choice 0 is one thread, the last one all of them. */
+/* Returns the number of threads of a choice. Choice 0 is one thread, and the last choice is all threads. */
 static int threads_of(const struct pace *p, int choice)
 {
     return choice == p->choices - 1 ? p->most : 1 << choice;
@@ -49,7 +49,8 @@ static int best_of(const struct pace *p, const struct pace_class *c)
     return best;
 }
 
-/* The second shortest pass of a trial speaks for it: interruptions only make passes longer, and one may be short by chance. */
+/* The second shortest pass of a trial counts as its time. Interruptions only make passes longer, but a single pass may
+ * be short by chance. */
 static void end_trial(const struct pace *p, struct pace_class *c)
 {
     c->time[c->trial] = c->second;

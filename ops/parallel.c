@@ -1,4 +1,4 @@
-/* ops/parallel.c -- the only file that knows OpenMP. */
+/* ops/parallel.c -- runs tasks in parallel, with a crew or with OpenMP. No other file uses OpenMP. */
 #include "ops/crew.h"
 #include "ops/op.h"
 
@@ -42,7 +42,8 @@ void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass)
         pace_took(pass->pace, pass->rows, now() - pass->begun);
 }
 
-/* A region on a machine with places. The crew counts its tasks part by part; each part's run through all the matrices. */
+/* A parallel region with a placement. The crew numbers the tasks part by part. Within a part, the tasks of all matrices
+ * follow each other. */
 struct placed {
     const struct placement *placement;
     const size_t *first;
@@ -51,7 +52,7 @@ struct placed {
     void *arg;
 };
 
-/* The tasks of matrix m that are a part's: *begin and their number. */
+/* Sets *begin to the first task of matrix m that belongs to the part, and returns the number of such tasks. */
 static size_t share_of(const struct placed *p, int part, size_t m, size_t *begin)
 {
     size_t end;
@@ -90,7 +91,7 @@ static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t mat
 {
     struct placed p = {.placement = cx->crew->placement, .first = first, .matrices = matrices, .work = work, .arg = arg};
     size_t all[] = {0, first[matrices]};
-    if (cx->crew->in_use > cx->threads) /* it serves others too, that have room for more */
+    if (cx->crew->in_use > cx->threads) /* the crew also serves another op_ctx, which uses more threads */
         crew_use(cx->crew, cx->threads);
     if (p.placement)
         run_placed(cx, &p);
@@ -143,10 +144,11 @@ int op_foreign_threads(int threads)
 
 static size_t groups_of(size_t rows) { return (rows + OP_ROW_GROUP - 1) / OP_ROW_GROUP; }
 
-#define ONEDNN_GROUPS 8 /* of a task: 256 rows of W; with more or fewer it takes as long */
+#define ONEDNN_GROUPS 8 /* groups in a task, which are 256 rows of W; other sizes were not faster */
 
-/* Where memory has places tasks are alike: each part's share of them is its share of the rows. So are they for oneDNN, whose
- * bits may depend on how many rows of W it is given, however many threads there are. */
+/* Returns whether all tasks have the same size. With a placement they have, so that a part's share of the tasks is its
+ * share of the rows. With oneDNN they have too: its bits may depend on the number of rows of W, which must then not
+ * depend on the number of threads. */
 static int cut_equally(const struct op_ctx *cx) { return cx->placement || cx->onednn; }
 
 static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
@@ -155,12 +157,13 @@ static size_t equal_tasks(const struct op_ctx *cx, size_t groups)
     return groups < tasks ? groups : tasks;
 }
 
-/* Elsewhere half of what is left of the region goes to as many tasks as there are threads, and so on: long ones first, whose
- * weights are long streams, and short ones at the end, so that nobody waits long for the last. */
+/* If tasks have different sizes, they are made in rounds. Each round divides half of the remaining rows of the region
+ * into one task per thread. So the first tasks are long and read long streams of weights. The last tasks are short, so
+ * no thread waits long at the end. */
 struct parallel_cut {
-    size_t tasks, groups;           /* in all rounds so far */
-    size_t first_task, first_group; /* of the newest round; */
-    size_t size;                    /* groups of each of its tasks */
+    size_t tasks, groups;           /* number of tasks, and of groups of rows, in all rounds so far */
+    size_t first_task, first_group; /* of the newest round */
+    size_t size;                    /* groups of rows in each task of the newest round */
 };
 
 static void next_round(struct parallel_cut *c, size_t threads, size_t groups, size_t after)

@@ -1,15 +1,16 @@
-/* ops/placement.c -- the plan. Ties go to the lower number everywhere: the same machine gives the same plan. */
+/* ops/placement.c -- computes the plan. If two choices are equal, the lower number is chosen, so the same machine
+ * always gets the same plan. */
 #include "ops/placement.h"
 
 #include <string.h>
 
-/* Unknown distances are far. */
+/* Unknown distances count as far. */
 static int distance(const struct topology *t, int from, int to)
 {
     return t->distance[from][to] ? t->distance[from][to] : 256;
 }
 
-/* The processors of a node, whole cores first: the second thread of a core brings little bandwidth. */
+/* Lists the processors of a node: first one hardware thread of each core, because the second one adds little bandwidth. */
 static int list_cpus(int *cpu, const struct topology *t, int node)
 {
     int count = 0, most = 0;
@@ -38,7 +39,8 @@ static void list_parts(struct placement *p, const struct topology *t)
     }
 }
 
-/* The nearest memory with room for `need` bytes; when none has it, the nearest: the kernel then spills over. */
+/* Returns the nearest memory with room for `need` bytes. If no memory has room, returns the nearest; the kernel then
+ * also uses others. */
 static int nearest(const struct placement *p, const struct topology *t, const uint64_t *left, int from, uint64_t need)
 {
     int best = -1;
@@ -51,7 +53,7 @@ static int nearest(const struct placement *p, const struct topology *t, const ui
     return best < 0 ? from : best;
 }
 
-/* Parts whose own memory has room stay there; the others look round afterwards. */
+/* First, each part whose own memory has room gets this memory. Then the other parts get the nearest memory with room. */
 static void find_homes(struct placement *p, const struct topology *t, uint64_t bytes)
 {
     uint64_t left[PLACEMENT_NODES];
@@ -73,7 +75,7 @@ static void find_order(struct placement *p, const struct topology *t)
     for (int i = 0; i < p->parts; i++) {
         int count = 0;
         p->order[i][count++] = (unsigned char)i;
-        for (int j = 0; j < p->parts; j++) { /* insertion: stable, so ties stay ascending */
+        for (int j = 0; j < p->parts; j++) { /* insertion sort is stable, so parts at equal distances stay in ascending order */
             int k = count;
             if (j == i)
                 continue;
@@ -102,7 +104,7 @@ int placement_plan(struct placement *p, const struct topology *t, enum placement
     return p->parts;
 }
 
-/* The first thread of a part: rounded up, so that a single thread is in the first one. */
+/* Returns the first thread of a part. The number is rounded up, so that a single thread belongs to the first part. */
 static int first_thread(const struct placement *p, int part, int threads)
 {
     return (threads * p->cut[part] + p->cut[p->parts] - 1) / p->cut[p->parts];
@@ -130,7 +132,8 @@ void placement_of_bytes(const struct placement *p, uintptr_t data, size_t bytes,
                         void *context)
 {
     uintptr_t at = page_from(data, page), end = page_from(data + bytes, page), chunk = PLACEMENT_SPREAD * page;
-    for (int turn = 0; at < end && p->memories; turn++, at += chunk) /* not by address: a file is mapped elsewhere each time */
+    for (int turn = 0; at < end && p->memories; turn++, at += chunk) /* the memory must not depend on the address, because a file is
+                                                                        mapped to another address each time */
         each(context, at, end - at < chunk ? end : at + chunk, p->memory[turn % p->memories]);
 }
 

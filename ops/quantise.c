@@ -6,10 +6,12 @@
 #include <assert.h>
 #include <math.h>
 
-#define F16_INFINITE 0x477ff000 /* 65520, halfway from f16's largest to the next: rounds up */
+#define F16_INFINITE 0x477ff000 /* the f32 bits of 65520, halfway between the largest f16 number and the next power of two; from
+                                   here on, numbers round to infinity */
 #define F16_NORMAL 0x38800000   /* 2^-14 */
 
-/* To nearest, ties to even. Adding half rounds a subnormal: f32's last bit is then worth 2^-24, as f16's is. */
+/* Rounds to nearest, ties to even. A number that is subnormal in f16 is rounded by adding 0.5: the last bit of the sum
+ * is worth 2^-24, as in a subnormal f16 number. */
 static uint16_t f32_to_f16(float f)
 {
     uint32_t bits = f32_to_bits(f), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
@@ -29,7 +31,8 @@ static int store_scale(unsigned char *block, float d)
     return (half & 0x7c00) == 0x7c00 ? -1 : 0;
 }
 
-/* The bits of the largest |w| of a block, whose order is that of the numbers; NaN and infinities come last. */
+/* Returns the bits of the largest |w| of a block. The bits of positive numbers are ordered like the numbers; infinity
+ * and NaN are the largest. */
 static uint32_t largest(const float *w)
 {
     uint32_t m = 0;
@@ -48,7 +51,8 @@ static float inverse(float d)
     return isinf(id) ? 0.0f : id;
 }
 
-/* Halves away from 0, of |x| < 2^31: what is cut off is exact, so nothing is rounded twice. */
+/* Rounds x with |x| < 2^31 to an integer, halves away from 0. The part that is cut off is computed exactly, so x is
+ * rounded only once. */
 static int round_away(float x)
 {
     int q = (int)x;
@@ -81,7 +85,7 @@ static int block_q4_0(unsigned char *block, const float *w)
         return -1;
     while ((f32_to_bits(w[first]) & 0x7fffffff) != m)
         first++;
-    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* of zeros, whatever their signs, -0, as in ggml */
+    float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* if all weights are zeros of either sign, d is -0, as in ggml */
     for (int i = 0; i < QUANTISE_BLOCK / 2; i++)
         block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTISE_BLOCK / 2 + i], id) << 4);
     return store_scale(block, d);

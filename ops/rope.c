@@ -5,13 +5,14 @@
 
 double rope_mscale(double factor, double scale) { return factor <= 1.0 ? 1.0 : 0.1 * scale * kernel_log(factor) + 1.0; }
 
-/* The dimension whose wave turns `rotations` times over the original context. */
+/* Returns the pair index i (not rounded) at which a pair makes `rotations` full turns over the original context. */
 static double correction_dim(double rotations, double dim, double theta, double context)
 {
     return dim * kernel_log(context / (rotations * 6.283185307179586)) / (2.0 * kernel_log(theta));
 }
 
-/* [i]: 0 for fast waves, which stay as trained; 1 for slow ones, which are stretched. */
+/* Sets ramp[i] for each pair: 0 for fast pairs, which keep their frequency; 1 for slow pairs, whose frequency is
+ * divided by `factor`. */
 static void yarn_ramp(double *ramp, size_t pairs, double dim, double theta, const struct rope_yarn *y)
 {
     double low = floor(correction_dim(y->beta_fast, dim, theta, y->original_max_position_embeddings));
@@ -81,7 +82,8 @@ void op_rope_angles(float *cos_sin, const struct rope *rope, int64_t p)
     }
 }
 
-/* Pair i is numbers step * i and step * i + second; constants, so that several pairs are rotated at a time. */
+/* Pair i consists of numbers step * i and step * i + second. The callers pass constants, so that the compiler can
+ * vectorise the loop. */
 static inline void rotate(float *x, size_t half, size_t step, size_t second, const float *cos_sin)
 {
     for (size_t i = 0; i < half; i++) {

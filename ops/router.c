@@ -12,7 +12,7 @@ size_t op_router_scratch(const struct router *r)
            op_scratch_bytes(r->groups);
 }
 
-/* the order of rule 7: does a at index i come before b at index j? */
+/* Returns 1 if value a at index i comes before value b at index j in the order of rule 7. */
 static int before(float a, size_t i, float b, size_t j)
 {
     if (isnan(a) || isnan(b))
@@ -29,7 +29,7 @@ static void sigmoid(const struct op_ctx *cx, float *s, const float *logits, size
         s[e] = 1.0f / (1.0f + s[e]);
 }
 
-/* m [blocks] is scratch */
+/* m [blocks] is scratch memory. */
 static void softmax(const struct op_ctx *cx, float *s, const float *logits, size_t n, float *m)
 {
     float M = logits[0], L = 0.0f, l, e;
@@ -47,9 +47,10 @@ static void softmax(const struct op_ctx *cx, float *s, const float *logits, size
 }
 
 #define NONE ((size_t)-1)
-enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED }; /* what may still happen to an expert or a group */
+/* States of an expert or a group: it cannot be chosen; it can be chosen; it can be chosen and counts as 0; it has been chosen. */
+enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED };
 
-/* the best of those that are open, by the order above; it becomes elected */
+/* Chooses the best open expert or group, in the order of `before`, and sets its state to ELECTED. */
 static void elect(const float *scores, int32_t *state, size_t n)
 {
     size_t best = NONE;
@@ -73,7 +74,7 @@ static float group_score(const float *choice, size_t n, int sum_of_two)
     return sum_of_two ? choice[best] + choice[second] : choice[best];
 }
 
-/* Experts outside the chosen_groups best groups are closed: they are out, whatever they score. */
+/* Closes all experts outside the chosen_groups best groups. */
 static void close_groups(const struct router *r, const float *choice, int32_t *state, float *scores, int32_t *group)
 {
     size_t size = r->experts / r->groups;

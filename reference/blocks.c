@@ -1,19 +1,27 @@
-/* reference/blocks.c -- the quantised types of GGUF files, one number at a time, as ggml's structures say.
+/* reference/blocks.c -- decodes the quantised types of GGUF files, one number at a time. The layouts are those of ggml's
+ * structs.
  *
- * A block is some numbers of a row, each an integer code; d, dmin and m are F16. Below e counts the numbers of a block,
- * g = e / 32, and |..| are the block's parts, in bytes:
+ * A block encodes 32 numbers of a row, or 256 in the types whose names end in _K. q is the integer code of a number. d,
+ * dmin and m are F16. Below, e is the index of a number in its block, g = e / 32, and |..| are the fields of a block,
+ * with their sizes in bytes:
  *
  *     Q8_0  |2 d|32 q|                         w = d q[e],  q signed
- *     Q4_0  |2 d|16 q|                         w = d (q - 8),  q: low half of byte e; from 16 on the high half of byte e - 16
- *     Q5_0  |2 d|4 h|16 q|                     w = d (q - 16),  bit e of h is the fifth
- *     Q5_1  |2 d|2 m|4 h|16 q|                 w = d q + m
- *     Q4_K  |2 d|2 dmin|12 s|128 q|            w = d sc q - dmin mn,  q: byte 32 (g / 2) + e % 32, the high half where g is odd
- *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same; bit g of h[e % 32] is the fifth
- *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed; q: of each 128 numbers' 64 bytes one half
- *                                              of byte e % 64, the high one for the last 64; two more bits from h
+ *     Q4_0  |2 d|16 q|                         w = d (q - 8)
+ *     Q5_0  |2 d|4 h|16 q|                     w = d (q - 16);  bit e of h is the fifth bit of q
+ *     Q5_1  |2 d|2 m|4 h|16 q|                 w = d q + m;  bit e of h is the fifth bit of q
+ *     Q4_K  |2 d|2 dmin|12 s|128 q|            w = d sc q - dmin mn
+ *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same;  bit g of h[e % 32] is the fifth bit of q
+ *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed
  *
- * s packs the six bits of sc and mn of eight groups: of the first four in bytes g and g + 4; of the others the low four bits
- * side by side in byte g + 4, the high two on top of bytes g - 4 and g. */
+ * The low four bits of q are half of a byte of the field q. For Q4_0, Q5_0 and Q5_1 this is byte e % 16: the low half if
+ * e < 16, else the high half. For Q4_K and Q5_K it is byte 32 (g / 2) + e % 32: the low half if g is even, else the high
+ * half. For Q6_K it is byte 64 (e / 128) + e % 64: the low half if e % 128 < 64, else the high half. The two upper bits
+ * of q in Q6_K are bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (e / 128) + e % 32 of h.
+ *
+ * s holds sc and mn for eight groups, six bits each. For g < 4, sc is the low six bits of s[g], and mn is the low six
+ * bits of s[g + 4]. For g >= 4, the low four bits of sc are the low half of s[g + 4], and its upper two bits are the
+ * upper two bits of s[g - 4]. The low four bits of mn are the high half of s[g + 4], and its upper two bits are the
+ * upper two bits of s[g]. */
 #include "reference/weights.h"
 
 #include <string.h>

@@ -59,7 +59,7 @@ void ref_norm(struct reference_run *run, double *y, const struct matrix *w, cons
     }
 }
 
-/* y[s,i] = sum_j w[i,j] x[s,j],   row i of W as `row` has it */
+/* y[s,i] = sum_j w[i,j] x[s,j]. The function `row` writes row i of W to run->row. */
 static void product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S,
                     void (*row)(struct reference_run *run, const struct matrix *w, int i))
 {
@@ -101,24 +101,26 @@ static void split(double *a, int A, double *b, int B, const double *x, size_t ro
 
 static double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
 
-/* convention rope-angle: what the official code and transformers hold in f32 */
+/* With convention rope-angle=f32, rounds x to f32. The official code and transformers compute these numbers in f32. */
 static double round_angle(const struct reference_run *run, double x) { return ref_convention(run, ROPE_ANGLE) ? (float)x : x; }
 
-/* YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, and 1 where nothing is stretched */
+/* Returns YaRN's attention factor: m(mscale) = 0.1 mscale ln(factor) + 1, or 1 if factor <= 1. */
 static double yarn_m(const struct config *c, double mscale)
 {
     return c->rope_factor <= 1 ? 1 : 0.1 * mscale * log(c->rope_factor) + 1;
 }
 
-/* the pair index i whose wave turns `rotations` times over the original context: theta^(-2i/R) L = 2 pi rotations */
+/* Returns the index i (not rounded) of the pair that makes `rotations` full turns over the original context L:
+ *     theta^(-2i/R) L = 2 pi rotations */
 static double yarn_correction_dim(const struct config *c, double rotations)
 {
     double length = c->rope_original_max_position_embeddings;
     return c->qk_rope_head_dim * log(length / (rotations * 2 * M_PI)) / (2 * log(c->rope_theta));
 }
 
-/* f_i = theta^(-2i/R). YaRN: pairs that turn often (i below `low`) keep f_i, slow ones (above `high`) get f_i / factor,
- *     f_i (1 - ramp) + f_i / factor ramp,    ramp = (i - low) / (high - low), within [0, 1]. */
+/* Returns f_i = theta^(-2i/R). With YaRN, pairs that turn fast (i < low) keep f_i, and pairs that turn slowly (i > high)
+ * get f_i / factor. The pairs between them get
+ *     f_i (1 - ramp) + f_i / factor ramp,    ramp = (i - low) / (high - low), clamped to [0, 1]. */
 static double rope_frequency(const struct reference_run *run, int i)
 {
     const struct config *c = run->c;
@@ -151,9 +153,10 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
     }
 }
 
-/* The pair (x0, x1) number i at position p turns by the angle p f_i:
+/* Rotates pair number i of each vector, (x0, x1), at position p by the angle p f_i:
  *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
- * Pairs are (2i, 2i+1), or (i, i + R/2) when config.json has rope_interleave false. x [S, vectors, R], in place. */
+ * The pairs are (2i, 2i+1), or (i, i + R/2) if config.json has rope_interleave false. x is [S, vectors, R], and is
+ * changed in place. */
 static void rope(struct reference_run *run, double *x, int S, int vectors)
 {
     int R = run->c->qk_rope_head_dim, half = R / 2, interleave = run->c->rope_interleave;
@@ -170,7 +173,7 @@ static void rope(struct reference_run *run, double *x, int S, int vectors)
 
 /* -- attention ---------------------------------------------------------------------------------------------------- */
 
-/* softmax scale: (N+R)^-1/2, times m^2 under YaRN */
+/* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. */
 static double attention_scale(const struct reference_run *run)
 {
     const struct config *c = run->c;
@@ -178,7 +181,7 @@ static double attention_scale(const struct reference_run *run)
     return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
 }
 
-/* heads[s] = sum_t p[s,t] v[t] of head h, p [S,S] */
+/* heads[s] = sum_t p[s,t] v[t] for head h, with p [S,S] */
 static void mix_values(struct reference_run *run, const double *p, int h, int S)
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim;
@@ -191,7 +194,8 @@ static void mix_values(struct reference_run *run, const double *p, int h, int S)
         }
 }
 
-/* The same where x of W_UV is rounded, and it is not the same:  heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]) */
+/* Used instead of mix_values if the x of W_UV is rounded: heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]). This is not
+ * equal to the result of mix_values. */
 static void mix_latents(struct reference_run *run, const struct reference_attention *w, const double *p, int h, int S)
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
@@ -227,7 +231,7 @@ static void attend(struct reference_run *run, const struct reference_attention *
     for (size_t s = 0; s < (size_t)S; s++) {
         double max = -INFINITY, sum = 0;
         for (size_t t = 0; t <= s; t++)
-            max = fmax(max, p[s * S + t]); /* exp(x - max): the same quotients, no overflow */
+            max = fmax(max, p[s * S + t]); /* exp(x - max) cannot overflow, and gives the same quotients */
         for (size_t t = 0; t <= s; t++)
             sum += exp(p[s * S + t] - max);
         for (size_t t = 0; t < (size_t)S; t++)
@@ -284,7 +288,7 @@ static void attention(struct reference_run *run, double *out, const struct refer
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
     split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
-    if (ref_keys_form(run, w) != AS_IS) /* x of W_UK; the key takes W_UK to the latent as it is */
+    if (ref_keys_form(run, w) != AS_IS) /* q_nope is the x of W_UK. The latent is not rounded when keys are computed */
         ref_round_x(run, ref_keys_form(run, w), run->q_nope, run->q_nope, (size_t)S * H * N);
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);

@@ -1,4 +1,4 @@
-/* reference/model.c -- the target, its MTP modules, autoregressive decoding. */
+/* reference/model.c -- the target, its MTP modules, drafts, and autoregressive decoding. */
 #include "reference/layers.h"
 
 #include <limits.h>
@@ -9,12 +9,12 @@
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Room for S tokens. */
+/* Allocates the memory of a run for S tokens. */
 static int run_open(struct reference_run *run, const struct reference *r, const struct reference_options *options, int S,
                     vb_error *err)
 {
     const struct config *c = &r->config;
-    size_t s = (size_t)S + 1 /* first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
+    size_t s = (size_t)S + 1 /* one more row for convention first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
     size_t N = c->dims.n, R = c->dims.r, V = c->dims.v;
     size_t C = c->dims.c, E = c->dims.E, X = c->dims.chosen;
     size_t G = c->dims.groups, moe = c->dims.expert;
@@ -66,7 +66,7 @@ static int check_tokens(const struct reference *r, const int32_t *tokens, int S,
     return VB_OK;
 }
 
-/* the largest logit, lowest index among equals; -1 when one is not finite */
+/* Returns the index of the largest logit, and the lowest index if several are equal. Returns -1 if a logit is not finite. */
 static int argmax(const double *logits, int V)
 {
     int best = 0;
@@ -81,8 +81,8 @@ static int argmax(const double *logits, int V)
 
 /* -- the target --------------------------------------------------------------------------------------------------- */
 
-/* hidden [S,D] = RMSNorm(the layers, one after the other, on Emb(tokens)); features [S,D], which the modules take, is the
- * same or, with main-hidden=pre-norm, what the norm is taken of; may be NULL or hidden */
+/* Computes hidden [S,D] = RMSNorm(x), where x is the output of the last layer. `features` [S,D] are the hidden rows that
+ * the MTP modules read: `hidden`, or x with main-hidden=pre-norm. `features` may be NULL, and may be `hidden`. */
 static void target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
     const struct reference *r = run->r;
@@ -131,12 +131,15 @@ int reference_forward(const struct reference *r, const struct reference_options 
 
 /* -- multi-token prediction --------------------------------------------------------------------------------------- */
 
-/* Module k on rows 0..S-1 (section 2.2; eq. 21 has the hidden state first, every checkpoint has it second):
+/* Runs module k on rows 0..S-1 (section 2.2):
  *     x_i = eh_proj [ RMSNorm_e(Emb(tok_i)) ; RMSNorm_h(h_i) ],    g = RMSNorm_shared_head(decoder_layer(x))
- * tok_i is tok[i+k+1], the last token that the row may know. h, g, next [S,D]; next, which the next depth takes, is g or, with
- * draft-hidden=pre-norm, decoder_layer(x); next may be h.
- * `depth` is k for the hook, also where module k mod D stands in. `ahead` is how many tokens the row reads ahead, k + 1.
- * first-row=phantom: row -1 stands before the others, with tok[k] and no hidden row. */
+ * Eq. 21 has the hidden state first and the embedding second; in every checkpoint the embedding comes first. tok_i is
+ * tok[i+k+1], which is the last token that row i may depend on. h, g and next are [S,D]. `next` is what the next depth
+ * reads: g, or decoder_layer(x) with draft-hidden=pre-norm. `next` may be h.
+ *
+ * `depth` is k, from which the hook's `layer` is computed, even if module k mod D is used. `ahead` is k + 1: row i reads
+ * the token that is `ahead` tokens after token i. With first-row=phantom, row -1 comes before the others; it has tok[k]
+ * and a hidden row of zeros. */
 static void mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
                 const int32_t *tok, const double *h, int S)
 {
@@ -177,7 +180,7 @@ static void mtp(struct reference_run *run, double *g, double *next, const struct
         memcpy(next, g, (size_t)S * row);
 }
 
-/* token = argmax(W_head g);  logits [V] */
+/* Sets *token to argmax(W_head g), and logits [V] to W_head g. */
 static int propose(struct reference_run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
                    vb_error *err)
 {
@@ -187,9 +190,9 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
     return VB_OK;
 }
 
-/* mtp-vanilla: module k runs on rows 0..N-1; row i takes tok[i+k+1] and h^k_i, the output of module k-1 (h^0 is the
- * target's); row N-1 proposes tok[N+k+1]. A model with fewer modules than K uses module k mod D again.
- * tok[0..N] is given, tok[N+1..N+K] is written; h [N,D] is overwritten, g [N,D] is room, logits [K,V]. */
+/* mtp-vanilla: depth k runs module k mod D on rows 0..N-1. Row i reads tok[i+k+1] and h^k_i, where h^0 are the target's
+ * hidden rows and h^k is the output of depth k-1. Row N-1 proposes tok[N+k+1]. The caller sets tok[0..N], and the
+ * function writes tok[N+1..N+K] and logits [K,V]. It overwrites h [N,D], and uses g [N,D] as scratch memory. */
 static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
@@ -202,8 +205,9 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
     return rc;
 }
 
-/* mtp-eagle: module 0 again and again. Row i takes tok[i+1] and, up to row N-1, the target's h_i; row N-1+j takes the
- * draft d_j = tok[N+j] and what row N-2+j gave, and proposes tok[N+j+1]. h [N+K,D], of which N rows are given. */
+/* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden row h_i. For j > 0, row
+ * N-1+j reads the draft d_j = tok[N+j] and the output of row N-2+j. Row N-1+j proposes tok[N+j+1]. h is [N+K,D]; the
+ * caller sets its first N rows. */
 static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
                        vb_error *err)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* out = W_down (SiLU(W_gate x) * (W_up x)),   SiLU(g) = g / (1 + exp(-g));   index: for the hook */
+/* out = W_down (SiLU(W_gate x) * (W_up x)), SiLU(g) = g / (1 + exp(-g)). The hook receives `index`. */
 void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S)
 {
     int W = w->gate_proj.rows;
@@ -37,10 +37,11 @@ void ref_choose(char *chosen, const double *x, int n, int k)
     }
 }
 
-/* convention gate=bf16 */
+/* With convention gate=bf16, rounds x to BF16. */
 static double round_gate(const struct reference_run *run, double x) { return ref_convention(run, GATE) ? ref_to_bf16(x) : x; }
 
-/* the affinity of a token to each expert, in place:  V3 sigmoid(x[e])  (eq. 15),  V2 softmax over all experts */
+/* Replaces the logits x of one token by its affinities to the experts: sigmoid(x[e]) in V3 (eq. 15), softmax over all
+ * experts in V2. */
 static void score(const struct reference_run *run, double *x)
 {
     const struct config *c = run->c;
@@ -59,7 +60,8 @@ static void score(const struct reference_run *run, double *x)
         x[e] = exp(x[e] - max) / sum;
 }
 
-/* What a group is worth: V3 (noaux_tc) the sum of its two best choices, V2 (group_limited_greedy) its best one. */
+/* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc), the largest choice in V2
+ * (group_limited_greedy). */
 static double group_score(const struct config *c, const double *choice, int size)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -73,9 +75,10 @@ static double group_score(const struct config *c, const double *choice, int size
     return c->topk_method == TOPK_NOAUX_TC ? best + second : best;
 }
 
-/* The weights of the chosen experts come from their scores s: the bias has elected them and has no other say.
- *     sigmoid:  g = s / sum s * factor   with norm_topk_prob (eq. 13), else g = s * factor
- *     softmax:  g = s / sum s            with norm_topk_prob, not scaled, else g = s * factor */
+/* Computes the weights g of the chosen experts from their scores s. The bias has influenced which experts were chosen,
+ * but it does not influence the weights.
+ *     sigmoid:  g = (s / sum s) * factor  with norm_topk_prob (eq. 13), else g = s * factor
+ *     softmax:  g = s / sum s             with norm_topk_prob, else g = s * factor */
 static void expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores)
 {
     const struct config *c = run->c;
@@ -94,7 +97,7 @@ static void expert_weights(const struct reference_run *run, double *weights, con
     }
 }
 
-/* run->router [S,E] = W x; with gate=bf16 x, W and the result are rounded */
+/* run->router [S,E] = W x. With gate=bf16, x, W and the result are rounded to BF16. */
 static void gate_logits(struct reference_run *run, const struct matrix *w, const double *x, int S)
 {
     size_t E = (size_t)w->rows, D = (size_t)w->cols;
@@ -113,9 +116,10 @@ static void gate_logits(struct reference_run *run, const struct matrix *w, const
     }
 }
 
-/* Which experts, with which weights: run->experts, run->weights [S, X], from x [S, D].
+/* Chooses the experts of each token, run->experts [S,X], and computes their weights, run->weights [S,X], from x [S,D].
  *     scores = sigmoid or softmax of W x;  choice = scores + bias (eq. 16; only noaux_tc has a bias)
- *     the topk_group best groups stay, the choices of all others become -inf; of the rest the X best are chosen */
+ * The topk_group groups with the best scores are kept. The choices of all other groups become -inf. Then the X experts
+ * with the largest choices are chosen. */
 static void route(struct reference_run *run, const struct reference_layer *w, const double *x, int S)
 {
     const struct config *c = run->c;
@@ -146,7 +150,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
     for (int s = 0; s < S; s++) {
         double *choice = run->choice + (size_t)s * E, *experts = run->experts + (size_t)s * X;
         if (grouped) {
-            double *kept = run->groups + (size_t)s * c->topk_group; /* the scores of this row are not needed again */
+            double *kept = run->groups + (size_t)s * c->topk_group; /* overwrites scores of groups that are not needed again */
             ref_choose(run->chosen, run->groups + (size_t)s * G, G, c->topk_group);
             for (int g = 0; g < G; g++)
                 if (run->chosen[g])
@@ -175,7 +179,7 @@ void ref_moe(struct reference_run *run, double *out, const struct reference_laye
     int X = c->num_experts_per_tok;
 
     route(run, w, x, S);
-    for (int e = 0; e < c->n_routed_experts; e++) { /* each expert on the tokens that chose it */
+    for (int e = 0; e < c->n_routed_experts; e++) { /* run each expert on the tokens that chose it */
         int rows = 0;
         for (int i = 0; i < S * X; i++)
             if (run->experts[i] == e)
@@ -193,7 +197,7 @@ void ref_moe(struct reference_run *run, double *out, const struct reference_laye
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t d = 0; d < D; d++) {
             double sum = 0;
-            for (size_t j = 0; j < (size_t)X; j++) /* ascending expert index */
+            for (size_t j = 0; j < (size_t)X; j++) /* in ascending order of the expert's index */
                 sum += run->weights[s * X + j] * run->routed[(s * X + j) * D + d];
             out[s * D + d] = sum;
         }

@@ -1,10 +1,14 @@
-/* reference/round.c -- what linear layers make of their weights and of what they read, in the precisions that round.
+/* reference/round.c -- how linear layers round or quantise their weights and their input x.
  *
- * A quantised matrix is one of a GGUF file, in any precision, or one that precision q8 or q4 makes of another: where the sum's
- * length is a multiple of 32, by groups of 32 along it. Its x is rounded to groups of 32 as well. Sums of products of integers
- * and scales are then exact but for double's own error, so that nothing of their order or grouping is left to say:
+ * A matrix is quantised in two cases: a GGUF file stores it quantised (in any precision), or the precision is q8 or q4
+ * and the length of its sums is a multiple of 32. In the second case, weights are quantised in groups of 32 along the
+ * sum. The x of a quantised matrix is quantised in groups of 32 as well. The reference multiplies the decoded numbers w
+ * and x:
  *
- *     sum over groups of  sw sx sum(q_w q_x) - mw sx sum(q_x)  =  sum_k w[k] x[k],   w = sw q_w - mw,  x = sx q_x */
+ *     sum over groups of  sw sx sum(q_w q_x) - mw sx sum(q_x)  =  sum_k w[k] x[k],   w = sw q_w - mw,  x = sx q_x
+ *
+ * Both sides are equal except for the rounding errors of double. So the order and the grouping of the engine's sums do
+ * not matter here. */
 #include "reference/layers.h"
 
 #include <math.h>
@@ -23,7 +27,7 @@ static enum form unquantised(const struct reference_run *run)
     return run->options.precision == PRECISION_BF16 && !run->options.x_as_is ? TO_BF16 : AS_IS;
 }
 
-/* of a matrix whose sums have so many terms */
+/* Returns the form of x for a matrix whose sums have `length` terms. */
 static enum form form_of(const struct reference_run *run, int quantised, int length)
 {
     int groups = (quantised || (quantises(run) && length % GROUP == 0)) && !run->options.x_as_is;
@@ -44,7 +48,8 @@ static const struct matrix *keys_matrix(const struct reference_attention *w)
 
 enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w) { return ref_form(run, values_matrix(w)); }
 
-/* Blocks along c are of no use to a sum over n: a quantised kv_b_proj gives W_UK as numbers, which stay what they are. */
+/* W_UK is used in sums over n. If kv_b_proj is stored quantised, its blocks lie along c, and cannot be used for sums
+ * over n. W_UK is then decoded, its numbers are used as they are, and its x is not quantised. */
 enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w)
 {
     if (ref_is_quantised(keys_matrix(w)) && !w->k_b_transposed.tensor)
@@ -52,13 +57,14 @@ enum form ref_keys_form(const struct reference_run *run, const struct reference_
     return form_of(run, w->k_b_transposed.tensor != NULL, run->c->qk_nope_head_dim);
 }
 
-/* how far a number may be moved before it is rounded, in perturbed runs */
+/* Returns a random number in [-2^-18, 2^-18) in perturbed runs, else 0. Numbers are changed by this fraction before they
+ * are rounded. */
 static double nudge(struct reference_run *run)
 {
     return run->options.perturb ? ref_uniform(run) * 0x1p-18 : 0;
 }
 
-/* rounded to the nearest bf16, and then below 2^-56 to 0 */
+/* Rounds to the nearest BF16 number, and then replaces numbers smaller than 2^-56 in magnitude by 0. */
 static void round_bf16(struct reference_run *run, double *y, const double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -67,8 +73,9 @@ static void round_bf16(struct reference_run *run, double *y, const double *x, si
     }
 }
 
-/* Rule 2 of simd/kernels.h: d = m / 127, m the largest |x|, and q the nearest to x (127 / m), ties to even: x becomes d q. These
- * few steps are f32, one rounding each: they say which number it is. */
+/* Quantises 32 numbers by rule 2 of simd/kernels.h. m is the largest |x|, d = m / 127, and q is the integer nearest to
+ * x (127 / m), ties to even. x becomes d q. These few steps are computed in f32, with one rounding each, because they
+ * decide which integer q is. */
 static void round_group(struct reference_run *run, double *y, const double *x)
 {
     float m = 0;
@@ -94,10 +101,10 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
 
 /* -- weights ------------------------------------------------------------------------------------------------------ */
 
-/* The bytes that GGUF's Q8_0 and Q4_0 have for these 32 numbers of f32, read again. An inverse that f32 cannot hold is 0. */
+/* Quantises 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */
 static void round_weights_group(double *w, int q4)
 {
-    float largest = 0; /* with its sign, the first of them */
+    float largest = 0; /* the first number with the largest magnitude, with its sign */
     int finite = 1;
     for (int i = 0; i < GROUP; i++) {
         finite &= isfinite(w[i]) != 0;
@@ -113,7 +120,7 @@ static void round_weights_group(double *w, int q4)
     }
 }
 
-/* n weights along a sum as the precision has them */
+/* Rounds or quantises n weights of one sum, as the precision requires. */
 static void round_weights(const struct reference_run *run, double *w, int n)
 {
     for (int i = 0; run->options.precision == PRECISION_BF16 && i < n; i++)
@@ -143,7 +150,7 @@ void ref_values(struct reference_run *run, const struct reference_attention *w, 
         matrix_row(run, m, first + v, run->w_uv + (size_t)v * (size_t)C);
 }
 
-/* column c of run->w_uk, to and from run->row */
+/* take_column copies column c of run->w_uk to run->row, and put_column copies it back. */
 static void take_column(struct reference_run *run, int c)
 {
     for (int n = 0; n < run->c->qk_nope_head_dim; n++)
@@ -156,7 +163,7 @@ static void put_column(struct reference_run *run, int c)
         run->w_uk[(size_t)n * run->c->dims.c + (size_t)c] = run->row[n];
 }
 
-/* The sum is over n, so weights are rounded along n: down the columns. */
+/* W_UK is used in sums over n, so its weights are rounded or quantised along n, which means down the columns. */
 void ref_keys(struct reference_run *run, const struct reference_attention *w, int h)
 {
     const struct matrix *m = keys_matrix(w);

@@ -1,4 +1,5 @@
-/* reference/weights.c -- decoding, and the binding of names to places: the table of docs/SEMANTICS.md, "Checkpoint". */
+/* reference/weights.c -- decodes stored numbers, and finds the tensor of each weight by its name (table "Checkpoint" in
+ * docs/SEMANTICS.md). */
 #include "reference/weights.h"
 #include "reference/reference.h"
 
@@ -8,7 +9,8 @@
 
 /* -- decoding ----------------------------------------------------------------------------------------------------- */
 
-/* (-1)^sign (1 + fraction/2^f) 2^(exponent - bias); exponent 0: (-1)^sign (fraction/2^f) 2^(1 - bias) */
+/* Returns (-1)^sign (1 + fraction/2^f) 2^(exponent - bias), or (-1)^sign (fraction/2^f) 2^(1 - bias) if `exponent` is 0.
+ * f is fraction_bits. */
 static double small_float(int sign, int exponent, int fraction, int fraction_bits, int bias)
 {
     double value = exponent ? ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits)
@@ -40,7 +42,8 @@ double ref_e4m3(uint8_t code)
     return small_float(sign, exponent, fraction, 3, 7);
 }
 
-/* to so many significant bits, the last of them worth 2^least or more; from `infinite` on the result is that */
+/* Rounds x to `bits` significant bits. The last of these bits is worth at least 2^least. If the rounded magnitude is
+ * `infinite` or more, the result is infinite. */
 static double to_small_float(double x, int bits, int least, double infinite)
 {
     int exponent;
@@ -55,7 +58,7 @@ static double to_small_float(double x, int bits, int least, double infinite)
 double ref_to_bf16(double x) { return to_small_float(x, 8, -133, 0x1p128); }
 double ref_to_f16(double x) { return to_small_float(x, 11, -24, 0x1p16); }
 
-/* element `at` of a tensor; a mapped file promises no alignment */
+/* Returns element `at` of a tensor. memcpy is used because the data of a mapped file may be unaligned. */
 static double element(const struct tensor *t, size_t at)
 {
     const uint8_t *bytes = t->data;
@@ -85,7 +88,7 @@ void ref_row(const struct matrix *w, int i, double *out)
     if (!w->scale)
         return;
     int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
-    for (int j = 0; j < w->cols; j++) /* the product of 4 and 24 bits is exact in double: one rounding, to f32 */
+    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (4 + 24 bits): the only rounding is to f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
@@ -97,13 +100,13 @@ void ref_quantised_row(const struct matrix *w, int i, double *out)
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
 
-struct reference_binder { /* after the first failure nothing more is done */
+struct reference_binder { /* after the first failure, all further calls do nothing */
     struct reference *r;
     vb_error *err;
     int rc;
 };
 
-/* the tensor, when it has the shape wanted; one dimension is one row */
+/* Returns the tensor if it has the expected shape. A tensor with one dimension counts as one row. */
 static const struct tensor *find(struct reference_binder *b, const char *name, int rows, int cols)
 {
     const struct tensor *t = checkpoint_find(b->r->checkpoint, name);
@@ -152,7 +155,7 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
     }
 }
 
-/* the matrix PREFIX + NAME */
+/* Finds the matrix with the name `prefix` + `name`. */
 static void bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
 {
     char full[256];
@@ -160,7 +163,7 @@ static void bind(struct reference_binder *b, struct matrix *w, int rows, int col
     bind_name(b, w, rows, cols, full);
 }
 
-/* a copy that MTP modules may store: the module's own, else the target's */
+/* Finds a matrix of which MTP modules may store a copy: the module's own copy, or else the target's matrix. */
 static void bind_copy(struct reference_binder *b, struct matrix *w, const struct matrix *main, const char *prefix,
                       const char *name)
 {
