@@ -1,8 +1,9 @@
 /* reference/weights.h -- decodes stored numbers, and lists where each tensor is used.
  *
- * The reference has decoders of its own, which follow the definition of each format and share no code with the
- * engine. Tensors are not copied: a row is decoded when it is needed. Shapes [rows, cols] use the letters of
- * docs/SEMANTICS.md as capitals, except that D is hidden_size. W is the width of an MLP. */
+ * The reference has decoders of its own, which follow the definition of each format and share no code with the engine.
+ * Tensors are not copied: a row is decoded when it is needed. Shapes [rows, cols] use the letters of the table in
+ * docs/SEMANTICS.md, but in upper case (kv_lora_rank is c there and C here). D is hidden_size, and W is the width of an
+ * MLP. */
 #ifndef VB_REFERENCE_WEIGHTS_H
 #define VB_REFERENCE_WEIGHTS_H
 

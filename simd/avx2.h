@@ -1,7 +1,9 @@
-/* simd/avx2.h -- converts weights to f32 and shuffles natural to packed order, for the avx2*.c files.
+/* simd/avx2.h -- converts weights to f32, and rearranges numbers from natural to packed order (see packed_length in
+ * simd/kernels.h). The avx2*.c files use it.
  *
- * A register has eight lanes, so the sixteen sums of rule 1 need two registers, a low and a high half. Of each sixteen
- * consecutive numbers, the eight odd ones and the eight even ones are added to the same half. */
+ * A register has eight lanes. So the sixteen sums of rule 1 need two registers: the low half has sums 0..7, and the
+ * high half has sums 8..15. The first sixteen numbers of a chunk are added to the low half, and the last sixteen to the
+ * high half. */
 #ifndef VB_AVX2_H
 #define VB_AVX2_H
 

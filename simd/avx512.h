@@ -1,8 +1,9 @@
-/* simd/avx512.h -- converts weights to f32 and shuffles natural to packed order, for the avx512*.c files.
+/* simd/avx512.h -- converts weights to f32, and rearranges numbers from natural to packed order (see packed_length in
+ * simd/kernels.h). The avx512*.c files use it.
  *
- * A BF16 is the upper half of an f32. A register holds sixteen pairs of BF16. A mask turns it into the odd elements
- * as f32, and a shift turns it into the even elements. Every E4M3 value is also exactly a BF16 value, so F8 is
- * decoded in 16-bit lanes. */
+ * A BF16 is the upper half of an f32. A register holds sixteen pairs of BF16. A mask turns it into the odd elements as
+ * f32, and a shift turns it into the even elements. Every E4M3 value is also exactly a BF16 value, so F8 is decoded in
+ * 16-bit lanes. */
 #ifndef VB_AVX512_H
 #define VB_AVX512_H
 
@@ -69,9 +70,9 @@ ALWAYS_INLINE float fold16(__m512 a)
 
 /* --- tiles: arrays of accumulators a[row][token] --- */
 
-/* Stops the compiler from loading x again for every row. If both this macro and the
- * fixed size of the array of accumulators were missing, a tile would lose a third of its speed. The fixed size lets UNROLL
- * turn the array into registers. */
+/* Without this macro, the compiler would load x again for every row. In addition, each array of accumulators has a
+ * fixed size, so that UNROLL can turn the array into registers. If neither were done, a tile would run at two thirds of
+ * its speed. */
 #define in_register(v) __asm__("" : "+v"(v))
 
 /* If each addition folded only one vector of sums, folding would take a tenth of the time of a tile. So each addition

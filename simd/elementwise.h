@@ -1,7 +1,8 @@
 /* simd/elementwise.h -- kernels that compute each number by itself, in plain C.
  *
- * They contain no floating-point sum, so the bits do not depend on the vector width, and the compiler may vectorise them.
- * The file of each instruction set includes this header and is compiled for that instruction set. */
+ * No kernel in this file adds up the numbers of a vector in floating point. So the compiler may vectorise the kernels
+ * with any width, and the results have the same bits. The file of each instruction set includes this header and is
+ * compiled for that instruction set. */
 #ifndef VB_ELEMENTWISE_H
 #define VB_ELEMENTWISE_H
 

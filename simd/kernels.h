@@ -17,8 +17,8 @@
  *     a[l] = fma(w[k+2l],   x[k+2l],   a[l])        then the even one.
  *
  * At the end of a block, the fold adds up the sixteen sums: for h = 8, 4, 2, 1, a[l] = a[l] + a[l+h] for each l < h.
- * Then a[0] is the sum of the block. The dot product adds up the sums of all blocks, in ascending order. It begins with
- * the sum of the first block itself, and not with 0 plus this sum. A dot product of length 0 is +0.
+ * Then a[0] is the sum of the block. The dot product adds up the sums of all blocks, in ascending order. It starts with
+ * the sum of the first block. It does not start with +0, because +0 plus -0 is +0. A dot product of length 0 is +0.
  *
  * If K ends inside a chunk, the elements of w and x beyond K count as +0. The fmas of these zeros are not skipped,
  * because they turn a sum of -0 into +0. No kernel reads beyond the end of a row of w, and the numbers of x beyond K
@@ -105,8 +105,8 @@ struct quantised_group {
 };
 
 /* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides this
- * memory, 64-byte aligned, and a separate one for each thread. Kernels keep no data in it between calls. The memory
- * is not on the stack, because the stack may be small (engine/verbatim.h). */
+ * memory, 64-byte aligned. Each thread needs its own. Kernels keep no data in it between calls. The memory is not on
+ * the stack, because the stack may be small (engine/verbatim.h). */
 #define KERNEL_SCRATCH ((size_t)336 << 10)
 
 struct kernels {

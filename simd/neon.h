@@ -1,8 +1,9 @@
-/* simd/neon.h -- converts weights to f32 and shuffles natural to packed order, for the neon*.c files.
+/* simd/neon.h -- converts weights to f32, and rearranges numbers from natural to packed order (see packed_length in
+ * simd/kernels.h). The neon*.c files use it.
  *
- * A register has four lanes, so the sixteen sums of rule 1 need four registers, called quads. Of each eight consecutive
- * numbers, the four odd ones and the four even ones are added to the same quad. Weights are loaded as bytes, because
- * the addresses in a mapped file may not be aligned. */
+ * A register has four lanes. So the sixteen sums of rule 1 need four registers, called quads: quad i has sums 4i..4i+3,
+ * and numbers 8i..8i+7 of each chunk are added to it. Weights are loaded as bytes, because the addresses in a mapped
+ * file may not be aligned. */
 #ifndef VB_NEON_H
 #define VB_NEON_H
 

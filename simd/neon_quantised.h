@@ -20,8 +20,8 @@ typedef int32x4_t integers[4][ROWS_OF_X]; /* [r][t] holds the sums of rows 4r..4
 #define FOR_QUADS UNROLL for (int r = 0; r < 4; r++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
-/* Makes gcc use four numbers of x completely before it loads the next four. Without this macro, gcc would first load
- * all of x and all codes, which do not fit into the registers. */
+/* Makes gcc compute all products of four numbers of x before it loads the next four. Without this macro, gcc would
+ * first load all of x and all codes, which do not fit into the registers. */
 #define in_register(v) __asm__ volatile("" : "+w"(v))
 
 /* Returns elements 4j..4j+3 of x, repeated for each of four rows of a panel. */

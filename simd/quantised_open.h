@@ -3,7 +3,7 @@
  * One file of each instruction set includes this header, after it has defined two macros:
  *
  *     #define LANES                the number of 128-bit lanes in a register; a lane has one 32-bit word of each of four rows
- *     #define TAKER                the tag of a struct in that file; functions here pass a pointer to this struct on to take()
+ *     #define TAKER                the tag of a struct in that file: the first argument of take() points to such a struct
  *
  * The file that includes this header also defines these four functions:
  *

@@ -31,7 +31,7 @@ enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_O
 
 struct quantised_tile {
     enum panel_kind kind;
-    const void *w[TILE_PANELS];      /* each panel, at this block of K; if kind is PANEL_OPEN..., a struct open_panel */
+    const void *w[TILE_PANELS];      /* the address of each panel at this block of K; kinds PANEL_OPEN...: of a struct open_panel */
     const struct quantised_group *x; /* the first row of x, at the start of this block of K */
     size_t ldx, groups;              /* ldx: groups from a row of x to the next; groups: groups in this block of K */
     size_t prefetch;                 /* prefetch distance in bytes, which is added to the address of a panel's codes */

@@ -247,7 +247,7 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_conventions = {
-    "conventions", "list the points on which implementations disagree; measure the effect of each convention",
+    "conventions", "list the points on which inference engines disagree; measure the effect of each convention",
     "[--json]\nMODEL (--file FILE | --tokens IDS) [OPTIONS]\nMODEL --against DUMP [OPTIONS]",
     "Without MODEL, lists the conventions and the systems, and says which system follows which convention.\n"
     "With MODEL, cuts a text into windows and decodes after each window with several settings: the default conventions, every draft\n"

@@ -24,13 +24,13 @@ struct relaxed {
     struct near *list;   /* [window, topk]: for each row of the target, the tokens that would be accepted */
     /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
     size_t drafts, forwards; /* the number of drafts; the number of chains */
-    size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* for each depth: how many drafts strict and relaxed acceptance accept */
+    size_t strict[VB_MAX_DRAFT], stands[VB_MAX_DRAFT]; /* for each depth: how many drafts strict acceptance accepts (strict), and relaxed acceptance (stands) */
     size_t others;       /* how many drafts relaxed acceptance accepts that are not the target's most likely token */
     double nats;         /* the sum of near.nats over the drafts that `others` counts */
 };
 
-/* Reads --acceptance relaxed and its options, and resets them in the session options, because eval's sessions choose no tokens.
- * Reports errors. */
+/* Reads --acceptance relaxed and its options. Then sets the session's acceptance mode back to the default, because
+ * eval's sessions choose no tokens. Reports errors. */
 int relaxed_open(struct relaxed *r, struct cli *c, size_t window);
 void relaxed_close(struct relaxed *r);
 

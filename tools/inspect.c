@@ -140,7 +140,8 @@ static const struct note notes[] = {
     {"--precision", "Show which weights are rounded, quantised or copied when the model is opened in this precision: f32, bf16, q8 or q4 "
                     "(default f32)."},
     {"--json", "Print an object with the keys architecture, model_type, config, parameters, active_parameters, mtp_modules, "
-               "mtp_modules_promised, mtp, tensors, types, parts and precision, and the number of bytes of each kind of copy."},
+               "mtp_modules_promised, mtp, tensors, types, parts, precision, mapped_bytes, widened_bytes, joined_bytes, rounded_bytes, "
+               "quantised_bytes, repacked_bytes and copy_seconds."},
     {NULL, NULL}};
 
 const struct command command_inspect = {

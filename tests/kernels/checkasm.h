@@ -76,8 +76,8 @@ int same_bits(enum kernel kernel, const struct kernels *k, const char *what, con
 /* Records and prints a failure of another kind. `why` says what is wrong. */
 void failed(enum kernel kernel, const struct kernels *k, const char *what, const char *why);
 
-/* Returns the next table after k, without the scalar one, whose kernels this CPU can run; NULL after the last one. Start with k =
- * NULL. */
+/* Returns the next table after k whose kernels this CPU can run; the scalar table is skipped. Returns NULL after the
+ * last one. Start with k = NULL. */
 const struct kernels *next_table(const struct kernels *k);
 extern const struct kernels kernels_scalar;
 

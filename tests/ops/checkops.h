@@ -1,10 +1,10 @@
-/* tests/ops/checkops.h -- for tests of operators: guarded memory, matrices of every stored type with the values of their
- * weights, plain C versions of the arithmetic rules, error bounds, and a kernel table that records its callers.
+/* tests/ops/checkops.h -- for tests of operators: guarded memory, matrices of every stored type with the values of
+ * their weights, plain C versions of the arithmetic rules, error bounds, and a kernel table that records its callers.
  *
- * Each operator is checked in two ways. First, its results must have the same bits as the results of plain C code that follows
- * the order in the operator's header. This must hold for any number of other rows in the call, any number of threads and any
- * kernel table. Second, its results may differ from the formula, computed in double, by at most a bound. Each test derives this
- * bound from the operands by the usual forward error analysis. */
+ * Each operator is checked in two ways. First, its results must have the same bits as the results of plain C code that
+ * follows the order in the operator's header. This must hold for any number of other rows in the call, any number of
+ * threads and any kernel table. Second, the formula of the operator is computed in double, and the results must be
+ * within an error bound of it. Each test derives this bound from the operands by the usual forward error analysis. */
 #ifndef VB_CHECKOPS_H
 #define VB_CHECKOPS_H
 
@@ -113,9 +113,9 @@ float contract_softmax_block(float *p, const float *s, size_t n, float *sum);
 
 /* ---- matrices ---- */
 
-/* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares no code with the engine's
- * decoders. In `view` the rows have gaps between them, the data begins at an odd address, and F8 matrices begin in the middle of a
- * block of scales. */
+/* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares no code with the
+ * engine's decoders. In `view` the rows have gaps between them, and the data begins at an odd address. An F8 matrix
+ * also begins inside a block of weights that share a scale. */
 struct matrix {
     struct weight_view view;
     float *value;
@@ -125,9 +125,9 @@ struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uin
 
 /* ---- a table that records its callers ----
  *
- * When a thread calls a kernel for the first time, it waits until all threads of its parallel region have called a kernel. This
- * proves that the threads run at the same time, and changes the order in which tasks are done. The first region of the operator
- * must be large enough for all threads. */
+ * When a thread calls a kernel for the first time, it waits until all threads of its parallel region have called a
+ * kernel. This proves that the threads run at the same time, and changes the order in which tasks are done. The
+ * operator's first parallel region must have work for every thread; otherwise the test fails. */
 
 /* A table with the kernels of `real` that records which threads call it. */
 struct kernels spy_begin(const struct kernels *real);

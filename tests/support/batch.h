@@ -1,4 +1,5 @@
-/* tests/support/batch.h -- requests of a batch with a record of how each ended, and the same work by a session alone. */
+/* tests/support/batch.h -- for tests of batches: requests (struct job) that record how they ended. Each can also run in
+ * a session of its own, so that a test can compare the two results. */
 #ifndef VB_TEST_BATCH_H
 #define VB_TEST_BATCH_H
 
@@ -12,8 +13,8 @@ struct job {
     vb_generate_options options; /* add_job and try_to_add set `callback` and `context` */
     int32_t prompt[LONGEST];
     size_t count;
-    int tells;            /* nonzero: job_row receives the rows of the prompt */
-    size_t stop_at;       /* with `tells`: job_row stops the request after this many rows; 0: never */
+    int tells;            /* nonzero: the request has the prompt_row callback job_row */
+    size_t stop_at;       /* with `tells`: job_row stops the request when it has been called this many times; 0: never */
     size_t V, d;
     int64_t id;
     int ended, code;
@@ -69,8 +70,8 @@ static inline void job_prompt(struct job *j, const int32_t *tokens, size_t count
     j->count = count;
 }
 
-/* Adds the job to the batch. The batch may read what the job points to until the request ends, but it copies the drafting: this
- * function frees its drafting before it returns. */
+/* Adds the job to the batch. The job must stay valid until the request ends. The drafting options that the request gets
+ * are a copy, which is freed before this function returns: vb_batch_add must have copied them. */
 static inline int try_to_add(vb_batch *b, const vb_model *m, struct job *j, vb_error *err)
 {
     vb_drafting *drafting = malloc(sizeof *drafting);
@@ -129,8 +130,8 @@ static inline void check_job(const char *what, const struct job *got, const stru
                  (int)wanted->result.finish, got->result.fingerprint == wanted->result.fingerprint ? "" : "not ");
 }
 
-/* At each depth, both runs must have drafted and accepted equally many tokens. Use this only for draft methods whose drafts depend
- * on the timeline alone. */
+/* At each depth, both runs must have drafted and accepted equally many tokens. Use this only for draft methods whose
+ * drafts depend only on the tokens of the sequence. */
 static inline void check_drafts(const char *what, const vb_result *got, const vb_result *wanted)
 {
     for (int k = 0; k < VB_MAX_DRAFT; k++)

@@ -1,5 +1,5 @@
-/* tests/support/dumps.h -- for tests of `verbatim diff`: two dumps in the directory of the running test, which tests change
- * number by number, and checks of what diff reports about them. */
+/* tests/support/dumps.h -- for tests of `verbatim diff`: two dumps in the directory of the running test, functions that
+ * change single numbers of a dump, and checks of what diff reports. */
 #ifndef VB_TEST_DUMPS_H
 #define VB_TEST_DUMPS_H
 

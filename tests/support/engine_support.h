@@ -96,8 +96,8 @@ void run(const vb_model *m, const vb_session_options *o, const int32_t *prompt, 
 void run_plain(const vb_model *m, const vb_sampling *sampling, const int32_t *prompt, size_t count, size_t n,
                struct record *r);
 
-/* The first `n` tokens of a and b must be equal, and so must the logits that chose them. `what` names the case in the message.
- * check_same compares all tokens and logits, and also the fingerprints of the runs. */
+/* The first `n` tokens of a and b must be equal, and the logits from which they were chosen must be equal too. `what`
+ * names the case in the message. check_same compares all tokens and logits, and also the fingerprints of the runs. */
 void check_same_prefix(const char *what, const struct record *a, const struct record *b, size_t n);
 void check_same(const char *what, const struct record *a, const struct record *b);
 

@@ -22,7 +22,7 @@ int check(int rc, const vb_error *err);
 /* Makes a file in memory and writes a path to it into `path`. The file is gone when the returned descriptor is closed. */
 int memory_file(char path[64], const uint8_t *bytes, size_t size);
 
-/* Encodes a text with and without special tokens. If that succeeds, each id must have a piece. */
+/* Encodes a text with and without special tokens. If that succeeds, tokenizer_piece must know each id. */
 void encode_both_ways(const struct tokenizer *t, const char *text, size_t size);
 
 /* Discards what the program prints to stderr. Reports of sanitizers still appear, because sanitizers do not use the FILE stderr. */

@@ -59,7 +59,8 @@ void gguf_write(struct gguf_writer *w, const char *dir, const char *name);
 
 /* ---- the file of a model ---- */
 
-/* How a model is written. For each choice, there is a converter of GGUF files that makes it. */
+/* How a model is written. Converters of GGUF files differ in these points. For each value of each member, there is a
+ * converter that writes files in this way. */
 struct gguf_choice {
     /* 1: matrices are written as F32. 0: they keep their stored type, but FP8 becomes F32, which is exact */
     int all_f32;
@@ -69,7 +70,7 @@ struct gguf_choice {
     int no_groups;    /* 1: the keys expert_group_count and expert_group_used_count are missing */
     int no_gating;    /* 1: the key expert_gating_func is missing */
     size_t alignment; /* the alignment of tensors; 0: the key general.alignment is missing, and the alignment is 32 */
-    const char *tokenizer; /* a directory; the file gets the tokenizer in it; NULL: the file has no tokenizer */
+    const char *tokenizer; /* the directory of a tokenizer that is written to the file; NULL: the file has no tokenizer */
 };
 
 /* put_matrix writes a tensor with the name PREFIX NAME ".weight", and put_vector one with the name PREFIX NAME. */

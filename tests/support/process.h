@@ -40,7 +40,7 @@ enum stdout_kind {
 
 /* The output of one run. Release it with forget(). */
 struct said {
-    int exit_code;       /* a run that a signal ends fails the test */
+    int exit_code;       /* if a signal ends the run, the test fails */
     char *out, *err;     /* stdout and stderr, each followed by a 0 byte */
     size_t out_size, err_size;
     const char *command; /* the arguments in one line, for messages; the next run overwrites them */
@@ -116,8 +116,8 @@ json_t *json_of_code(int code, const char *const *arguments);
  * b boolean, a array, o object, n null, R real or null. */
 void expect_keys(const json_t *object, const char *keys);
 
-/* Each function returns the value of a key. If the value has another type, integer returns 0, real fails the test, and string
- * returns "(no string)". */
+/* Each function returns the value of a key. If the value has another type, integer() returns 0, real() fails the test,
+ * and string() returns "(no string)". */
 long long integer(const json_t *object, const char *key);
 double real(const json_t *object, const char *key);
 const char *string(const json_t *object, const char *key);

@@ -1,5 +1,6 @@
-/* tests/support/schemas.h -- an own judge of JSON schemas, written from the specification and not from tools/serve: whether a value
- * satisfies a schema. And random schemas and values, whose keys ascend. Include after cmocka.h. */
+/* tests/support/schemas.h -- random JSON schemas and values, and a second implementation of the rules by which a value
+ * satisfies a schema (judge). It was written from the specification and shares no code with tools/serve. The properties
+ * of a random schema and the keys in the text of a value are in ascending order. Include this header after cmocka.h. */
 #ifndef VB_TEST_SCHEMAS_H
 #define VB_TEST_SCHEMAS_H
 
@@ -69,7 +70,8 @@ static inline int judge_type(const char *type, const json_t *value)
 
 static inline int judge(const json_t *root, const json_t *schema, const json_t *value);
 
-/* Only #, #/$defs/NAME and #/definitions/NAME, without codes. */
+/* Finds the schema that `ref` names. `ref` is #, #/$defs/NAME or #/definitions/NAME, and NAME has no escape
+ * sequences. */
 static inline const json_t *judge_reference(const json_t *root, const char *ref)
 {
     const char *slash = strrchr(ref, '/');
@@ -149,7 +151,8 @@ static inline int judge_keywords(const json_t *root, const json_t *schema, const
     return (!json_is_array(value) || judge_array(root, schema, value)) && judge_one_of(root, schema, value);
 }
 
-/* A circle of $ref and anyOf that comes back to the same question says nothing. */
+/* Returns 1 if the value satisfies the schema, else 0. If $ref or anyOf leads back to the same schema and the same
+ * value, the inner call returns 0. */
 static inline int judge(const json_t *root, const json_t *schema, const json_t *value)
 {
     static struct {
@@ -267,7 +270,7 @@ static inline json_t *random_schema(int depth)
     }
 }
 
-/* With $defs and definitions. */
+/* Returns a random schema with $defs and definitions. */
 static inline json_t *random_document(void)
 {
     json_t *root = random_schema(3);
@@ -280,7 +283,7 @@ static inline json_t *random_document(void)
     return root;
 }
 
-/* ---- random values: such as satisfy the schema, mostly ---- */
+/* ---- random values: most of them satisfy the schema ---- */
 
 static inline json_t *random_value(const json_t *root, const json_t *schema, int depth);
 
@@ -355,7 +358,8 @@ static inline json_t *random_value(const json_t *root, const json_t *schema, int
     return type ? random_of_type(root, schema, json_string_value(type), depth) : random_constant(2);
 }
 
-/* As JSON with ascending keys; numbers with as few digits as they need; white space of one of several kinds. */
+/* Returns the value as JSON text. Keys are in ascending order, numbers have as few digits as they need, and the kind of
+ * white space is random. */
 static inline char *written(const json_t *value)
 {
     static const size_t spaces[] = {JSON_COMPACT, 0, JSON_INDENT(2), JSON_INDENT(4)};
@@ -380,7 +384,7 @@ static inline struct schema *opened_json(const json_t *json)
     return s;
 }
 
-/* 1, 0, or a negative code. */
+/* Returns 1 if the schema accepts the text, 0 if not, or a negative error code. */
 static inline int accepts_bytes(const struct schema *s, const char *text, size_t size)
 {
     struct schema_state *state;

@@ -26,7 +26,7 @@ struct bench_item {
     double force;          /* the probability that a draft is replaced by the correct token; negative: drafts are not changed */
     size_t outputs, inputs; /* for LINEAR: the size [N,K] of the matrix */
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
-    enum weight_type type; /* for LINEAR: the type of the weights; with oneDNN, of x too */
+    enum weight_type type; /* for LINEAR: the type of the weights; if oneDNN does the work, also the type of x */
     int onednn;            /* for LINEAR: whether oneDNN does the work; for PREFILL: whether --prefill onednn is used */
     vb_session *session;   /* for PASS: stays open between rounds */
     struct bench_work work; /* how many bytes one run reads, and how many operations it does */

@@ -5,8 +5,9 @@
 
 #include "engine/verbatim.h"
 
-/* The least number of bytes that a run must read, and its number of floating-point operations. If an item measures the machine
- * itself, `bytes` is the number of bytes read or of operations done. */
+/* `bytes`: the least number of bytes that a run must read. `flops`: its number of floating-point operations. If an item
+ * measures the machine itself, `bytes` is the number of bytes that it reads or, for arithmetic, the number of
+ * operations. */
 struct bench_work {
     double bytes, flops;
 };

@@ -12,7 +12,7 @@ struct answer {
     char *held;         /* [count]: bytes of the text that are not printed yet */
     char *drafted;      /* [count]: for each byte in `held`, whether it comes from an accepted draft */
     size_t count, room; /* count: the number of bytes in `held`; room: the number that fits into the allocation */
-    size_t written;     /* the number of bytes that are printed */
+    size_t written;     /* the number of bytes printed so far */
     double first_token; /* the time of the first token, by cli_seconds(); 0: there is none yet */
     json_t *logprobs;   /* with --logprobs: an array with one object per token, which answer_json moves to its result */
 };

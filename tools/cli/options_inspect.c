@@ -39,8 +39,8 @@ const struct option options_to_inspect[] = {
     {"--all", NULL, NULL, MEASURE_OPTIONS, TAKES_ALL, FLAG, AT(all), 0, 0,
      "Run every combination of the settings. This takes long."},
     {"--check", NULL, NULL, MEASURE_OPTIONS, TAKES_CHECK, FLAG, AT(check), 0, 0,
-     "Read every byte: check that all weights and scales are finite, and compare the tensors that MTP layers duplicate with the "
-     "originals."},
+     "Read every byte. Check that all weights and scales are finite. If an MTP layer has its own copy of the embedding or of the output "
+     "head, compare the copy with the tensor of the main model."},
     {"--mtp-loss-scaling-factor", NULL, "X", MEASURE_OPTIONS, TAKES_EVAL, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0,
      "Compute the total loss as the main loss plus X times the mean loss of the MTP depths (default 0.1, as in Megatron)."},
     {"--held-out", NULL, "TEXT", MEASURE_OPTIONS, TAKES_DEMO, TEXT_VALUE, AT(held_out), 0, 0,
@@ -67,9 +67,9 @@ const struct option options_to_inspect[] = {
      "8 or 4 bits with one scale. A matrix whose row length is not a multiple of 32 keeps its type (FP8 becomes F32), and its name is "
      "printed."},
     {"--embedding-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0,
-     "Store the embedding in the type as-stored, f32, bf16, q8_0 or q4_0 (default as-stored: the type is not changed)."},
+     "Store the embedding as f32, bf16, q8_0 or q4_0. With as-stored, the default, the embedding keeps its type."},
     {"--head-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0,
-     "Store all output heads in the type as-stored, f32, bf16, q8_0 or q4_0 (default: the value of --type). This includes the output "
-     "heads of MTP modules."},
+     "Store all output heads as f32, bf16, q8_0 or q4_0 (default: the value of --type). With as-stored, they keep their types. The "
+     "output heads of MTP modules are included."},
     {0},
 };

@@ -7,7 +7,8 @@
 
 /* The sum of exp(z_i - m), i ascending, where m is the largest z; *most = m. */
 double sum_of_exp(const float *z, size_t n, double *most);
-/* best [count] = the indices of the `count` <= n largest z, the larger first; of equals, the lower index first. */
+/* Writes the indices of the `count` largest numbers of z to best [count], the largest number first. Among equal
+ * numbers, the lower index comes first. count <= n. */
 void find_largest(const float *z, int32_t n, int32_t *best, int32_t count);
 
 #endif

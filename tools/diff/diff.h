@@ -70,9 +70,10 @@ struct diff_side {
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
 
-/* Makes both sides comparable where they store the same rows in different forms: fused columns, another order of the RoPE
- * dimensions, only the last row of the logits. `layout_a` and `layout_b` give the order of the RoPE dimensions for sides whose
- * manifest does not give it; NULL: not known. */
+/* Makes both sides comparable if they store the same rows in different forms. Splits fused columns, brings the RoPE
+ * dimensions into one order, and, if a side without manifest has only one row of the logits, takes this row for the
+ * last one. `layout_a` and `layout_b` give the order of the RoPE dimensions for sides whose manifest does not give it;
+ * NULL: not known. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
@@ -135,8 +136,8 @@ struct tap { /* the result for one name */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
-    /* first: the first number that differs; worst: a number beyond the bound, or finite on one side only; if there
-     * are several, the first of them */
+    /* first: the first number that differs. worst: the first number that rounding cannot explain. It is beyond the
+     * bound, or finite on one side only, or another integer, choice or token */
     struct diff_place first, worst;
     /* whether the values are logits; whether they are choices of experts or groups. Other values do not use the members below */
     int is_logits, is_choice;

@@ -253,12 +253,12 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_trace = {
-    "trace", "show the bookkeeping of every round: token ids, cache slots, positions, hidden rows, drafts, removed rows",
+    "trace", "show what each round computes: token ids, cache slots, positions, hidden states, drafts and removed cache rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]",
     "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted and one\n"
     "pass verifies them. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
     "  `round`, `pass`        The number of the round, and whether the target or a module runs.\n"
-    "  `input ids`            The tokens of the rows. Tokens in (brackets) only pad the pass.\n"
+    "  `input ids`            The input tokens of the pass. Tokens in (brackets) are padding.\n"
     "  `slots`, `positions`   The cache row and the RoPE position of each token.\n"
     "  `context`              The number of tokens to which the last row can attend.\n"
     "  `head`                 The rows for which logits are computed.\n"
