@@ -1,8 +1,9 @@
-/* tools/bench/bench.c -- `verbatim bench`: what a checkpoint's passes take beside what the machine allows, measured in turns.
+/* tools/bench/bench.c -- `verbatim bench`: compares the times of a checkpoint's passes with the limits of the machine.
  *
- * Every round runs every line once, and the machine's own speed right before each, so that a drift of the clock or of a
- * neighbour meets all alike; medians over rounds. A pass's least time is the larger of its bytes over the read bandwidth and its operations
- * over the peak of fma, both of this run. */
+ * Each round measures every item once. Just before each item, the speed of the machine itself is measured. So if the
+ * clock frequency or the load of other programs drifts, the drift affects all items in the same way. The results are
+ * medians over the rounds. The least time of a pass is the larger of two times: its bytes divided by the read
+ * bandwidth, and its operations divided by the peak speed of fma. Both speeds are measured in the same run. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,7 +24,7 @@ static int measure(struct bench *b)
         else if (i->kind == BENCH_PASS)
             code = bench_pass_work(b, b->text, i->depth, i->rows, 1, &i->work);
     }
-    /* the first round only warms up: pages, caches, the continuation that forced drafts know */
+    /* the first round only warms up: it fills pages and caches, and computes the continuation that forced drafts use */
     for (int round = -1; round < wanted && code == EXIT_DONE; round++)
         for (size_t k = 0; k < b->count && code == EXIT_DONE; k++) {
             b->rounds = round < 0 ? 0 : round;
@@ -37,13 +38,14 @@ static int measure(struct bench *b)
     return code;
 }
 
-/* Random BF16 numbers of either sign, 2^-7 to 2^-5 in size: so are the F32 numbers that two of them make. */
+/* Fills `data` with random BF16 numbers whose magnitudes are between 2^-7 and 2^-5. If two of them are read as one F32
+ * number, its magnitude is in this range too. */
 static void fill(uint16_t *data, size_t count, uint64_t seed)
 {
     size_t first = count < (size_t)1 << 20 ? count : (size_t)1 << 20, n;
     for (size_t i = 0; i < first; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        data[i] = (uint16_t)(seed >> 48 & 0x80ff) | 0x3c00; /* exponents 120 and 121 of 127 */
+        data[i] = (uint16_t)(seed >> 48 & 0x80ff) | 0x3c00; /* the stored exponent is 120 or 121; the bias is 127 */
     }
     for (; first < count; first += n) {
         n = first < count - first ? first : count - first;
@@ -57,7 +59,7 @@ static int prepare(struct bench *b)
     uint64_t seed = c->session.sampling.seed + 1;
     const struct kernels *k = kernels_select(c->session.isa, NULL);
     vb_session *probe = NULL;
-    int code = cli_session(c, 1, 1, &probe); /* refuses what is wrong with the options */
+    int code = cli_session(c, 1, 1, &probe); /* reports an error if the options are wrong */
     if (code != EXIT_DONE)
         return code;
     b->threads = probe->work->cx.threads < 256 ? probe->work->cx.threads : 256;

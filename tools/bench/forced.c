@@ -1,14 +1,14 @@
-/* tools/bench/forced.c -- a drafter for measurements: the real one works, then its drafts are replaced. */
+/* tools/bench/forced.c -- a drafter for measurements: it runs the real drafter, and then replaces the drafts. */
 #include <stdlib.h>
 
 #include "tools/bench/bench.h"
 
-struct forced { /* handed around as a struct drafter */
+struct forced { /* passed as a pointer to struct drafter */
     const struct drafter_type *type;
     struct drafter *inner;
     const vb_allocator *allocator;
     const int32_t *plain;
-    size_t count, known; /* tokens of plain; those observed */
+    size_t count, known; /* count: the length of `plain`; known: the number of observed tokens */
     double force;
     int32_t vocab_size;
 };
@@ -21,7 +21,8 @@ static void observe(struct drafter *d, struct workspace *w, size_t pos, const in
     of(d)->type->observe(of(d)->inner, w, pos, tokens, hidden, n);
 }
 
-/* u in [0, 1) that depends on the token's index alone, so every round and every K sees the same ones right. */
+/* Returns a random number in [0, 1). It depends only on the index of the token, so that the same drafts are correct in
+ * every round and for every K. */
 static double chance(size_t index)
 {
     uint64_t z = index * 0x9e3779b97f4a7c15u + 0x9e3779b97f4a7c15u;

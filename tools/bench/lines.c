@@ -1,4 +1,4 @@
-/* tools/bench/lines.c -- which lines `verbatim bench` has. */
+/* tools/bench/lines.c -- chooses the items that `verbatim bench` measures. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "prefill", "pass", "linear", "attention", "generate"};
 
-/* Whether a list of names holds this one of `size` bytes. */
+/* Returns whether a list of names, separated by commas, contains `name`, which has `size` bytes. */
 static int names(const char *list, const char *name, size_t size)
 {
     for (size_t n; *list; list += n + (list[n] == ',')) {
@@ -109,8 +109,9 @@ static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum we
     bench_ops_plan(b, i);
 }
 
-/* BF16 weights as checkpoints have them. Ours has f32 on the other side; oneDNN has BF16 on both, and f32 on both where
- * it is arithmetic that counts. Then quantised ones, in panels. */
+/* Adds the items for one matrix. With BF16 weights, Verbatim multiplies f32 inputs, and oneDNN multiplies BF16 inputs.
+ * With many rows, where the speed of arithmetic matters, oneDNN is also measured with f32 weights and inputs. The items
+ * with quantised weights, in panels, come last. */
 static void add_matrix(struct bench *b, size_t N, size_t K)
 {
     static const size_t rows[] = {1, 2, 4, 8, BENCH_MOST_ROWS};
@@ -135,7 +136,8 @@ static void add_linears(struct bench *b)
         add_matrix(b, large_N, large_K);
 }
 
-/* The cache is invented: the model's own context does not matter, only what was asked for. */
+/* Adds the items for attention. The cache contains random numbers, so its length is limited by --long and --context
+ * only, and not by the context of the model. */
 static void add_attentions(struct bench *b)
 {
     static const size_t depths[] = {2048, 16384}, rows[] = {1, BENCH_MOST_QUERIES};
@@ -194,7 +196,8 @@ static void add_generates(struct bench *b)
                 add_generate(b, forced, K, b->c->force_accept < 0 ? p / 10.0 : b->c->force_accept);
 }
 
-/* Those that are nearest to the machine's ceilings come right behind the machine's own lines. */
+/* The items that come nearest to the limits of the machine are measured right after the items for the machine
+ * itself. */
 void bench_choose(struct bench *b)
 {
     add_machine(b);

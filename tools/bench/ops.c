@@ -1,7 +1,8 @@
-/* tools/bench/ops.c -- linear layers and attention alone, on invented numbers, and oneDNN at the same work.
+/* tools/bench/ops.c -- measures linear layers and attention alone, with random numbers, and oneDNN with the same linear
+ * layers.
  *
- * Matrices and caches are cut from the block of memory that the read bandwidth is measured on, one behind the other and
- * round again, so that few rows find none of them in the processor's caches. */
+ * Matrices and caches are consecutive pieces of the memory block on which the read bandwidth is measured. After the end
+ * of the block, they begin again at its start. So with few rows, the CPU caches contain none of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +13,11 @@
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
 
-#define READ_AT_LEAST 256e6 /* bytes of weights in a run of few rows: beyond any cache */
-#define MOST_CALLS 256.0    /* where a matrix is so small that caches hold them all */
-#define DONE_AT_LEAST 8e9   /* operations in a run of many rows */
+#define READ_AT_LEAST 256e6 /* bytes of weights that a run with few rows reads at least: more than any CPU cache holds */
+#define MOST_CALLS 256.0    /* the most calls in a run with few rows; a limit for matrices so small that CPU caches hold all of them */
+#define DONE_AT_LEAST 8e9   /* operations that a run with many rows does at least */
 
-/* The matrix of a line, without its weights. */
+/* Returns the matrix of an item, without its weights. */
 static struct weight_view shape_of(const struct bench_item *i)
 {
     return (struct weight_view){.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs,
@@ -47,7 +48,7 @@ void bench_largest_matrix(const struct model *m, size_t *N, size_t *K)
     }
 }
 
-/* --- how much a run is --- */
+/* --- the amount of work in a run --- */
 
 static size_t cache_width(const struct config *c) { return packed_length(c->dims.row); }
 
@@ -60,7 +61,8 @@ static void plan_linear(struct bench_item *i)
     i->work = (struct bench_work){bytes * (double)i->calls, flops * (double)i->calls};
 }
 
-/* One call per layer of the model, each with a cache of its own while the block has room. */
+/* One call for each layer of the model. Each call has its own cache, unless the memory block is too small for all of
+ * them. */
 static void plan_attention(const struct bench *b, struct bench_item *i)
 {
     const struct model *m = b->c->model;
@@ -93,7 +95,7 @@ static struct attention attention_of(const struct model *m, size_t layer)
                               .scale = config_attention_scale(c)};
 }
 
-struct sizes { /* the largest of all lines */
+struct sizes { /* the largest size that any item needs */
     size_t scratch, x, y, depth, block;
 };
 
@@ -158,7 +160,7 @@ void bench_ops_close(struct bench *b)
 
 /* --- one run --- */
 
-/* The n-th piece of `size` bytes, round again where the block ends. */
+/* Returns piece number n of `size` bytes. After the last piece of the block comes the first one again. */
 static const char *piece(const struct bench *b, size_t n, size_t size)
 {
     return (const char *)b->data + n % (b->bytes / size) * size;
@@ -173,7 +175,7 @@ static struct weight_view matrix(const struct bench *b, const struct bench_item 
 
 static void linears(struct bench *b, const struct bench_item *i)
 {
-    unsigned char ordinary = MAGNITUDES_ORDINARY; /* so they were invented */
+    unsigned char ordinary = MAGNITUDES_ORDINARY; /* fill() in bench.c writes no tiny weights */
     for (size_t call = 0; call < i->calls; call++) {
         struct weight_view w = matrix(b, i, call);
         w.magnitudes = &ordinary;
@@ -193,7 +195,7 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
     return why ? vb_fail(err, VB_UNSUPPORTED, "%s: %s", i->name, why) : VB_OK;
 }
 
-/* The queries are the timeline's last tokens. */
+/* The queries are the last tokens of the sequence. */
 void bench_run_attention(struct bench *b, const struct bench_item *i)
 {
     const struct model *m = b->c->model;

@@ -1,10 +1,10 @@
-/* tools/bench/run.c -- one run of a line. */
+/* tools/bench/run.c -- one run of an item. */
 #include <string.h>
 
 #include "simd/machine.h"
 #include "tools/bench/bench.h"
 
-#define MACHINE_STEPS 4000000 /* tens of milliseconds */
+#define MACHINE_STEPS 4000000 /* takes tens of milliseconds */
 
 static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -12,7 +12,7 @@ static int no_row(void *context, int depth, size_t index, const float *logits, c
     return 0;
 }
 
-struct share { /* of the machine's lines, one task per thread */
+struct share { /* the work of an item that measures the machine: one task for each thread */
     const struct bench *b;
     enum bench_kind kind;
     size_t steps;
@@ -32,7 +32,7 @@ static void one_share(void *arg, size_t task, int thread)
                         : s->kind == BENCH_BF16 ? machine_bf16(s->steps) : machine_int8(s->steps);
 }
 
-/* bytes read, or operations done */
+/* Returns the number of bytes that were read, or of operations that were done. */
 static double run_machine(const struct bench *b, enum bench_kind kind, size_t steps)
 {
     struct op_ctx cx = {.threads = b->threads, .thread_cost = 1};
@@ -49,8 +49,9 @@ double bench_pass_bytes(const struct bench_item *i)
     return i->work.bytes / (double)(i->kind == BENCH_GENERATE && i->forwards ? i->forwards : 1);
 }
 
-/* The machine's own speed just now, for a line to be held against. Reading would empty the caches for a line whose
- * weights lie there: such a one takes what was read last. */
+/* Measures the speed of the machine just before an item, for the comparison with the item. Measuring the read bandwidth
+ * removes other data from the CPU caches. Therefore an item whose weights fit in the caches uses the bandwidth that was
+ * measured last. */
 static void look_at_machine(struct bench *b, struct bench_item *i)
 {
     double start = cli_seconds(), middle, done = run_machine(b, BENCH_FMA, MACHINE_STEPS / 4);
@@ -86,7 +87,8 @@ static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
     return failed;
 }
 
-/* The cache holds `depth` rows; the pass brings `rows` more, all with logits, and they are cut again. */
+/* Before the pass, the cache holds `depth` rows. The pass computes `rows` more rows, all with logits. Then these rows
+ * are removed from the cache. */
 static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
 {
     vb_session_options o = b->c->session;
@@ -103,7 +105,8 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
     return failed || vb_truncate(i->session, i->depth + 1, err);
 }
 
-/* Bytes of a pass of one row of the model that drafts, after the same prompt, and its head. */
+/* Computes the number of bytes that the draft model reads for one draft after the same prompt, including its output
+ * head. */
 static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
 {
     const vb_model *m = b->c->session.drafting.model;
@@ -146,9 +149,9 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     failed = failed || vb_append(s, b->text, b->prompt, err) || vb_generate(s, &g, &r, err);
     if (!failed) {
         i->seconds[b->rounds] = r.decode_seconds;
-        i->tokens = r.tokens - 1; /* the first comes with the prompt */
+        i->tokens = r.tokens - 1; /* the pass over the prompt chooses the first token */
         i->forwards = r.forwards;
-        if (!b->plain[b->prompt]) /* the first line is plain decoding: what forced drafts know */
+        if (!b->plain[b->prompt]) /* the first item is plain decoding; forced drafts use its tokens */
             memcpy(b->plain, vb_tokens(s, &(size_t){0}), (b->prompt + b->length) * sizeof *b->plain);
     }
     double of_head = !failed && s->type && s->type->weight_bytes ? (double)s->type->weight_bytes(s->drafter) : 0.0;
@@ -156,8 +159,8 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     if (counter)
         i->work = bench_counter_close(counter);
     if (counter && of_head > 0.0)
-        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted); /* a tree's level is one pass */
-    if (counter && !failed && i->draft == draft_model.name) { /* which taps do not tell of */
+        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted); /* the head computes each level of a tree in one pass */
+    if (counter && !failed && i->draft == draft_model.name) { /* the taps do not receive the passes of the draft model */
         double bytes;
         failed = draft_pass_bytes(b, &bytes, err);
         i->work.bytes += bytes * (double)r.drafted;
@@ -190,7 +193,8 @@ int bench_run(struct bench *b, struct bench_item *i, vb_error *err)
         return 0;
     }
     look_at_machine(b, i);
-    /* Weights that the caches hold must be there before the line is measured: the machine's lines have read other memory since. */
+    /* If the CPU caches can hold the weights, run the item once before it is measured: the items for the machine have
+     * read other memory since its last run. */
     if (!b->warm && bench_pass_bytes(i) <= BENCH_BEYOND_CACHES && run_line(b, i, err))
         return 1;
     return run_line(b, i, err);

@@ -1,4 +1,4 @@
-/* tools/bench/svg.c -- a picture of what drafting is worth: measured speed-up against acceptance, and its limit. */
+/* tools/bench/svg.c -- draws a diagram: the measured speed-up of drafting and its limit, plotted against acceptance. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 #define TOP 30
 #define BOTTOM 50
 
-static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73"}; /* K = 1, 2, 3; told apart by everyone */
+static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73"}; /* for K = 1, 2, 3; colour-blind readers can distinguish these colours */
 
 static double x_of(double acceptance) { return LEFT + acceptance * (WIDTH - LEFT - RIGHT); }
 static double y_of(double speed_up, double most) { return HEIGHT - BOTTOM - speed_up / most * (HEIGHT - TOP - BOTTOM); }
 
-/* Tokens of a round of K drafts that are each right with probability p. */
+/* Returns the mean number of tokens in a round of K drafts, if each draft is correct with probability p. */
 static double tokens_of(int K, double p)
 {
     double sum = 1;
@@ -27,7 +27,8 @@ static double tokens_of(int K, double p)
     return sum;
 }
 
-/* Bytes of a pass of `rows` rows at the depth of the decoding that is measured; 0 when no line has it. */
+/* Returns the bytes of a pass over `rows` rows, at the depth of the measured decoding. Returns 0 if no item measures
+ * such a pass. */
 static double pass_bytes(const struct bench *b, size_t rows)
 {
     for (size_t i = 0; i < b->count; i++)
@@ -36,7 +37,8 @@ static double pass_bytes(const struct bench *b, size_t rows)
     return 0;
 }
 
-/* Speed-up if time were bytes alone: tokens x B(1) / (B(K+1) + the modules' passes). */
+/* Returns the speed-up that is possible if time depends only on bytes: tokens x B(1) / (B(K+1) + the bytes of the
+ * modules' passes). */
 static double limit_of(const struct bench *b, int K, double p)
 {
     double drafts = 0;

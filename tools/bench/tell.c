@@ -1,4 +1,5 @@
-/* tools/bench/tell.c -- what the rounds say: medians, ratios within a round, shares of what the machine allows. */
+/* tools/bench/tell.c -- prints the results: medians, ratios of times in the same round, and shares of the machine's
+ * limits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ static double quantile(const double *numbers, int rounds, double q)
 
 double bench_median(const struct bench_item *i, int rounds) { return quantile(i->seconds, rounds, 0.5); }
 
-/* Median of the rounds' own ratios of two lines' times, each divided by what it stands for. */
+/* Returns the median, over the rounds, of the ratio of the times of two items. Each time is first divided by the amount
+ * of work in its item (over_by or under_by). */
 static double ratio(const struct bench *b, const struct bench_item *over, double over_by, const struct bench_item *under, double under_by)
 {
     double of_round[BENCH_ROUNDS];
@@ -32,7 +34,7 @@ static double ratio(const struct bench *b, const struct bench_item *over, double
     return quantile(of_round, b->rounds, 0.5);
 }
 
-/* --- lines beside each other --- */
+/* --- comparisons of two items --- */
 
 static const struct bench_item *plain_decoding(const struct bench *b)
 {
@@ -54,7 +56,8 @@ double bench_limit(const struct bench *b, const struct bench_item *i)
     return plain->work.bytes / (double)plain->tokens / (i->work.bytes / (double)i->tokens);
 }
 
-/* The line of this kind and matrix, by this library, with so many rows. */
+/* Returns the item of the same kind, depth and matrix that has `rows` rows, this type, and this value of `onednn`; or
+ * NULL. */
 static const struct bench_item *sister(const struct bench *b, const struct bench_item *i, size_t rows, int onednn, enum weight_type type)
 {
     for (size_t k = 0; k < b->count; k++) {
@@ -66,7 +69,7 @@ static const struct bench_item *sister(const struct bench *b, const struct bench
     return NULL;
 }
 
-/* How many times as long as one row it takes; 0 where that says nothing. */
+/* Returns how many times as long as the item with one row this item takes, or 0 if this comparison is not useful. */
 static double of_one_row(const struct bench *b, const struct bench_item *i)
 {
     const struct bench_item *one = sister(b, i, 1, i->onednn, i->type);
@@ -75,8 +78,9 @@ static double of_one_row(const struct bench *b, const struct bench_item *i)
     return ratio(b, i, (double)i->calls, one, (double)one->calls);
 }
 
-/* Our speed over oneDNN's with numbers as wide as those we compute with: f32 where arithmetic counts, BF16 weights where
- * reading does. 0 where there is none. */
+/* Returns the speed of Verbatim divided by the speed of oneDNN, or 0 if there is no item to compare with. With many
+ * rows, where the speed of arithmetic matters, oneDNN computes in f32, as Verbatim does. With few rows, where reading
+ * matters, both read weights of the same type. */
 static double of_onednn(const struct bench *b, const struct bench_item *i)
 {
     const struct bench_item *theirs = i->kind != BENCH_LINEAR || i->onednn ? NULL
@@ -84,14 +88,16 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
     return theirs ? ratio(b, theirs, (double)theirs->calls, i, (double)i->calls) : 0;
 }
 
-/* --- what the machine allows --- */
+/* --- the machine's limits --- */
 
-struct shares { /* of a line's time: what its bytes would take at the read bandwidth, its operations at the peak of fma */
-    double read, fma, ceiling; /* ceiling: the larger */
-    double int8;               /* those of a quantised matrix at the peak of bytes; 0 where there is none */
+/* Shares of the time of an item. read: the time to read its bytes at the read bandwidth. fma: the time to do its
+ * operations at the peak speed of fma. */
+struct shares {
+    double read, fma, ceiling; /* ceiling: the larger of the shares that apply */
+    double int8;               /* for a quantised matrix: the time to do its operations at the peak of int8; 0 for others */
 };
 
-/* Median over the rounds of a line's speed over the machine's right before. */
+/* Returns the median, over the rounds, of the speed of an item divided by the speed of the machine just before it. */
 static double share(const struct bench *b, const struct bench_item *i, double work, const double *machine)
 {
     double of_round[BENCH_ROUNDS];
@@ -100,7 +106,7 @@ static double share(const struct bench *b, const struct bench_item *i, double wo
     return quantile(of_round, b->rounds, 0.5);
 }
 
-/* How many times as fast as the peak of fma that of bytes is; 0 where the machine has none. */
+/* Returns the peak speed of int8 divided by the peak speed of fma, or 0 if the machine has no int8 instructions. */
 static double int8_over_fma(const struct bench *b)
 {
     double rate[BENCH_KINDS] = {0};
@@ -118,8 +124,8 @@ static struct shares shares_of(const struct bench *b, const struct bench_item *i
     return s;
 }
 
-/* Whether the line was faster than memory can be read, by more than noise: its weights lie in the caches, so that a share of
- * what memory allows says nothing. */
+/* Returns whether the item was faster than its bytes can be read from memory, by more than noise. Its weights then came
+ * from the CPU caches, and its share of the read bandwidth has no meaning. */
 static int in_cache(const struct bench_item *i, double share_of_bytes)
 {
     return share_of_bytes > 1.1 && bench_pass_bytes(i) <= BENCH_BEYOND_CACHES;

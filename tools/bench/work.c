@@ -9,7 +9,8 @@ static double bytes_of(const struct weight_view *w) { return (double)weight_byte
 
 static double numbers_of(const struct weight_view *w) { return (double)w->rows * (double)w->cols; }
 
-/* A matrix that `rows` rows go through: read once, a product and a sum per number and row. */
+/* Adds the work of multiplying `rows` rows by a matrix. The matrix is read once. Each number of it costs one product
+ * and one addition per row. */
 static void add(struct bench_work *work, const struct weight_view *w, double rows)
 {
     work->bytes += bytes_of(w);
@@ -23,12 +24,13 @@ static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
     add(work, &m->down_proj, rows);
 }
 
-/* W_uk is read once for the query, W_uv for the heads; then every row looks at `depth` rows of the cache, each
- * c + r numbers for the score and c for the sum, which are read too. */
+/* Adds the work of attention. W_uk (for the queries) and W_uv (for the outputs of the heads) are read once. Then each
+ * row attends to `depth` rows of the cache: a score needs c + r numbers of a cache row, and the weighted sum needs c.
+ * The cache rows are read as well. */
 static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
-    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* both views of a kv_b_proj have the other's rows too */
+    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
     w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
     w_uv.rows = c->dims.H * c->dims.v;
     add(work, &w_uk, rows);
@@ -50,7 +52,7 @@ static void add_attention(struct bench_work *work, const struct config *c, const
     add(work, &a->o_proj, rows);
 }
 
-/* experts: how many different ones the rows chose together */
+/* experts: the number of different experts that the rows chose */
 static void add_layer(struct bench_work *work, const struct config *c, const struct layer *l, double rows, double depth,
                       double experts)
 {
@@ -72,11 +74,11 @@ static void add_layer(struct bench_work *work, const struct config *c, const str
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
 {
     struct bench_work work = {0, 0};
-    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2); /* queries are the last tokens, each sees itself */
+    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2); /* the queries are the last tokens; each attends to the tokens up to itself */
     return work;
 }
 
-struct counted { /* different experts per layer, in the last `rows` rows of the run */
+struct counted { /* which experts each layer chose for the tokens with index `first` and above */
     const struct config *c;
     size_t first;
     char *chosen;   /* [layers, E] */
@@ -153,12 +155,12 @@ struct bench_counter {
     const struct model *m;
     size_t prompt, E;
     struct bench_work work;
-    /* the pass that is being told */
-    int any, depth;        /* depth: of MTP, or -1 */
+    /* the pass whose taps are being received */
+    int any, depth;        /* depth: the MTP depth; -1: the target */
     uint64_t pass;
-    int32_t layer;         /* of a module */
+    int32_t layer;         /* the layer of the module */
     size_t rows, head_rows;
-    int32_t last;          /* index of its last row */
+    int32_t last;          /* the index of the last row of the pass */
     char *chosen;          /* [layers + modules, E] */
 };
 
@@ -182,10 +184,11 @@ static double experts_of(const struct bench_counter *k, int32_t layer)
     return experts;
 }
 
-/* A module's row i takes the token of index i + 1: its rows of the prompt end one earlier. */
+/* Returns whether the pass computes rows of the prompt only. Row i of a module takes the token with index i + 1, so the
+ * module's rows of the prompt end one row earlier. */
 static int is_prompt(const struct bench_counter *k) { return k->last + (k->depth >= 0) < (int32_t)k->prompt; }
 
-/* Takes the pass that has been told into the sum. */
+/* Adds the work of the received pass to the sum. */
 static void end_pass(struct bench_counter *k)
 {
     const struct model *m = k->m;
@@ -215,7 +218,7 @@ void bench_count(void *counter, const vb_tap *tap)
         k->pass = tap->pass;
         k->depth = tap->depth;
     }
-    if (ends_with(tap->name, ".input_layernorm.input")) { /* every layer tells of all rows */
+    if (ends_with(tap->name, ".input_layernorm.input")) { /* every layer passes all rows of the pass to this tap */
         k->layer = tap->layer;
         k->rows = tap->rows;
         k->last = tap->row[tap->rows - 1].index;

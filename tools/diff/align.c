@@ -1,12 +1,12 @@
-/* tools/diff/align.c -- the numbers of a row, whatever dtype and layout they are stored in; and what two engines store in
- * other pieces, brought together. */
+/* tools/diff/align.c -- converts the numbers of a row from any dtype and layout, and makes two sides comparable if they
+ * store the same values in different forms. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* sign, exponent, fraction; a subnormal has exponent 0 and no implicit 1 */
+/* Decodes a small float format: sign, exponent, fraction. A subnormal has exponent 0 and no implicit 1. */
 static double small_float(unsigned bits, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, exponent = (int)(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
@@ -34,7 +34,8 @@ void diff_numbers(const struct diff_series *s, const struct diff_row *row, doubl
 {
     for (size_t i = 0; i < row->width && i < s->width; i++) {
         size_t from = i, within = s->block ? i % s->block : 0;
-        if (s->rope && row->width == s->width && within >= s->block - s->rope) { /* number 2p + b of the pairs is number p of half b */
+        if (s->rope && row->width == s->width && within >= s->block - s->rope) {
+            /* in the layout "halves", number 2p + b is stored as number p of half b */
             size_t k = within - (s->block - s->rope);
             from = i - k + k / 2 + k % 2 * (s->rope / 2);
         }
@@ -49,7 +50,8 @@ static struct diff_series *find(struct diff_side *side, const char *name, int de
 
 /* --- fused columns --- */
 
-/* "P+Q": P's columns, then Q's, as wide as the other side has them. */
+/* Splits each series "P+Q" into the series P and Q. Its first columns belong to P. The widths are those of P and Q on
+ * the other side. */
 static void split_fused(struct diff_side *side, const struct diff_side *other)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -63,7 +65,7 @@ static void split_fused(struct diff_side *side, const struct diff_side *other)
             *plus = '+';
             continue;
         }
-        diff_series_of(side, plus + 1, side->series[i].depth); /* the list may move */
+        diff_series_of(side, plus + 1, side->series[i].depth); /* this call may move side->series */
         s = &side->series[i];
         struct diff_series *second = find(side, plus + 1, s->depth);
         char *name = second->name;
@@ -86,7 +88,8 @@ static void split_fused(struct diff_side *side, const struct diff_side *other)
     }
 }
 
-/* llama.cpp's q is q_b_proj's output, or q_proj's where there is no q_a_proj: what the other side has. */
+/* llama.cpp uses the name q for the output of q_b_proj and, in models without q_a_proj, for the output of q_proj. The
+ * names of the other side decide which one it is. */
 static void rename_q(struct diff_side *side, const struct diff_side *other)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -104,7 +107,8 @@ static void rename_q(struct diff_side *side, const struct diff_side *other)
 
 /* --- rows --- */
 
-/* [1,H,r] may be one row or a batch of one with H rows: the other side knows. */
+/* Without a manifest, [1,H,r] may be one row, or H rows in a batch of one. If the rows of the other side are known,
+ * they decide. */
 static void reshape(struct diff_side *side, const struct diff_side *other)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -120,7 +124,8 @@ static void reshape(struct diff_side *side, const struct diff_side *other)
     }
 }
 
-/* An engine that keeps the last row only (of logits) does not say so. */
+/* If a side without manifest has one row and the other side has more, the one row is taken for the last row. Engines
+ * that keep only the last row (of the logits) do not say so. */
 static void last_rows(struct diff_side *side, const struct diff_side *other)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -145,7 +150,8 @@ static int is_rope(const char *name)
     return last && (!strcmp(last, ".q_rope") || !strcmp(last, ".k_rope"));
 }
 
-/* Each head's pairs (2p, 2p+1), whichever way they are stored. A side that nobody says has halves is taken as it is. */
+/* Marks the series whose RoPE dimensions are stored in halves, so that diff_numbers returns the pairs (2p, 2p+1) of
+ * each head. If nothing gives the layout of a side, the numbers are not reordered. */
 static void unify_rope(struct diff_side *side, const char *layout)
 {
     for (size_t i = 0; i < side->count; i++) {

@@ -129,7 +129,7 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     snprintf(dir, sizeof dir, "%.300s/verbatim-diff-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(dir))
         return cli_fail(c, EXIT_OTHER, "%s: cannot be made: a model's values are written there first", dir);
-    int code = one_run(c, dir, ids, count, seed, scores, side); /* mapped: its file may go */
+    int code = one_run(c, dir, ids, count, seed, scores, side); /* the file is mapped into memory, so it may be deleted */
     rmdir(dir);
     side->kind = c->reference ? "reference" : "engine";
     side->path = c->model_dir;
@@ -141,7 +141,7 @@ struct measure {
     const int32_t *ids;
     size_t count;
     int runs, scores;
-    size_t done, all; /* runs of both measures */
+    size_t done, all; /* the number of runs, of both measurements together */
 };
 
 static int measure(struct measure *m, json_t *spread)
@@ -163,7 +163,7 @@ static int measure(struct measure *m, json_t *spread)
     return code;
 }
 
-/* Whether x of some matrix is rounded to groups of 32. */
+/* Sets *groups to whether the inputs of some matrix are quantised in groups of 32. */
 static int find_groups(const struct cli *c, int *groups)
 {
     const char *precision = cli_facts(c).precision;

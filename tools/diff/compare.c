@@ -1,5 +1,5 @@
-/* tools/diff/compare.c -- one tap after the other, in the order of computation: distances, verdicts, and which rows stand
- * behind a choice that fell the other way. */
+/* tools/diff/compare.c -- compares one tap after the other, in the order of computation. Computes distances and
+ * verdicts, and finds the rows that depend on a choice that the two sides made differently. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "structural"};
 
-struct flip { /* a choice that fell the other way within the bound, or a row from which tokens differ (layer -1) */
+struct flip { /* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then -1) */
     int32_t sequence, index;
     int depth, layer;
 };
@@ -19,16 +19,16 @@ struct diff_work {
     struct comparison *r;
     struct flip *flips;
     size_t flip_count;
-    int last_layer; /* of the target */
-    struct tap *tokens; /* the first tap that met other tokens */
-    int explained;      /* they are what a tie of the logits before them chose */
-    double *x, *y, *p, *q; /* rows of A and B; of what a choice was made by */
+    int last_layer; /* the last layer of the target */
+    struct tap *tokens; /* the first tap in which the sides have different tokens */
+    int explained;      /* whether a tie of the logits before the different tokens explains them */
+    double *x, *y, *p, *q; /* x, y: a row of A and of B; p, q: the values from which choices were made */
     size_t room;
 };
 
 /* --- numbers --- */
 
-/* to the nearest number of the dtype, ties to even */
+/* Rounds x to the nearest number of the dtype, ties to even. */
 static double round_to(enum diff_dtype dtype, double x)
 {
     static const struct { int digits, least; double most; } f[] = {{8, -126, 0x1.fep127}, {11, -14, 0x1.ffcp15}};
@@ -42,7 +42,7 @@ static double round_to(enum diff_dtype dtype, double x)
     return fabs(y) > f[dtype].most ? copysign(INFINITY, x) : copysign(y, x);
 }
 
-/* the bits of a number of the dtype, without the sign: consecutive numbers have consecutive ones */
+/* Returns the bits of a number of the dtype, without the sign. Consecutive numbers have consecutive bits. */
 static uint64_t magnitude_bits(enum diff_dtype dtype, double x)
 {
     union { double f64; uint64_t u64; } d = {.f64 = fabs(x)};
@@ -65,7 +65,7 @@ static uint64_t bits_of(enum diff_dtype dtype, double x)
 {
     static const int sign_at[] = {15, 15, 31, 63};
     if (dtype == DIFF_INTEGERS)
-        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is more */
+        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is larger than INT64_MAX */
     return magnitude_bits(dtype, x) | (uint64_t)!!signbit(x) << sign_at[dtype];
 }
 
@@ -84,7 +84,7 @@ static size_t bucket_of(uint64_t ulps)
         return (size_t)ulps;
     for (ulps--; ulps; ulps >>= 1)
         bucket++;
-    return bucket + 1; /* 3-4: 3, 5-8: 4, ... */
+    return bucket + 1; /* 3-4 are in bucket 3, 5-8 in bucket 4, ... */
 }
 
 static int by_value(const void *p, const void *q)
@@ -93,9 +93,9 @@ static int by_value(const void *p, const void *q)
     return (*a > *b) - (*a < *b);
 }
 
-/* --- which rows are behind a flip --- */
+/* --- the rows that depend on a different choice --- */
 
-static int reads_tokens_only(const char *name) /* of an MTP module */
+static int reads_tokens_only(const char *name) /* whether this value of an MTP module depends only on tokens */
 {
     const char *rest = strstr(name, ".embed_tokens.output");
     return rest || strstr(name, ".enorm.output");
@@ -264,7 +264,8 @@ static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_
 
 /* --- choices --- */
 
-/* The row of what the choice at `s` was made by, of one side; NULL: it is not there. */
+/* Finds the values from which one side made the choice in row `row` of the series `s`. Copies them to *x and returns
+ * their series. Returns NULL if the side does not have them. */
 static const struct diff_series *candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
                                             double **x)
 {
@@ -295,7 +296,7 @@ static int holds(const double *set, size_t k, double e)
     return 0;
 }
 
-/* Experts outside the kept groups were no candidates. */
+/* Experts outside of the chosen groups could not be chosen: sets their values to -infinity. */
 static void mask_groups(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *c,
                         size_t E)
 {
@@ -316,8 +317,10 @@ static void mask_groups(const struct diff_side *side, const struct diff_series *
     free(kept);
 }
 
-/* How far the k-th is before the (k+1)-th; *gap: at most between one chosen here and one chosen there only; *largest: of the
- * row. 0 when the side does not tell. */
+/* Computes three numbers about a choice of k values on one side. *margin: the difference between the smallest chosen
+ * value and the largest value that was not chosen. *gap: the largest difference between a value that only this side
+ * chose and a value that only the other side chose. *bound: how much rounding can change the difference of two values.
+ * Returns 0 if the side does not have the values. */
 static int margin_of(struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
                      const double *here, const double *there, size_t k, double *margin, double *gap, double *bound)
 {
@@ -392,7 +395,8 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     mark(t, &t->worst, &t->breaks, row, 0, w->x[0], w->y[0]);
 }
 
-/* Weights stand in the order of the experts, which need not ascend elsewhere. */
+/* Sorts the weights of a row by expert. A row has its weights in the order of its experts, which is not ascending in
+ * all engines. */
 static void order_weights(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *x,
                           double *room)
 {
@@ -404,7 +408,7 @@ static void order_weights(const struct diff_side *side, const struct diff_series
     if (!r)
         return;
     diff_numbers(experts, r, room);
-    for (size_t i = 1; i < s->width; i++) /* insertion, both together */
+    for (size_t i = 1; i < s->width; i++) /* insertion sort of both arrays */
         for (size_t j = i; j > 0 && room[j] < room[j - 1]; j--) {
             double e = room[j], v = x[j];
             room[j] = room[j - 1];
@@ -433,7 +437,7 @@ static void make_room(struct diff_work *w, size_t n)
 static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
 {
     size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
-    for (size_t i = 0; i < n; i++) /* scores that one side does not have are those of masked rows */
+    for (size_t i = 0; i < n; i++) /* if one side stores fewer scores, the others are scores of masked tokens */
         w->x[i] = w->y[i] = -INFINITY;
     diff_numbers(t->a, row, w->x);
     diff_numbers(t->b, other, w->y);

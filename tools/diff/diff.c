@@ -1,4 +1,5 @@
-/* tools/diff/diff.c -- `verbatim diff`: which side is what, at which tokens; then the comparison. */
+/* tools/diff/diff.c -- `verbatim diff`: finds out what each side is and which tokens it reads, and compares the
+ * sides. */
 #include "tools/diff/diff.h"
 
 #include <stdlib.h>
@@ -11,11 +12,11 @@ struct sides {
     int is_model[2];
     struct diff_side side[2];
     struct bounds bounds;
-    int32_t *ids;     /* what a model reads */
+    int32_t *ids;     /* the tokens that a model reads */
     size_t count;
 };
 
-/* A MODEL: a GGUF file by its name, a directory by its config.json. */
+/* Returns whether `path` is a model: a file with the ending .gguf, or a directory with a config.json. */
 static int has_config(const char *path)
 {
     size_t n = strlen(path);
@@ -35,7 +36,7 @@ static int wants_scores(const struct diff_side *side)
     return 0;
 }
 
-/* The tokens that a model reads: --tokens, else those of the dump beside it. */
+/* Chooses the tokens that a model reads: those of --tokens, else those of the dump on the other side. */
 static int choose_tokens(struct sides *s)
 {
     const struct diff_side *dump = !s->is_model[0] ? &s->side[0] : !s->is_model[1] ? &s->side[1] : NULL;
@@ -54,7 +55,7 @@ static int choose_tokens(struct sides *s)
 
 static int check_tokens(struct sides *s, const struct cli *model)
 {
-    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER; /* the command line's or the dump's */
+    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER; /* the wrong tokens come from the command line or from the dump */
     if (!s->count)
         return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);
@@ -67,8 +68,8 @@ static int check_tokens(struct sides *s, const struct cli *model)
     return EXIT_DONE;
 }
 
-/* Options are the one model's, or B's when both are: A is then the engine as it runs by itself, but in the precision that a
- * reference is asked for. */
+/* Sets the options for side i. The options of the command line apply to the only model or, if both sides are models, to
+ * B. A is then the engine with its default options. But if B is the reference, A gets the precision of B. */
 static void options_of(const struct sides *s, int i, struct cli *model)
 {
     *model = *s->c;
@@ -103,9 +104,9 @@ static int compute_side(struct sides *s, int i, int scores)
     return code;
 }
 
-/* What rounding may do is measured on the model, if there is one and its tokens are known. Where a side computes in more than
- * linear layers what the reference of precision bf16 rounds there, the bound is scaled by its unit roundoff: from half an
- * ulp of f32, so what is measured is the reference that rounds nothing; no x of quantised matrices either (bound.c). */
+/* Measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
+ * throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that arithmetic. The measured
+ * reference must then not round or quantise anything itself (precision f32; see bound.c). */
 static int measure(struct sides *s)
 {
     struct cli model;
@@ -146,8 +147,9 @@ static int layers_of(struct sides *s, int i, int *layers)
     return code;
 }
 
-/* Dumps are read first: a model reads their tokens. A model, or else a manifest, says how many layers the target has, which
- * names of MTP modules want to know: a dump that was read without that is read again. */
+/* Reads both sides. Dumps are read first, because a model reads their tokens. The names of MTP modules can only be
+ * translated if the number of the target's layers is known. It comes from a model or, without a model, from a manifest.
+ * If a dump was read before this number was known, it is read again. */
 static int read_all(struct sides *s)
 {
     int code = EXIT_DONE, scores = 0, layers = -1;
@@ -173,7 +175,7 @@ static int read_all(struct sides *s)
     return code;
 }
 
-/* Nothing compared is not the same as nothing different. */
+/* If nothing was compared, this is an error and not equality. */
 static int check_common(struct sides *s, const struct comparison *r)
 {
     size_t compared = 0;
@@ -193,7 +195,8 @@ static int check_common(struct sides *s, const struct comparison *r)
                     r->count ? "rows" : "names", name[0], name[1]);
 }
 
-/* What the bound wants to know of both sides: what a dump holds in F32 it may have computed from BF16. */
+/* Collects what the bound needs from both sides: the length of the longest row, and the least precise dtype. This dtype
+ * counts for all tensors, because a tensor in F32 may have been computed from BF16 values. */
 static void look_over(struct sides *s)
 {
     for (int i = 0; i < 2; i++)
@@ -208,7 +211,7 @@ static void look_over(struct sides *s)
         }
 }
 
-/* Rows and names of the two sides side by side, and what the bound has to know of them. */
+/* Aligns the rows and names of both sides, and collects what the bound needs. */
 static void join(struct sides *s)
 {
     diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);

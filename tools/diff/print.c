@@ -1,11 +1,11 @@
-/* tools/diff/print.c -- a comparison for people and for programs. */
+/* tools/diff/print.c -- prints a comparison as a table or as JSON. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
 #include <string.h>
 
-#define MOST_LINES 24 /* of the table without --all: that many of rounding, and that many of each worse verdict */
-#define MOST_NAMES 5  /* of what one side lacks */
+#define MOST_LINES 24 /* without --all, the table has at most this many taps with the verdict rounding, and this many with each worse one */
+#define MOST_NAMES 5  /* of the taps that one side lacks, this many names are printed */
 
 static const char *const dtype_name[] = {"BF16", "F16", "F32", "F64", "integers"};
 
@@ -19,7 +19,7 @@ static void bucket_name(size_t i, char name[48])
 
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* JSON has no infinity: a number that is not finite is told as text. */
+/* Returns a number as JSON. JSON has no infinity and no NaN, so they are written as text. */
 static json_t *number(const struct tap *t, double x)
 {
     return t->dtype == DIFF_INTEGERS ? json_integer((json_int_t)x) : isfinite(x) ? json_real(x)
@@ -174,7 +174,7 @@ static void print_margins(const struct tap *t)
                t->flips, t->rows, t->margin_a, t->margin_b);
 }
 
-/* Over all routers, how near a choice came to falling the other way. */
+/* Prints the smallest margin of any choice, over all routers. */
 static void print_nearest_choice(const struct comparison *r)
 {
     const struct tap *nearest = NULL;

@@ -1,5 +1,5 @@
-/* tools/diff/read.c -- a dump, ours or another engine's, as rows under our names. Nothing in the files is believed: the
- * header is checked by vb_tensors_open, the manifest here. */
+/* tools/diff/read.c -- reads a dump of Verbatim or of another engine, as rows with Verbatim's names. Files are not
+ * trusted: vb_tensors_open checks the header, and this file checks the manifest. */
 #include "tools/diff/diff.h"
 
 #include <errno.h>
@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 
-struct entry { /* a tensor of the file */
+struct entry { /* a tensor in the file */
     const char *name, *dtype_name;
-    int ndim, told; /* told: by the manifest */
+    int ndim, told; /* told: whether the manifest lists it */
     int64_t shape[VB_TENSOR_DIMS];
     const char *data;
     size_t bytes;
@@ -23,8 +23,8 @@ struct diff_reader {
     struct cli *c;
     struct diff_side *side;
     const struct naming *names;
-    const char *path;     /* of the file */
-    struct entry *entries, **by_name; /* by_name: the same ones, sorted */
+    const char *path;     /* the path of the file */
+    struct entry *entries, **by_name; /* by_name: the same entries, sorted by name */
     size_t count;
 };
 
@@ -49,7 +49,7 @@ static int by_place_in_file(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* In the order of the file. */
+/* Copies the list of tensors, and sorts it by their places in the file. */
 static void take_entries(struct diff_reader *r)
 {
     vb_tensor t;
@@ -68,7 +68,7 @@ static int map_file(struct diff_reader *r)
 {
     char magic[4];
     struct stat st;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe, which is refused, would wait for a writer */
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused; without O_NONBLOCK, opening it would wait for a writer */
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
         if (fd >= 0)
@@ -88,7 +88,7 @@ static int map_file(struct diff_reader *r)
     return EXIT_DONE;
 }
 
-/* 0 when diff has no such dtype. */
+/* Returns the size of a number of this dtype, or 0 if diff cannot read the dtype. */
 static size_t dtype_of(const char *name, enum diff_dtype *dtype)
 {
     static const struct { const char *name; enum diff_dtype dtype; size_t item; } known[] = {
@@ -102,7 +102,7 @@ static size_t dtype_of(const char *name, enum diff_dtype *dtype)
     return 0;
 }
 
-/* Whether there are numbers in it that diff can read; if not, it is noted. */
+/* Returns whether the tensor has numbers that diff can read. If not, adds a note. */
 static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_dtype *dtype)
 {
     if (!dtype_of(e->dtype_name, dtype))
@@ -127,7 +127,7 @@ static void add_row(struct diff_series *s, struct diff_row row)
     s->rows[s->count++] = row;
 }
 
-/* By token, then as they came. */
+/* Compares two rows by sequence and index, and then by their order in the file. */
 static int by_token(const void *a, const void *b)
 {
     const struct diff_row *x = *(const struct diff_row *const *)a, *y = *(const struct diff_row *const *)b;
@@ -136,7 +136,8 @@ static int by_token(const void *a, const void *b)
     return x->index != y->index ? (x->index < y->index ? -1 : 1) : (x > y) - (x < y);
 }
 
-/* Of the rows of one token the last counts: it was computed again. It takes the place of the first. */
+/* If a token has several rows, the last one counts, because the token was computed again. It takes the place of the
+ * first one. */
 static void keep_last_rows(struct diff_series *s)
 {
     struct diff_row **sorted = cli_must(malloc((s->count + 1) * sizeof *sorted)), *first = NULL;
@@ -196,8 +197,9 @@ static void write_shape(const struct entry *e, char shape[64])
     snprintf(shape + used, 64 - used, "%s]", e->ndim ? "" : "[");
 }
 
-/* Rows are the first extent. Without a manifest a batch of one may stand before it or between it and the rest: the numbers
- * are the same. A single extent is one row. */
+/* Finds the number of rows and their width. The first extent is the number of rows. Without a manifest, the shape may
+ * begin with one or more extents of 1, for a batch of one; they are skipped. A tensor with a single extent is then one
+ * row. */
 static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *width)
 {
     int d = 0;
@@ -237,7 +239,7 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
             row.token = (int32_t)json_integer_value(json_array_get(json_object_get(line, "token"), i));
             json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
             if (draft < 0 || (draft > 0 && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i)))))
-                continue; /* padding, a draft that does not stand, or a module's row that was computed to draft on */
+                continue; /* leave out padding, rejected drafts, and rows of a module that were computed from drafts */
             add_row(s, row);
         } else {
             if (s->count == s->room)
@@ -271,7 +273,7 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
         if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != (size_t)e->shape[0])
             return "sequence, token or index has another number of rows than the tensor";
         json_array_foreach((json_t *)(uintptr_t)list, k, number)
-            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) || /* -1: the phantom row */
+            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) || /* -1: the row of first-row=phantom */
                 json_integer_value(number) > INT32_MAX)
                 return "sequence, token and index are whole numbers from 0 (index: from -1)";
     }
@@ -360,7 +362,8 @@ static int read_manifest(struct diff_reader *r)
     return code;
 }
 
-/* The target's tokens, as far as rows without a gap tell them; row i of MTP depth k reads token i + k + 1. */
+/* Collects the tokens of the target, up to the first token for which there is no row. (Rows of MTP modules are not
+ * used: row i of depth k reads token i + k + 1.) */
 static void gather_tokens(struct diff_side *side)
 {
     size_t most = 0;
@@ -380,7 +383,7 @@ static void gather_tokens(struct diff_side *side)
         side->token_count++;
 }
 
-/* --- without one --- */
+/* --- without a manifest --- */
 
 static int text_tokens(struct diff_side *side, const char *text)
 {
@@ -395,7 +398,8 @@ static int text_tokens(struct diff_side *side, const char *text)
     return 0;
 }
 
-/* tools/hf_dump.py writes the tokens into __metadata__, golden/truth has a tensor of them. */
+/* Reads the tokens of a dump without manifest. tools/hf_dump.py writes them into __metadata__; the files in
+ * golden/truth have a tensor of them. */
 static void file_tokens(struct diff_reader *r, const struct entry *e)
 {
     struct diff_side *side = r->side;
@@ -422,7 +426,8 @@ static int depth_of(const struct diff_side *side, const char *name)
     return side->layers >= 0 && layer >= side->layers ? layer - side->layers : -1;
 }
 
-/* A layer with names that only MTP modules have ends the target's. */
+/* Guesses the number of the target's layers: the first layer that has a name of which only MTP modules have one is the
+ * first MTP layer. */
 static void guess_layers(struct diff_reader *r)
 {
     static const char *const only_mtp[] = {".enorm.", ".hnorm.", ".eh_proj.", ".shared_head."};
@@ -457,7 +462,7 @@ static int foreign(struct diff_reader *r, const struct entry *e)
     return fill(r, e, s, NULL);
 }
 
-/* Whose rows an expert has is told by the router. */
+/* Finds out which tokens the rows of an expert belong to: the tokens for which the router chose this expert. */
 static void expert_rows(struct diff_side *side)
 {
     for (size_t i = 0; i < side->count; i++) {
@@ -482,7 +487,7 @@ static void expert_rows(struct diff_side *side)
     }
 }
 
-/* --- all of it --- */
+/* --- a whole dump --- */
 
 static int by_place(const void *p, const void *q)
 {
@@ -492,7 +497,7 @@ static int by_place(const void *p, const void *q)
         if (x[i] != y[i])
             return x[i] < y[i] ? -1 : 1;
     size_t n = strlen(a->name), m = strlen(b->name);
-    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* expert 9 before expert 10 */
+    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* shorter names first, so that expert 9 comes before expert 10 */
 }
 
 void diff_sort(struct diff_side *side)

@@ -1,7 +1,7 @@
-/* tools/diff/router.c -- an engine's hooks see the router's logits, and not what it chose: the choices that follow from
- * them. The rules (scores by sigmoid or softmax, bias, groups and what a group is worth) are taken from the other side's own
- * numbers, which has them all; so that a choice that fell the other way is found where it was made and not as a difference
- * of everything behind it. */
+/* tools/diff/router.c -- computes the choices of a router from its logits, because the hooks of some engines see only
+ * the logits. The routing rules (sigmoid or softmax, bias, groups, the score of a group) are derived from the numbers
+ * of the other side, which has all of them. So if the sides choose different experts, diff reports the choice itself,
+ * and not the differences that follow from it. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -9,9 +9,10 @@
 #include <string.h>
 
 struct rules {
-    size_t E, k, groups, kept; /* experts, chosen; groups 0: none */
+    /* E: the number of experts; k: how many are chosen; groups: the number of groups, 0: none; kept: how many are chosen */
+    size_t E, k, groups, kept;
     int softmax, biased;
-    int two_best;              /* a group is worth its two best, or its best */
+    int two_best;              /* the score of a group: 1: the sum of its two best experts, 0: its best expert */
     double *bias;              /* [E] */
 };
 
@@ -49,7 +50,8 @@ static double worth(const struct rules *u, const double *choice, size_t g)
     return u->two_best ? best + second : best;
 }
 
-/* The k largest of x [n], lowest index among equals, ascending. */
+/* Writes the indices of the k largest numbers of x [n] to `chosen`, in ascending order. Among equal numbers, the lower
+ * index is chosen. */
 static void choose(int32_t *chosen, size_t k, const double *x, size_t n)
 {
     size_t count = 0;
@@ -60,11 +62,11 @@ static void choose(int32_t *chosen, size_t k, const double *x, size_t n)
         if (before < k)
             chosen[count++] = (int32_t)i;
     }
-    while (count < k) /* NaN */
+    while (count < k) /* only if x contains NaN */
         chosen[count++] = 0;
 }
 
-/* --- what the other side's numbers say about it --- */
+/* --- the routing rules, from the numbers of the other side --- */
 
 static int learn(struct rules *u, const struct diff_side *side, const struct diff_series *logits)
 {
@@ -137,7 +139,7 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
 
 static void choose_rows(struct diff_side *side, size_t series, const struct rules *u)
 {
-    struct diff_series logits = side->series[series]; /* the list grows */
+    struct diff_series logits = side->series[series]; /* a copy, because add_series may move side->series */
     const char *by = u->biased ? ".choice" : ".scores";
     double *choices = (double *)(void *)add_series(side, &logits, by, DIFF_F64, u->E), *worths = NULL;
     int32_t *groups = NULL, *experts;

@@ -1,4 +1,5 @@
-/* tools/dump/file.c -- gathers the rows of a pass by name, then writes them: a tensor, and a line of the manifest. */
+/* tools/dump/file.c -- collects the rows of a pass by name. For each name, writes a tensor and a line of the
+ * manifest. */
 #include "tools/dump/dump.h"
 
 #include <errno.h>
@@ -14,11 +15,11 @@ struct dump_tensor {
     struct dump_tensor *next, *previous;
     char *name;
     int32_t layer, depth;
-    size_t rows, room, outer, inner; /* inner: the widest so far (rows of attention scores grow) */
+    size_t rows, room, outer, inner; /* inner: the largest number of columns so far (attention scores have more columns from row to row) */
     enum dump_dtype dtype;
     vb_tap_row *row;
-    size_t *width;                   /* [rows]: inner of each */
-    char *data;                      /* the rows, one after the other */
+    size_t *width;                   /* the number of columns of each row */
+    char *data;                      /* the numbers of all rows, without padding */
     size_t size, data_room;
 };
 
@@ -35,7 +36,7 @@ static void split_globs(struct dump *d, const char *taps)
     }
 }
 
-/* The paths of the two files, and of a directory that is to hold them and is not there. */
+/* Finds the paths of the two files. If the directory for them does not exist yet, sets d->directory to its path. */
 static void find_paths(struct dump *d, const char *path)
 {
     static const char suffix[] = ".safetensors";
@@ -106,7 +107,7 @@ static void free_tensor(struct dump_tensor *t)
     free(t);
 }
 
-/* Rows of equal width, those that are shorter filled up with what a masked score is. */
+/* Pads all rows to the same width with -infinity, the score of a masked token. */
 static void pad(struct dump_tensor *t)
 {
     size_t size = dtype_size[t->dtype], row = t->outer * t->inner * size;
@@ -136,7 +137,8 @@ static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const
     return json_false();
 }
 
-/* Modules draft for the round that comes. */
+/* Returns the decoding step to which a tensor belongs. A pass of a module makes drafts for the next step of the
+ * target. */
 static int64_t step_of(const struct dump *d, const struct dump_tensor *t)
 {
     return d->step + (t->depth >= 0 && d->prompt_done && d->decodes);
@@ -174,7 +176,8 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     return cli_must(line);
 }
 
-/* What the file calls it. One name for two values would lose one of them. */
+/* Finds the name of a tensor in the file. If --names gives the same name to two values, sets d->error, because one of
+ * the values would be lost. */
 static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMING_ROOM])
 {
     snprintf(name, NAMING_ROOM, "%s", t->name);
@@ -195,7 +198,8 @@ static void add_line(struct dump *d, json_t *line)
     json_decref(line);
 }
 
-/* Everything that a pass has told. The name alone where it comes for the first time, else with the pass's number. */
+/* Writes all tensors of a pass. In the first pass that has the tensor, its name in the file is the plain name; in later
+ * passes it is NAME@PASS. */
 static void flush(struct dump *d)
 {
     for (struct dump_tensor *t = d->first, *next; t; t = next) {
@@ -236,7 +240,8 @@ static void begin_pass(struct dump *d, const struct dump_rows *r)
         d->prompt_done = 1;
 }
 
-/* The newest first: pieces of a name come soon after each other. */
+/* Finds the tensor of these rows, or adds one. The search begins with the newest tensor, because the rows of one name
+ * come in calls that follow each other closely. */
 static struct dump_tensor *tensor_of(struct dump *d, const struct dump_rows *r)
 {
     for (struct dump_tensor *t = d->last; t; t = t->previous)
@@ -298,7 +303,8 @@ static int check_globs(const struct dump *d)
     return EXIT_DONE;
 }
 
-/* Both files are whole before one of them has its name; and both have theirs, or neither. */
+/* Writes both files. Neither file gets its name before both are complete. In the end, both files exist, or neither
+ * does. */
 static int write_both(struct dump *d)
 {
     const struct cli *c = d->c;

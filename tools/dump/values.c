@@ -1,4 +1,5 @@
-/* tools/dump/values.c -- where a dump's values come from: the engine's taps, or the reference's hook under our names. */
+/* tools/dump/values.c -- runs the engine or the reference and passes their values to the dump. Values come from the
+ * engine's taps, or from the reference's hook; then they are renamed to Verbatim's names. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,19 +8,19 @@
 
 struct target {
     struct dump *dump;
-    int32_t layers;   /* of the target */
-    int depths;       /* MTP depths that read the tokens themselves */
-    int scores;       /* of attention are wanted */
+    int32_t layers;   /* how many layers the target has */
+    int depths;       /* how many MTP depths compute the prompt */
+    int scores;       /* whether attention scores are wanted */
     const struct config *config;
-    /* what follows is the reference's */
+    /* the members below are used for the reference only */
     const int32_t *ids;
-    size_t tokens;    /* of ids */
-    int depth;        /* MTP depth being computed, -1: the target */
+    size_t tokens;    /* the number of ids */
+    int depth;        /* the MTP depth that is being computed; -1: the target */
     struct conventions conventions;
-    size_t phantom;   /* 1 where the pass begins with the row of first-row=phantom */
-    vb_tap_row *rows; /* of its pass */
+    size_t phantom;   /* 1 if the pass begins with the row of zeros of the convention first-row=phantom */
+    vb_tap_row *rows; /* the rows of the current pass */
     size_t count;
-    int32_t *experts; /* the reference's choice in `moe_layer`, [count, chosen] */
+    int32_t *experts; /* the experts that the reference chose in layer `moe_layer`, [count, chosen] */
     size_t chosen;
     int moe_layer, residual_layer;
 };
@@ -56,7 +57,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     c->session.tap = on_tap;
     c->session.tap_context = t;
     c->session.tap_scores = t->scores;
-    if (!c->session.prefill_chunk && !c->session.prefill) /* one pass, unless another chunk is asked for */
+    if (!c->session.prefill_chunk && !c->session.prefill) /* compute the prompt in one pass, unless another chunk size is given */
         c->session.prefill_chunk = (int32_t)count;
     int code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE) {
@@ -71,7 +72,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     return code;
 }
 
-/* --- the reference: its names, and ours --- */
+/* --- the reference: its names, and the names in a dump --- */
 
 static const struct { const char *reference, *ours; } names[] = {
     {"taken", "hnorm.input"},
@@ -105,12 +106,12 @@ static void add_matrix(struct target *t, const char *name, int layer, const stru
     add_reference(t, name, layer, t->rows, t->count, 1, D, D, DUMP_F64, data);
 }
 
-/* The rows of the pass that begins: MTP depth k reads k+1 tokens ahead. */
+/* Begins a pass and sets its rows. MTP depth k reads the tokens that are k+1 places later. */
 static void reference_pass(struct target *t, int depth)
 {
     const unsigned char *convention = t->conventions.value;
     int phantom = depth >= 0 && convention[FIRST_ROW], ahead = depth + 1;
-    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* position of the first row */
+    int first = depth >= 0 && convention[DRAFT_POSITION] ? ahead - phantom : -phantom; /* the RoPE position of the first row */
     t->depth = depth;
     t->phantom = (size_t)phantom;
     t->count = t->tokens - (size_t)ahead + t->phantom;
@@ -120,7 +121,7 @@ static void reference_pass(struct target *t, int depth)
                                   .hidden_of = depth < 0 ? -1 : i - phantom, .hidden_depth = depth < 0 ? -1 : depth - 1};
 }
 
-/* Choices come as numbers in double. */
+/* Adds choices, which the reference stores as doubles, as integers. Returns them. */
 static int32_t *integers(struct target *t, const char *name, const struct reference_value *v)
 {
     size_t n = (size_t)v->rows * (size_t)v->cols, cols = (size_t)v->cols;
@@ -132,7 +133,8 @@ static int32_t *integers(struct target *t, const char *name, const struct refere
     return numbers;
 }
 
-/* After attention; then after the MLP: the layer's end, and the input of what follows. */
+/* Adds the residual stream. In each layer, it comes once after attention and once after the MLP. The second value is
+ * the output of the layer and the input of the next step. */
 static void reference_residual(struct target *t, const struct reference_value *v)
 {
     int last = v->layer == t->residual_layer, next = v->layer + 1;
@@ -144,7 +146,7 @@ static void reference_residual(struct target *t, const struct reference_value *v
         add_matrix(t, next < t->layers ? "input_layernorm.input" : "model.norm.input", next < t->layers ? next : -1, v, v->data);
 }
 
-/* What a pass begins with. */
+/* Begins a pass with its embedding. */
 static void reference_embedding(struct target *t, const struct reference_value *v)
 {
     reference_pass(t, v->layer < 0 ? -1 : v->layer - t->layers);
@@ -174,12 +176,12 @@ static void on_value(void *context, const struct reference_value *v)
     char name[64];
     if (!strcmp(v->name, "embed"))
         reference_embedding(t, v);
-    /* the phantom of first-row is no row for the head */
+    /* the head computes nothing for the phantom row */
     size_t headless = !strcmp(v->name, "shared_head_norm") || !strcmp(v->name, "logits") ? t->phantom : 0;
     const vb_tap_row *row = t->rows + headless;
     size_t S = t->count - headless, outer = (size_t)v->rows / S;
     if (!strcmp(v->name, "router_experts")) {
-        free(t->experts); /* an expert's rows are the tokens that chose it */
+        free(t->experts); /* reference_down needs the experts of each token */
         t->experts = integers(t, "mlp.gate.experts", v);
         t->chosen = (size_t)v->cols;
         t->moe_layer = v->layer;

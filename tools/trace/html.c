@@ -1,11 +1,12 @@
-/* tools/trace/html.c -- a trace as one page: tools/trace/trace.html with the objects in it. */
+/* tools/trace/html.c -- writes a trace as one web page: tools/trace/trace.html with the JSON objects of the trace in
+ * it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli/file.h"
 #include "tools/trace/trace.h"
 
-/* The page's text becomes part of the program. */
+/* Includes the text of the page in the program. */
 __asm__(".section .rodata\n"
         ".global trace_page\n"
         "trace_page:\n"
@@ -14,9 +15,10 @@ __asm__(".section .rodata\n"
         ".previous\n");
 extern const char trace_page[];
 
-#define MARK "@TRACE@" /* in the page, where the objects go: inside <script type="application/json"> */
+#define MARK "@TRACE@" /* the place for the objects in the page, inside <script type="application/json"> */
 
-/* No "<" is left in it that could end the script. */
+/* Writes the object as JSON. Each "<" is written as an escape sequence, so that the text cannot end the script
+ * element. */
 static void write_objects(FILE *f, const json_t *object)
 {
     char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));

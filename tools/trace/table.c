@@ -1,4 +1,4 @@
-/* tools/trace/table.c -- a trace as an aligned table: the columns of a worked example on paper. */
+/* tools/trace/table.c -- prints a trace as a table with aligned columns. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,8 @@ static char *joined(const json_t *array, int show_padding_of, const json_t *draf
     return text;
 }
 
-/* h3: row 3 of the target; m3: row 3 of this module; m0:3: of module 0; 0: zeros */
+/* Returns where each row's hidden state comes from. h3: row 3 of the target; m3: row 3 of the same module; m0:3: row 3
+ * of draft depth 0; 0: a row of zeros. */
 static char *origins(const json_t *pass)
 {
     const json_t *hidden = json_object_get(pass, "hidden"), *own = json_object_get(pass, "depth");
@@ -44,23 +45,24 @@ static char *origins(const json_t *pass)
     return text;
 }
 
-/* "17 ' the'" */
+/* Prints a token, for example "17 ' the'". */
 static void add_token(FILE *to, const json_t *choice)
 {
     const char *piece = json_string_value(json_object_get(choice, "piece"));
     fprintf(to, "%lld", (long long)json_integer_value(json_object_get(choice, "token")));
-    for (const char *p = piece; p && *p; p++) { /* one line stays one */
+    for (const char *p = piece; p && *p; p++) { /* a newline is printed as \n, so that the text stays on one line */
         if (p == piece)
             fputs(" '", to);
         int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
         *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
-        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F, which terminals obey too */
+        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F are two bytes; terminals obey these control characters too */
     }
     if (piece && *piece)
         fputc('\'', to);
 }
 
-/* "target cut to 5; module 0 cut to 4"; a cache that was cut twice in a row is where the second cut left it */
+/* Prints the truncations of caches, for example "target cut to 5; module 0 cut to 4". If a cache was truncated twice in
+ * succession, only the second truncation is printed. */
 static void add_cuts(FILE *to, const json_t *cuts, const char *when, const char **separator)
 {
     for (size_t i = 0; i < json_array_size(cuts); i++) {
@@ -86,7 +88,8 @@ static void add_kept(FILE *to, const json_t *kept, const char **separator)
     *separator = "; ";
 }
 
-/* "accepted 1 of 3: 557 ' time'; then 466 ' there'" or "draft 2: 466 ' there'" */
+/* Prints the chosen tokens, for example "accepted 1 of 3: 557 ' time'; then 466 ' there'" or "draft 2: 466 '
+ * there'". */
 static void add_choices(FILE *to, const json_t *pass, const char **separator)
 {
     const json_t *chosen = json_object_get(pass, "chosen"), *accepted = json_object_get(pass, "accepted"), *item;
@@ -148,7 +151,7 @@ static struct line line_of(const json_t *pass)
     return l;
 }
 
-/* A long prompt's rows: "0 1 2 .. 30 31 32" */
+/* Shortens a long list, such as the rows of a long prompt, to "0 1 2 .. 30 31 32". */
 static void shorten(char *text)
 {
     size_t size = strlen(text);

@@ -1,7 +1,8 @@
-/* tools/trace/trace.c -- `verbatim trace`: the bookkeeping of every round of drafting and verification.
+/* tools/trace/trace.c -- `verbatim trace`: shows what each round of drafting and verification computes.
  *
- * The engine tells of passes, choices, hidden rows handed over and cuts (vb_trace). Each pass becomes one JSON object, with
- * what was chosen from it and what was cut after it; table, JSON lines and page are three ways to show the same objects. */
+ * The engine reports passes, chosen tokens, hidden rows passed to the draft method, and truncations of caches
+ * (vb_trace). Each pass becomes one JSON object, which also has the tokens that were chosen from the pass and the
+ * truncations after it. The table, the JSON lines and the web page show these objects. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +11,10 @@
 
 struct recorder {
     const struct cli *c;
-    json_t *passes;         /* array; the last one is still being told about */
-    json_t *newest[VB_MAX_DRAFT + 1]; /* of the target, of each depth; borrowed */
-    uint64_t round;         /* of the last pass */
-    json_t *early;          /* cuts of a round that has no pass yet */
+    json_t *passes;         /* an array with one object per pass; the last object is not complete yet */
+    json_t *newest[VB_MAX_DRAFT + 1]; /* the newest pass of the target and of each depth; borrowed references */
+    uint64_t round;         /* the round of the last pass */
+    json_t *early;          /* truncations in a round that has no pass yet */
 };
 
 static json_t *numbers(const vb_trace *t, size_t offset)
@@ -27,7 +28,7 @@ static json_t *numbers(const vb_trace *t, size_t offset)
     return a;
 }
 
-/* A token's text, invalid bytes as U+FFFD; null without a tokenizer. */
+/* Returns the text of a token. Invalid bytes become U+FFFD. Returns JSON null if there is no tokenizer. */
 json_t *trace_piece(const struct cli *c, int32_t token)
 {
     vb_utf8 stream = {0};
@@ -44,7 +45,8 @@ json_t *trace_piece(const struct cli *c, int32_t token)
     return out ? out : json_null();
 }
 
-/* {"from": "target" or "module", "depth": of the module, "row": its index}, or null: zeros, or a row that takes none */
+/* Returns where the hidden state of a row comes from: {"from": "target" or "module", "depth": the module's depth,
+ * "row": its index}. Returns JSON null if it is a row of zeros or if the row needs no hidden state. */
 static json_t *hidden_origin(const vb_tap_row *row, int depth)
 {
     if (depth < 0 || row->hidden_of < 0)
@@ -54,7 +56,7 @@ static json_t *hidden_origin(const vb_tap_row *row, int depth)
     return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
 }
 
-/* Whether a module's cache begins with the row of index -1. */
+/* Returns whether the cache of a module begins with the row of index -1 (convention first-row=phantom). */
 static int begins_with_phantom(const vb_model *model)
 {
     vb_convention row;
@@ -64,7 +66,9 @@ static int begins_with_phantom(const vb_model *model)
     return 0;
 }
 
-/* What the last row of a pass sees; a row in a dummy slot stands for another one. The rows of a tree share the cache. */
+/* Returns the number of tokens to which the last row of a pass can attend. It is computed from the index of the row,
+ * because the slot may be a dummy slot (convention missing-hidden=zeros). The rows of a tree share one cache; for them
+ * it is computed from the slot. */
 static json_int_t context_length(const struct cli *c, int depth, const vb_tap_row *last)
 {
     int phantom = depth >= 0 && !c->session.drafting.head && begins_with_phantom(c->model);
@@ -99,7 +103,8 @@ static void record_pass(struct recorder *r, const vb_trace *t)
     r->round = t->round;
 }
 
-/* The head reads the row of the last committed token and those of the drafts after it, whether or not all of them count. */
+/* Lists the rows for which the target computes logits: the row of the last committed token, and the rows of all drafts
+ * after it, whether they are accepted or not. */
 static void head_of_target(json_t *pass)
 {
     json_t *draft = json_object_get(pass, "draft"), *head = json_object_get(pass, "lm_head_indices");
@@ -149,7 +154,7 @@ static void record(void *context, const vb_trace *t)
     else if (t->kind == VB_TRACE_HIDDEN)
         for (size_t i = 0; newest && i < t->count; i++)
             json_array_append_new(json_object_get(newest, "hidden_kept"), json_integer((json_int_t)(t->first + i)));
-    else if (passes) /* a cut belongs to the pass of its round that it follows, whosever cache it is; else to the next one */
+    else if (passes) /* a truncation is listed with the pass before it in the same round, or, if there is none, with the next pass */
         json_array_append_new(cuts_of(r, t), json_pack("{s:s,s:o,s:I,s:I}", "cache", t->depth < 0 ? "target" : "module", "depth",
                                                        t->depth < 0 ? json_null() : json_integer(t->depth), "first",
                                                        (json_int_t)t->first, "rows", (json_int_t)t->count));
