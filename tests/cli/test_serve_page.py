@@ -23,7 +23,9 @@ from serving import TALE, TINY, Server, run_tests
 DRAFTING = ("--draft", "mtp-eagle", "--draft-tokens", "2")
 IDLE = "document.querySelector('#log .turn') && !document.body.classList.contains('running')"
 TOKENS = "[...document.querySelectorAll('.turn:last-child .answer > .text .tok')]"
-FIGURES = "[...document.querySelectorAll('.turn:last-child .figures li')].map(e => e.textContent)"
+FIGURES = "[...document.querySelectorAll('.turn:last-child .figures :is(li:not(:last-child), li:last-child > span)')].map(e => e.textContent)"
+
+AT_END = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 2)(document.getElementById('scroll'))"
 
 
 @contextlib.contextmanager
@@ -338,11 +340,43 @@ def a_key_is_asked_for_and_kept_in_this_tab_alone():
 
 # ---- models ----
 
+def tale_with(folder, name, template):
+    """A copy of the model with another chat template, or with none."""
+    model = os.path.join(folder, name)
+    shutil.copytree(TALE, model)
+    path = os.path.join(model, "chat_template.jinja")
+    os.unlink(path)
+    if template:
+        with open(path, "w") as file:
+            file.write(template)
+    return model
+
+
+THINKS = ("{{ bos_token }}{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
+          "{% if add_generation_prompt and thinking is defined and thinking %}{{ '<think>' }}{% endif %}")
+
+
+def thinking_can_be_switched_on():
+    body = {"messages": [{"role": "user", "content": "Once upon a time"}], "temperature": 0, "max_tokens": 30, "seed": 1, "return_token_ids": True}
+    with tempfile.TemporaryDirectory() as folder:
+        with Server(tale_with(folder, "thinks", THINKS), *DRAFTING) as server:
+            for switch, kwargs in (("", {}), ("on", {"thinking": True}), ("off", {"thinking": False})):
+                answer = server.post("/v1/chat/completions", dict(body, chat_template_kwargs=kwargs))
+                message = answer["choices"][0]["message"]
+                with page(server, settings={"temperature": "0", "max_tokens": "30", "seed": "1", "thinking": switch}) as b:
+                    ready(b)
+                    send(b, "Once upon a time")
+                    thought = b.run("document.querySelector('.thinking .text').textContent")
+                    assert [text_of(b), thought] == [message["content"] or "", message.get("reasoning_content") or ""], (text_of(b), thought, message)
+                    assert (thought != "") == (switch == "on") == b.run("document.querySelector('.thinking').checkVisibility()")
+                    shown = b.run("[...document.querySelectorAll('.answer .tok')].map(e => [e.textContent, e.classList.contains('draft')])")
+                    wanted = [[t["text"], t["draft"] > 0] for t in answer["verbatim"]["tokens"]]
+                    assert [[s.strip(), d] for s, d in shown] == [[s.strip(), d] for s, d in wanted], (shown, wanted)
+
+
 def a_model_without_a_template_completes():
     with tempfile.TemporaryDirectory() as folder:
-        model = os.path.join(folder, "plain")
-        shutil.copytree(TALE, model)
-        os.unlink(os.path.join(model, "chat_template.jinja"))
+        model = tale_with(folder, "plain", None)
         with Server(model, *DRAFTING) as server, page(server, settings={"temperature": "0", "mode": "chat", "seed": "2"}) as b:
             ready(b)
             about = json.loads(server.get("/v1/models"))["data"][0]["verbatim"]
@@ -378,11 +412,15 @@ def chunk(tokens, content=None, reasoning=None, finish=None):
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "verbatim": verdict}]}
 
 
-def answer_with(b, chunks, size):
-    """The page's next answer is this stream, in pieces of so many bytes."""
+def answer_with(b, chunks, size, pause=-1):
+    """The page's next answers are this stream, in pieces of so many bytes; after `pause` bytes it waits for more()."""
     text = "".join(f"data: {json.dumps(c, ensure_ascii=False)}\n\n" for c in chunks) + ": keep-alive\n\ndata: [DONE]\n\n"
     b.run("""window.fetch = async () => { const bytes = new TextEncoder().encode(%s); let at = 0;
-        return new Response(new ReadableStream({pull(c) { at < bytes.length ? c.enqueue(bytes.slice(at, at += %d)) : c.close(); }})); }""" % (json.dumps(text), size))
+        return new Response(new ReadableStream({async pull(c) {
+            if (at === %d)
+                await new Promise(go => { window.more = go; });
+            at < bytes.length ? c.enqueue(bytes.slice(at, at += %d)) : c.close();
+        }})); }""" % (json.dumps(text), pause, size))
 
 
 def thinking_is_folded_and_no_character_is_lost():
@@ -406,6 +444,7 @@ def thinking_is_folded_and_no_character_is_lost():
         answer_with(b, [chunk([token("a")], content="a"), {"error": {"message": "the row is not finite"}}], 50)
         send(b, "Fail")
         assert problem_of(b) == "The row is not finite." and text_of(b) == "a"
+        b.wait_for(AT_END)
         body = b.run("JSON.stringify(messagesBefore(turns[1]))")
         assert json.loads(body) == [{"role": "user", "content": "Think"}, {"role": "assistant", "content": said}], "thinking is not sent back"
 
@@ -426,13 +465,34 @@ def a_long_answer_is_drawn_in_few_steps_and_pieces():
         assert changes < 3 * len(words) + 200, f"{changes} elements were made and removed for {len(words)} tokens"
         assert b.run("spoken") <= 6, "the live region speaks every token"
         assert b.run("document.querySelectorAll('[aria-live], [role=log]').length") == 0
-        assert b.run("(e => e.scrollHeight - e.scrollTop - e.clientHeight)(document.getElementById('scroll'))") < 60, "the end of the answer is out of sight"
+        b.wait_for(AT_END)
+        answer_with(b, [chunk([token("a")], content="a"), {"error": {"message": "wrong"}}], 1)
+        send(b, "Say little")
+        b.wait_for(AT_END)
+
+
+def a_reader_who_has_scrolled_up_stays_there():
+    words = [f"word{i}" + ("\n" if i % 5 == 4 else " ") for i in range(300)]
+    chunks = [chunk([token(w, 0, i)], content=w, finish="stop" if i == 299 else None) for i, w in enumerate(words)]
+    with Server(TALE) as server, page(server) as b:
+        ready(b)
+        answer_with(b, chunks, 1000, pause=30000)
+        send(b, "Say much", wait=False)
+        b.wait_for("!!window.more && document.getElementById('scroll').scrollTop > 100")
+        b.wait_for(AT_END)
+        b.run("document.getElementById('scroll').scrollTop = 50")
+        b.wait_for("!document.getElementById('latest').hidden")
+        b.run("more()")
+        b.wait_for(IDLE)
+        assert b.run("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(() => go(document.getElementById('scroll').scrollTop))))") == 50
+        b.run("document.getElementById('latest').click()")
+        b.wait_for(AT_END + " && document.getElementById('latest').hidden")
 
 
 def a_phone_has_no_horizontal_scrolling():
     with Server(TALE, *DRAFTING) as server, page(server, 360, {"max_tokens": "120", "seed": "5"}) as b:
         ready(b)
-        wide = "[document.documentElement, document.body, document.getElementById('scroll'), document.getElementById('form')].map(e => e.scrollWidth - e.clientWidth).concat(document.documentElement.clientWidth - 360)"
+        wide = "[document.documentElement, document.body, document.getElementById('scroll'), document.getElementById('settings')].map(e => e.scrollWidth - e.clientWidth).concat(document.documentElement.clientWidth - 360)"
         assert b.run(wide) == [0] * 5
         send(b, "x" * 300 + " Once upon a time")
         assert b.run(wide) == [0] * 5
@@ -446,8 +506,9 @@ def a_phone_has_no_horizontal_scrolling():
 
 TESTS = [the_page_is_one_file_that_reaches_nothing_else, a_conversation_is_that_of_the_api_with_its_drafts_marked, everything_works_by_keyboard,
          alternatives_appear_at_the_pointer_and_by_keyboard, stop_keeps_what_was_said, errors_are_shown_as_their_sentence, a_lost_connection_is_said,
-         a_key_is_asked_for_and_kept_in_this_tab_alone, a_model_without_a_template_completes, a_model_without_a_tokenizer_is_given_ids,
-         thinking_is_folded_and_no_character_is_lost, a_long_answer_is_drawn_in_few_steps_and_pieces, a_phone_has_no_horizontal_scrolling]
+         a_key_is_asked_for_and_kept_in_this_tab_alone, thinking_can_be_switched_on, a_model_without_a_template_completes, a_model_without_a_tokenizer_is_given_ids,
+         thinking_is_folded_and_no_character_is_lost, a_long_answer_is_drawn_in_few_steps_and_pieces, a_reader_who_has_scrolled_up_stays_there,
+         a_phone_has_no_horizontal_scrolling]
 
 if __name__ == "__main__":
     if not find_browser():

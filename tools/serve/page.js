@@ -51,7 +51,7 @@ async function connect() {
 const field = name => form.elements[name];
 const able = () => model && model.verbatim || {tokenizer: true, chat: true, chat_error: null, draft: "none", draft_tokens: 0, draft_methods: []};
 const isChat = () => able().chat && field("mode").value === "chat";
-const SAVED = ["mode", "system", "temperature", "top_p", "top_k", "max_tokens", "seed", "draft", "draft_tokens", "mark", "alternatives"];
+const SAVED = ["mode", "system", "thinking", "temperature", "top_p", "top_k", "max_tokens", "seed", "draft", "draft_tokens", "mark", "alternatives"];
 
 /* The number in a field; if there is none, the other. */
 const number = (name, other) => field(name).value === "" ? other : Number(field(name).value);
@@ -107,13 +107,12 @@ function show() {
         notice(name + " has no chat template that can be used (" + a.chat_error + "). So there is no conversation: the model continues each text that you send.");
     else if (model)
         notice("");
-    $("system-label").hidden = !isChat();
     field("draft_tokens").disabled = drafts === "none";
     field("max_tokens").placeholder = isChat() ? "as many as fit" : "256";
     input.placeholder = !a.tokenizer ? "Token ids" : isChat() ? "Message" : "Text to continue";
     input.setAttribute("aria-label", input.placeholder);
     $("title").textContent = !model ? "Connecting" : isChat() ? "Talk to " + name : "Let " + name + " continue a text";
-    $("about").textContent = !model ? "\u00a0" : "Point at a token of an answer, or select it with the arrow keys, to see what else the model considered.";
+    $("about").textContent = !model ? "\u00a0" : "Point at a token of an answer, tap it, or go to it with the arrow keys, to see what else the model considered.";
     document.body.classList.toggle("plain", !field("mark").checked);
     document.body.classList.toggle("completion", !isChat());
     $("send").disabled = !running && (!model || !input.value.trim());
@@ -133,8 +132,8 @@ function newTurn(said) {
     turn.seed = make("code", {});
     turn.ended = make("span", {class: "ended"});
     const drafts = make("li", {}, figure("accepted"), turn.draftWords = make("span", {}, " drafts accepted"));
-    turn.figures = make("ul", {class: "figures"}, make("li", {}, figure("speed"), " tokens/s"), make("li", {}, figure("perPass"), " tokens per pass"), drafts,
-        make("li", {}, "fingerprint ", turn.print), make("li", {}, "seed ", turn.seed));
+    turn.prints = make("li", {}, make("span", {}, "fingerprint ", turn.print), make("span", {}, "seed ", turn.seed));
+    turn.figures = make("ul", {class: "figures"}, make("li", {}, figure("speed"), " tokens/s"), make("li", {}, figure("perPass"), " tokens per pass"), drafts, turn.prints);
     const tools = make("div", {class: "tools"}, button("Copy", "", e => copy(turn, e.target)), button("Answer again", "last", () => answer(turn)), button("Edit", "last", () => edit(turn)), turn.ended);
     turn.answer = make("section", {class: "answer"}, make("h3", {class: "unseen"}, model.id), turn.thinking, turn.text, turn.problem, make("div", {class: "foot"}, turn.figures, tools));
     turn.article = make("article", {class: "turn"}, make("section", {class: "you"}, make("h3", {class: "unseen"}, "You"), turn.bubble), turn.answer);
@@ -198,7 +197,9 @@ function clear(turn) {
     turn.thinking.hidden = true;
     for (const f of [turn.speed, turn.perPass, turn.accepted])
         f.textContent = "\u2013";
-    turn.print.textContent = turn.seed.textContent = "\u2013".repeat(16);
+    turn.print.textContent = turn.seed.textContent = "\u2013";
+    turn.prints.classList.add("open");
+    turn.prints.hidden = false;
     turn.draftWords.textContent = " drafts accepted";
     turn.ended.textContent = "";
     fail(turn, "");
@@ -258,8 +259,21 @@ function send() {
 
 /* ---- where the reader is ---- */
 
+let follow = true, reached = 0; /* whether the end of a growing answer stays in sight */
 const atEnd = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
-const toEnd = () => { scroller.scrollTop = scroller.scrollHeight; };
+
+function toEnd() {
+    follow = true;
+    scroller.scrollTop = scroller.scrollHeight;
+    reached = scroller.scrollTop;
+}
+
+function scrolled() {
+    if (scroller.scrollTop < reached || atEnd())
+        follow = atEnd();
+    reached = scroller.scrollTop;
+    $("latest").hidden = follow;
+}
 
 function grow() {
     input.style.height = "auto";
@@ -270,7 +284,12 @@ function grow() {
 /* ---- events ---- */
 
 listenToTokens();
-scroller.addEventListener("scroll", () => { $("latest").hidden = atEnd(); }, {passive: true});
+scroller.addEventListener("scroll", scrolled, {passive: true});
+new ResizeObserver(() => { if (follow) toEnd(); }).observe($("log"));
+$("log").addEventListener("click", e => { /* what is unfolded stays where it is */
+    if (e.target.closest("summary"))
+        follow = false;
+});
 document.addEventListener("keydown", e => {
     if (e.key !== "Escape" || $("settings").open || e.isComposing)
         return;

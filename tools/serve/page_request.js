@@ -52,6 +52,8 @@ function bodyOf(turn) {
         body.draft = field("draft").value;
     if (field("draft_tokens").value && !field("draft_tokens").disabled)
         body.draft_tokens = field("draft_tokens").value === "auto" ? "auto" : Number(field("draft_tokens").value);
+    if (turn.chat && field("thinking").value) /* the two names that templates have for it */
+        body.chat_template_kwargs = {thinking: field("thinking").value === "on", enable_thinking: field("thinking").value === "on"};
     if (turn.chat)
         body.messages = messagesBefore(turn).concat([{role: "user", content: turn.said}]);
     else
@@ -119,7 +121,7 @@ class Run {
     }
     /* Once for each frame of the screen, however many events came. */
     draw() {
-        const turn = this.turn, follow = atEnd();
+        const turn = this.turn;
         cancelAnimationFrame(this.frame);
         this.frame = 0;
         for (const choice of this.queue.splice(0)) {
@@ -132,8 +134,6 @@ class Run {
             this.content.add(this.pending.take(said));
         }
         this.figures();
-        if (follow)
-            toEnd();
     }
     token(token) {
         this.count++;
@@ -157,6 +157,7 @@ class Run {
         const turn = this.turn, r = this.result;
         this.draw();
         if (r) {
+            turn.prints.classList.remove("open");
             turn.print.textContent = r.fingerprint;
             turn.seed.textContent = r.seed;
             turn.accepted.textContent = r.drafted ? r.accepted + " of " + r.drafted : "no";
@@ -164,6 +165,7 @@ class Run {
         }
         const why = {length: "ended at the limit of tokens", abort: "ended by the server"};
         turn.ended.textContent = problem === "stopped" ? "stopped" : why[this.finish] || "";
+        turn.prints.hidden = !r;
         fail(turn, problem === "stopped" ? "" : problem);
     }
 }
