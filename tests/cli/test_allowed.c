@@ -138,7 +138,7 @@ TEST(masks_of_a_models_tokenizer_leave_special_tokens_out)
     struct vocabulary_piece *piece = calloc((size_t)size + 2, sizeof *piece);
     unsigned char *special;
     assert_int_equal(vocabulary_special(&special, t, size + 2), 0);
-    assert_int_equal(vocabulary_open(&v, t, size + 2, special, &end, 1), 0);
+    assert_int_equal(vocabulary_open(&v, t, size + 2, special, &end, 1, NULL, 0), 0);
     free(special);
     for (int32_t i = 0; i < size; i++) { /* special: text to vb_encode_plain and one token to vb_encode */
         piece[i].bytes = vb_piece(t, i, &piece[i].size);
@@ -338,7 +338,7 @@ static int bench(const char *dir)
     int32_t size = vb_tokenizer_size(t) > 129280 ? vb_tokenizer_size(t) : 129280, end = 1;
     double start = seconds();
     unsigned char *special;
-    if (vocabulary_special(&special, t, size) || vocabulary_open(&v, t, size, special, &end, 1))
+    if (vocabulary_special(&special, t, size) || vocabulary_open(&v, t, size, special, &end, 1, NULL, 0))
         return 1;
     free(special);
     printf("vocabulary of %d: opened in %.2f s\n", size, seconds() - start);

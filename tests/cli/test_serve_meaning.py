@@ -230,6 +230,103 @@ def earlier_calls_reach_the_template():
             assert 1 not in server.post("/tokenize", {"messages": messages[:3]})["tokens"], "an argument made a special token"
 
 
+MARKS = {V3: ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
+         KIMI: ["<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"]}
+MARKS[V31] = MARKS[V3]
+SMALL_TOOLS = [
+    {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "required": ["text", "kind"], "additionalProperties": False, "properties": {
+        "text": {"type": "string", "maxLength": 8}, "count": {"type": "integer"}, "kind": {"$ref": "#/$defs/kind"}},
+        "$defs": {"kind": {"enum": ["king", "queen", 7]}}}}},
+    {"type": "function", "function": {"name": "find_all", "parameters": {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}},
+    {"type": "function", "function": {"name": "stop"}}]
+FORCED = {"messages": USER, "tools": SMALL_TOOLS, "temperature": 0, "max_tokens": 1900, "seed": 4, "return_token_ids": True}
+
+
+def check_forced(message, finish, names, most):
+    calls = calls_of(message)
+    assert finish == "tool_calls" and not message["content"] and 1 <= len(calls) <= most, (message, finish)
+    for name, value in calls:
+        assert name in names, calls
+        if name == "find":
+            assert {"text", "kind"} <= set(value) <= {"text", "kind", "count"} and value["kind"] in ("king", "queen", 7) and len(value["text"]) <= 8, calls
+            assert "count" not in value or type(value["count"]) is int
+        else:
+            assert set(value) == ({"on"} if name == "find_all" else set()), calls
+
+
+def written_calls(template, text, calls):
+    """Whether the text is exactly what the format wants for these calls."""
+    rest = text
+    for i, call in enumerate(calls):
+        name, value = call["function"]["name"], call["function"]["arguments"]
+        marks = MARKS[template]
+        one = {V3: f"{marks[1]}function{marks[2]}{name}\n```json\n{value}\n```{marks[3]}", V31: f"{marks[1]}{name}{marks[2]}{value}{marks[3]}"}
+        one = one[template] if template in one else f"{marks[1]}{call['id']}{marks[2]}{value}{marks[3]}"
+        begin = marks[0] if i == 0 else "\n" if template == V3 else ""
+        assert rest.startswith(begin + one), f"{rest!r} does not begin with {begin + one!r}"
+        rest = rest[len(begin + one):]
+    assert rest == MARKS[template][4], rest
+
+
+def a_call_can_be_forced():
+    named = {"type": "function", "function": {"name": "find_all"}}
+    names = [tool["function"]["name"] for tool in SMALL_TOOLS]
+    for template in (V3, V31, KIMI):
+        for texts in (MARKS[template], []):  # markers that are tokens, and markers that are text
+            with Model(template, texts).serve() as server:
+                lines = {str(server.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"][0]): -100 for text in ("\n", "\n\n")}
+                for choice, allowed, most in (("required", names, 16), (named, ["find_all"], 1)):
+                    for more in ({}, {"parallel_tool_calls": False}, {"temperature": 1.5}):
+                        body = {**FORCED, "tool_choice": choice, "logit_bias": lines, **more}  # fewer lines inside of the JSON
+                        message, finish = ask(server, body)
+                        check_forced(message, finish, allowed, 1 if "parallel_tool_calls" in more else most)
+                        answer = server.post(CHAT, body)
+                        ids = [token["id"] for token in answer["verbatim"]["tokens"][:-1]]
+                        text = server.post("/detokenize", {"tokens": ids})["prompt"]
+                        if template != KIMI or all(call["id"].startswith("functions") for call in message["tool_calls"]):
+                            written_calls(template, text, message["tool_calls"])
+                        if texts:
+                            assert len(ids) >= 5 and text.count("｜>" if template != KIMI else "|>") == sum(i >= 300 and t["text"] in texts
+                                   for i, t in zip(ids, answer["verbatim"]["tokens"])), "a marker is not its token"
+                stop = {"type": "function", "function": {"name": "stop"}}
+                message, _ = ask(server, dict(FORCED, tool_choice=stop))
+                assert calls_of(message) == [("stop", {})], message
+                chunks = events(server.ask("POST", CHAT, dict(FORCED, tool_choice=named, stream=True))[2])
+                pieces = [piece for chunk in chunks for piece in chunk["choices"][0]["delta"].get("tool_calls", [])]
+                assert len(pieces) > 2 and all("id" not in piece for piece in pieces[1:]), "the arguments do not come in pieces"
+                cut = server.post(CHAT, dict(FORCED, tool_choice=named, max_tokens=len(answer["verbatim"]["tokens"]) // 2))
+                assert cut["choices"][0]["finish_reason"] == "length"
+
+
+def a_forced_call_comes_after_the_reasoning():
+    model = Model(V31, ["hm", "</think>", "<think>", *MARKS[V31]])
+    with model.serve() as server:
+        body = model.say("hm", "</think>", then_free=True, chat_template_kwargs={"thinking": True}, tools=SMALL_TOOLS, tool_choice="required", max_tokens=500)
+        message, finish = ask(server, body)
+        assert message["reasoning_content"] == "hm"
+        check_forced(message, finish, ["find", "find_all", "stop"], 16)
+
+
+def what_cannot_be_forced_is_refused():
+    pattern = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string", "pattern": "a"}}}}}]
+    array = [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]
+    named = lambda name: {"type": "function", "function": {"name": name}}
+    cases = [({"tools": None}, "tool_choice", "no tools"), ({"tool_choice": named("other")}, "tool_choice", "other"), ({"tool_choice": 5}, "tool_choice", "required"),
+             ({"tool_choice": {"type": "function"}}, "tool_choice", "NAME"), ({"response_format": {"type": "json_object"}}, "tool_choice", "response_format"),
+             ({"ignore_eos": True}, "ignore_eos", "ignore_eos"), ({"tools": pattern}, "tools", "pattern"), ({"tools": array}, "tools", "object"),
+             ({"tools": [{"function": {"name": "two words"}}]}, "tools", "letters"), ({"tools": 101 * SMALL_TOOLS[2:]}, "tools", "101"),
+             ({"chat_template_kwargs": {"thinking": True}}, "tool_choice", "</think>")]
+    with Model(V31).serve() as server:
+        for body, field, word in cases:
+            status, _, text = server.ask("POST", CHAT, dict(FORCED, tool_choice="required") | body)
+            error = json.loads(text)["error"]
+            assert status == 400 and error["param"] == field and word in error["message"], (body, status, text)
+    for template, word in ((GLM, "GLM"), ("{{ messages[0].content }}", "format")):
+        with Model(template).serve() as server:
+            status, _, text = server.ask("POST", CHAT, dict(FORCED, tool_choice="required"))
+            assert status == 400 and word in json.loads(text)["error"]["message"], text
+
+
 def what_is_no_tool_is_refused():
     cases = [({"tools": 5}, "tools"), ({"tools": [5]}, "tools"), ({"tools": [{"type": "web"}]}, "tools"), ({"tools": [{"function": {"name": ""}}]}, "tools"),
              ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls"), ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice")]
@@ -244,7 +341,7 @@ def what_is_no_tool_is_refused():
 
 
 TESTS = [calls_are_parsed_in_every_format, reasoning_is_apart_from_content, a_format_holds_after_the_reasoning, earlier_calls_reach_the_template,
-         what_is_no_tool_is_refused]
+         a_call_can_be_forced, a_forced_call_comes_after_the_reasoning, what_cannot_be_forced_is_refused, what_is_no_tool_is_refused]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@
 #include "tools/serve/schema.h"
 
 #define VOCABULARY_PIECE 4096 /* bytes; a longer piece is never allowed */
+#define VOCABULARY_MARK 0xf8  /* see vocabulary_open */
+#define VOCABULARY_MARKS 8
 
 struct vocabulary; /* read-only once it is open; threads may share it */
 
@@ -29,9 +31,10 @@ int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32
 
 /* Opens the vocabulary of a model. `size` is vb_vocab_size; ids beyond the tokenizer's are never allowed. special [size] is what
  * vocabulary_special found; these tokens are never allowed. end [ends] are the model's end tokens. The tokenizer is used during this
- * call only. Returns VB_OK or VB_NO_MEMORY. */
+ * call only. mark [marks], at most VOCABULARY_MARKS, are special tokens that schemas of tool calls contain: to an automaton, mark[i] is the
+ * byte VOCABULARY_MARK + i, which no text in UTF-8 has. Returns VB_OK or VB_NO_MEMORY. */
 int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end,
-                    size_t ends);
+                    size_t ends, const int32_t *mark, size_t marks);
 /* The same of given pieces. */
 int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends);
 void vocabulary_close(struct vocabulary *v);

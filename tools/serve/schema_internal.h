@@ -12,8 +12,10 @@
 #define NO_NODE UINT32_MAX
 #define NO_LIMIT UINT32_MAX
 #define NO_NAME UINT32_MAX
+#define MOST_SEQUENCES 8 /* how deep sequences nest, where the last child of one does not count */
 
-enum schema_kind { NODE_NONE, NODE_STRING, NODE_INTEGER, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT, NODE_ARRAY, NODE_UNION };
+enum schema_kind { NODE_NONE, NODE_STRING, NODE_INTEGER, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT, NODE_ARRAY, NODE_UNION,
+                   NODE_SEQUENCE /* its children one after the other, with nothing between them (schema_calls.c) */ };
 
 struct schema_node {
     enum schema_kind kind;
@@ -46,6 +48,7 @@ struct schema {
     uint32_t nodes, literals, properties, children, text_size;
     uint32_t node_room, literal_room, property_room, child_room, text_room;
     uint32_t root;
+    int is_text;      /* the whole is no JSON value: no white space comes before it */
 };
 
 /* The nodes that every schema has: any value, and what it consists of; and the one that no value satisfies. */

@@ -14,7 +14,7 @@ int schema_begin(struct schema_state **out, const struct schema *s)
         return VB_NO_MEMORY;
     }
     state->w.schema = s;
-    state->w.thread[state->w.threads++] = (struct thread){.top = -1, .node = s->root, .at = AT_VALUE};
+    state->w.thread[state->w.threads++] = (struct thread){.top = -1, .node = s->root, .at = AT_VALUE, .count = s->is_text ? NO_LIMIT : 0};
     *out = state;
     return VB_OK;
 }
@@ -55,7 +55,7 @@ int schema_state_copy(struct schema_state *to, const struct schema_state *from)
 /* Frame `old` and those below it, as frames of `w`; `moved` [frames] says where a frame went, from 1. */
 static int32_t keep_frame(struct walk *w, const struct frame *frame, uint32_t *moved, int32_t old)
 {
-    int32_t stack[SCHEMA_DEPTH + 1];
+    int32_t stack[SCHEMA_DEPTH + 1 + MOST_SEQUENCES];
     int n = 0, below = -1;
     for (; old >= 0 && !moved[old]; old = frame[old].parent)
         stack[n++] = old;

@@ -37,13 +37,40 @@ static void emit(struct step *s, const struct thread *t)
         w->thread[w->threads++] = *t;
 }
 
+/* Makes *t a thread at the child number `next` of a sequence. Behind the last child follows what follows the sequence. Returns 0 if
+ * an alternative is there already, or after an error. */
+static int enter_part(struct step *s, uint32_t sequence, uint32_t next, int32_t parent, uint32_t depth, struct thread *t)
+{
+    struct walk *w = s->w;
+    const struct schema_node *n = &w->schema->node[sequence];
+    struct frame f = {parent, sequence, next + 1, depth};
+    *t = (struct thread){.top = parent, .node = w->schema->child[n->first + next], .at = AT_VALUE, .count = NO_LIMIT};
+    if (next + 1 == n->count)
+        return 1;
+    for (uint32_t i = s->from; i < w->threads; i++)
+        if (w->thread[i].at == AT_VALUE && w->thread[i].node == t->node && w->thread[i].top >= 0 &&
+            !memcmp(&w->frame[w->thread[i].top], &f, sizeof f))
+            return 0;
+    if (schema_grow(&w->frame, w->frames, &w->frame_room, sizeof *w->frame)) {
+        s->code = VB_NO_MEMORY;
+        return 0;
+    }
+    w->frame[w->frames] = f;
+    t->top = (int32_t)w->frames++;
+    return 1;
+}
+
 /* A value is whole: the thread goes on after it. Alternatives that differed in this value alone become one here. Nowhere else can two
  * threads become equal, because all of them have read the same tokens. */
 static void finish(struct step *s, int32_t top)
 {
     struct walk *w = s->w;
     struct thread t = {.top = -1, .at = AT_END};
-    if (top >= 0) {
+    if (top >= 0 && w->schema->node[w->frame[top].node].kind == NODE_SEQUENCE) {
+        const struct frame f = w->frame[top];
+        if (!enter_part(s, f.node, f.next, f.parent, f.depth, &t))
+            return;
+    } else if (top >= 0) {
         const struct frame *f = &w->frame[top];
         int object = w->schema->node[f->node].kind == NODE_OBJECT;
         t = (struct thread){.top = f->parent, .node = f->node, .next = f->next, .at = object ? AT_MEMBER : AT_ITEM};
@@ -238,6 +265,8 @@ static void literal_step(struct step *s, struct thread *t, unsigned char c)
 
 /* ---- a value begins ---- */
 
+static void value_step(struct step *s, struct thread *t, unsigned char c);
+
 static void leaf_begins(struct step *s, int32_t top, uint32_t node, unsigned char c)
 {
     const struct schema *schema = s->w->schema;
@@ -268,6 +297,10 @@ static void leaf_begins(struct step *s, int32_t top, uint32_t node, unsigned cha
         if (c == (schema->node[node].kind == NODE_OBJECT ? '{' : '['))
             emit(s, &t);
         return;
+    case NODE_SEQUENCE:
+        if (enter_part(s, node, 0, top, depth_of(s->w, top), &t))
+            value_step(s, &t, c);
+        return;
     default:
         return;
     }
@@ -277,7 +310,7 @@ static void value_step(struct step *s, struct thread *t, unsigned char c)
 {
     const struct schema *schema = s->w->schema;
     const struct schema_node *n = &schema->node[t->node];
-    if (is_blank(c))
+    if (is_blank(c) && t->count != NO_LIMIT)
         blank(s, t, depth_of(s->w, t->top));
     else if (n->kind != NODE_UNION)
         leaf_begins(s, t->top, t->node, c);

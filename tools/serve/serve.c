@@ -13,6 +13,7 @@
 #include "tools/serve/allowed.h"
 #include "tools/serve/fingerprint.h"
 #include "tools/serve/http.h"
+#include "tools/serve/meaning_internal.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/request.h"
@@ -191,10 +192,26 @@ static int32_t find_token(const struct server *s, const char *text)
     return found ? id : -1;
 }
 
+/* Finds the markers of tool calls that are special tokens: mark [VOCABULARY_MARKS]. Returns their number. */
+static size_t find_marks(struct server *s, int32_t *mark)
+{
+    size_t count = 0;
+    for (int i = MARK_CALLS; i < MEANING_MARKS; i++) {
+        const char *text = meaning_mark(s->meaning.calls, (enum meaning_mark)i);
+        int32_t token = text ? find_token(s, text) : -1;
+        if (token < 0 || !s->special[token] || count == VOCABULARY_MARKS)
+            continue;
+        s->mark_byte[i] = (unsigned char)(VOCABULARY_MARK + count);
+        mark[count++] = token;
+    }
+    return count;
+}
+
 /* The tokens' texts, as response_format wants them. */
 static int read_pieces(struct server *s)
 {
-    size_t ends = 0;
+    size_t ends = 0, marks = 0;
+    int32_t mark[VOCABULARY_MARKS];
     int32_t *end = calloc((size_t)s->vocabulary, sizeof *end);
     for (int32_t t = 0; end && t < s->vocabulary; t++)
         if (vb_is_end_token(s->c->model, t))
@@ -202,8 +219,10 @@ static int read_pieces(struct server *s)
     int rc = end ? VB_OK : VB_NO_MEMORY;
     if (!rc && s->tokenizer)
         rc = vocabulary_special(&s->special, s->tokenizer, s->vocabulary);
+    if (!rc && s->tokenizer)
+        marks = find_marks(s, mark);
     if (!rc && s->tokenizer && ends)
-        rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, s->special, end, ends);
+        rc = vocabulary_open(&s->pieces, s->tokenizer, s->vocabulary, s->special, end, ends, mark, marks);
     free(end);
     if (rc)
         return cli_fail(s->c, EXIT_OTHER, rc == VB_NO_MEMORY ? "no memory for the vocabulary" : "the tokenizer cannot read the texts of its own tokens");

@@ -200,14 +200,18 @@ int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32
     return rc;
 }
 
-int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end, size_t ends)
+int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end, size_t ends,
+                    const int32_t *mark, size_t marks)
 {
+    static const char bytes[VOCABULARY_MARKS] = "\xf8\xf9\xfa\xfb\xfc\xfd\xfe\xff";
     struct vocabulary_piece *piece = calloc((size_t)size + 1, sizeof *piece);
     int rc = piece ? VB_OK : VB_NO_MEMORY;
     *out = NULL;
     for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++)
         if (!special[t])
             piece[t].bytes = vb_piece(tokenizer, t, &piece[t].size);
+    for (size_t i = 0; i < marks && !rc; i++)
+        piece[mark[i]] = (struct vocabulary_piece){bytes + i, 1};
     if (!rc)
         rc = vocabulary_of_pieces(out, piece, size, end, ends);
     free(piece);

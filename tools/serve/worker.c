@@ -88,7 +88,7 @@ static void end_choice(struct serve_choice *choice, const vb_error *error, const
     if (result)
         choice->result = *result;
     if (error && error->code == VB_UNSUPPORTED && job->schema) /* the mask returned it: see schema_byte */
-        choice->error = (vb_error){VB_BAD_ARGUMENT, "response_format: the schema is too ambiguous: too many of its alternatives begin alike"};
+        choice->error = (vb_error){VB_BAD_ARGUMENT, "the schema of response_format or of the tools is too ambiguous: too many of its alternatives begin alike"};
     else if (error && error->code)
         choice->error = *error;
     else if (choice->no_memory)
