@@ -55,10 +55,10 @@
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
  * For MTP depth k, `layer` is num_hidden_layers + k, even if the model has only k modules or fewer. In that case,
- * module k mod (number of modules) is used. Each depth has the values embed, enorm and hnorm [D], concat [2D], eh_proj
- * [D], the values of a layer, shared_head_norm [D] and logits [V]. For every draft, the reference runs the MTP module
- * again on all rows of the sequence. With first-row=phantom there is one more row before the others, for which no
- * logits are computed. */
+ * module k mod (number of modules) is used. Each depth has the values embed and taken [D] (`taken` has the hidden rows
+ * that the depth reads), enorm and hnorm [D], concat [2D], eh_proj [D], the values of a layer, shared_head_norm [D] and
+ * logits [V]. For every draft, the reference runs the MTP module again on all rows of the sequence. With
+ * first-row=phantom there is one more row before the others, for which no logits are computed. */
 struct reference_value {
     const char *name;
     int layer; /* number of the layer, or -1 outside of the layers */

@@ -6,9 +6,9 @@
 #include "engine/template/template_internal.h"
 
 #define MOST_PARAMETERS 3
-#define BYTES_OF_JSON 512 /* what a value of a JSON text counts as, before it is read */
+#define BYTES_OF_JSON 512 /* bytes that are counted for each value of a JSON text before the text is parsed */
 
-/* arg[i]: what was given for parameter i; NULL: nothing. `on`: what a filter or a method is applied to. */
+/* arg[i] is the argument for parameter i, or NULL if it is missing. `on` is the value to which a filter or a method is applied. */
 typedef int call(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
 
 struct callable {
@@ -16,7 +16,7 @@ struct callable {
     const char *parameters[MOST_PARAMETERS];
     int required;
     call *call;
-    enum value_type of; /* methods: whose they are; V_UNDEFINED: of strings and lists alike, or no method */
+    enum value_type of; /* the type, for a method that only one type has; else V_UNDEFINED */
 };
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static int wrong_argument(struct rendering *r, const char *of, struct value v, c
     return run_fail(r, "%s takes %s, not %s", of, wanted, value_kind(v));
 }
 
-/* An argument that has to be an integer; `otherwise` where it is missing or none. */
+/* Reads an argument that must be an integer. The result is `otherwise` if the argument is missing or none. */
 static int integer(struct rendering *r, const char *of, const struct value *v, int64_t otherwise, int64_t *out)
 {
     *out = otherwise;
@@ -75,7 +75,7 @@ static int in_set(struct template_text character, struct template_text set)
     return 0;
 }
 
-/* Each character may have to be compared with the whole set. */
+/* Counts steps for the worst case: each character is compared with the whole set. */
 static int strip_set(struct rendering *r, struct template_text t, int left, int right, struct template_text set, struct value *out)
 {
     int rc = VB_OK;
@@ -130,7 +130,7 @@ static int join(struct rendering *r, struct value list, struct template_text bet
     return rc ? rc : run_take(r, from, out);
 }
 
-/* [[key, value], ...], or with `which` 0 or 1 the keys or values alone */
+/* Returns a list of [key, value] pairs. If `which` is 0 or 1, returns only the keys or only the values. */
 static int dict_items(struct rendering *r, const struct dict *d, int which, struct value *out)
 {
     int rc = value_list(r, d->n, out);
@@ -150,7 +150,7 @@ static int dict_items(struct rendering *r, const struct dict *d, int which, stru
     static int name(struct rendering *r __attribute__((unused)), struct value on __attribute__((unused)),                 \
                     const struct value *const *arg __attribute__((unused)), struct value *out __attribute__((unused)))
 
-/* transformers' own: nothing is escaped for HTML */
+/* as in transformers: characters are not escaped for HTML */
 CALL(filter_tojson)
 {
     struct json_style style = {.ascii = arg[0] && value_true(*arg[0])};
@@ -414,7 +414,7 @@ CALL(function_raise)
 static const struct callable functions[] = {
     {"range", {"start", "stop", "step"}, 1, function_range, 0},
     {"raise_exception", {"message"}, 1, function_raise, 0},
-    {"namespace", {NULL}, 0, NULL, 0}, /* takes any keywords */
+    {"namespace", {NULL}, 0, NULL, 0}, /* accepts any keyword arguments */
 };
 
 static int make_namespace(struct rendering *r, const struct arguments *args, struct value *out)
@@ -432,7 +432,7 @@ static int make_namespace(struct rendering *r, const struct arguments *args, str
 #define ANYTHING (~0u)
 static const struct {
     const char *name;
-    unsigned types; /* of which any value is one */
+    unsigned types; /* the test can be true only for values of these types */
 } tests[] = {
     {"defined", ANYTHING & ~IS(V_UNDEFINED)}, {"undefined", IS(V_UNDEFINED)}, {"none", IS(V_NONE)}, {"string", IS(V_STRING)},
     {"mapping", IS(V_DICT)}, {"iterable", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED)},

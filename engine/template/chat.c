@@ -27,7 +27,8 @@ static int open_gguf(struct chat_template **out, const char *path, const vb_allo
     return rc;
 }
 
-/* A string, or of [{"name": "default", "template": "..."}, ...] the default; NULL: neither. */
+/* Returns the value if it is a string, or the template named "default" if it is a list [{"name": "default", "template":
+ * "..."}, ...]. Returns NULL if it is neither. */
 static const json_t *default_template(const json_t *value)
 {
     if (!json_is_array(value))
@@ -80,7 +81,7 @@ int chat_template_open(struct chat_template **out, const char *dir, const vb_all
     return rc;
 }
 
-/* A token's text under its name; without such a token there is no such variable. */
+/* Sets a variable to the text of a token. If there is no such token, the variable is not set. */
 static int set_token(json_t *variables, const char *name, const struct tokenizer *t, int32_t id)
 {
     size_t size;
@@ -95,7 +96,8 @@ int chat_template_render(const struct chat_template *t, const struct tokenizer *
     int failed = !variables || (tokenizer && (set_token(variables, "bos_token", tokenizer, tokenizer_bos(tokenizer)) ||
                                               set_token(variables, "eos_token", tokenizer, tokenizer_eos(tokenizer))));
     failed = failed || (more && json_object_update(variables, (json_t *)(uintptr_t)more));
-    failed = failed || json_object_set(variables, "messages", (json_t *)(uintptr_t)messages); /* const is cast away to count references */
+    failed = failed || json_object_set(variables, "messages", (json_t *)(uintptr_t)messages); /* const is cast away to count
+                                                                                                 references */
     *text = NULL;
     int rc = failed ? vb_fail(err, VB_NO_MEMORY, "no memory for a template's variables") : template_render(t, variables, text, size, err);
     json_decref(variables);

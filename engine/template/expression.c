@@ -60,7 +60,7 @@ static int parse_strings(struct parser *p, struct node **out)
     return rc ? rc : make_constant(p, value_string(all), out);
 }
 
-/* Behind "(" or "[": expressions up to the bracket that closes; *commas counts. */
+/* Parses the expressions after "(" or "[" up to the closing bracket. *commas becomes the number of commas. */
 static int parse_items(struct parser *p, const char *close, struct node **out, int *commas)
 {
     int rc = VB_OK;
@@ -76,7 +76,7 @@ static int parse_items(struct parser *p, const char *close, struct node **out, i
     return parse_expect(p, T_OPERATOR, close);
 }
 
-/* A list or a tuple: E_LIST with the elements in the list a; or what brackets hold. */
+/* Parses a list or a tuple to E_LIST, whose elements are the list a; or an expression in brackets. */
 static int parse_brackets(struct parser *p, const char *close, struct node **out)
 {
     struct node *items = NULL;
@@ -90,7 +90,7 @@ static int parse_brackets(struct parser *p, const char *close, struct node **out
     return make(p, E_LIST, items, out);
 }
 
-/* {"a": 1}: the entries are the list a; of each the key is a and the value b. */
+/* {"a": 1}: the entries are the list a. Member a of an entry is the key, and member b is the value. */
 static int parse_dict(struct parser *p, struct node **out)
 {
     int rc = parse_advance(p);
@@ -136,7 +136,7 @@ static int parse_primary(struct parser *p, struct node **out)
 
 /* ---- what stands behind a value ------------------------------------------------------------------------------------ */
 
-/* (a, b=c): a list of expressions, with their keyword */
+/* (a, b=c): a list of expressions; `keyword` of an expression is the name before "=" */
 static int parse_arguments(struct parser *p, struct node **out)
 {
     int rc = parse_expect(p, T_OPERATOR, "("), named = 0;
@@ -188,7 +188,8 @@ static int parse_item(struct parser *p, struct node **n)
     return !colons && !(*n)->b ? parse_wanted(p, "a value") : parse_advance(p);
 }
 
-/* A call names a macro, a function (op -1 where a macro of this name must be there) or a method of a; arguments are b. */
+/* A call calls a macro, a function or a method of a. b is the list of arguments. op is -1 if no function has this name;
+ * then there must be a macro with this name. */
 static int parse_call(struct parser *p, struct node **n)
 {
     struct node *on = *n;
@@ -253,7 +254,7 @@ static int parse_filter(struct parser *p, struct node **n)
     return parse_arguments(p, &(*n)->b);
 }
 
-/* What Jinja2 takes for a test's argument: also `if`, `in` and `is`. */
+/* Returns 1 if Jinja2 reads the current token as the argument of a test. Jinja2 does so even for `if`, `in` and `is`. */
 static int is_argument(const struct parser *p)
 {
     if (p->token.kind == T_NAME)
@@ -276,7 +277,7 @@ static int parse_test(struct parser *p, struct node **n)
     (*n)->op = test;
     if ((rc = parse_advance(p)))
         return rc;
-    if (is_argument(p)) /* none of these tests has one; nor may a test follow */
+    if (is_argument(p)) /* these tests have no argument, and no further test may follow */
         return parse_wanted(p, "the end of the test");
     return negated ? make(p, E_NOT, *n, n) : VB_OK;
 }
@@ -338,7 +339,7 @@ static int operator_at(const struct parser *p, const struct operator_name *names
     return 0;
 }
 
-/* Operators of one level, to the left. */
+/* Parses operators of one level, which are left-associative. */
 static int parse_level(struct parser *p, int level, struct node **out)
 {
     static const struct operator_name levels[][5] = {{{"+", OP_ADD}, {"-", OP_SUBTRACT}, {NULL, 0}},
@@ -357,7 +358,7 @@ static int parse_level(struct parser *p, int level, struct node **out)
 
 static int parse_sum(struct parser *p, struct node **out) { return parse_level(p, 0, out); }
 
-/* The comparison that stands here, stepped over; 0: none. */
+/* If the current token is a comparison, moves on to the next token and returns the comparison, else returns 0. */
 static int comparison(struct parser *p, int *rc)
 {
     static const struct operator_name names[] = {{"==", OP_EQUAL}, {"!=", OP_DIFFERENT}, {"<", OP_LESS}, {"<=", OP_LESS_EQUAL},

@@ -1,4 +1,4 @@
-/* engine/template/json.c -- values from JSON and to it, as Python's json module writes it. */
+/* engine/template/json.c -- converts JSON to values, and values to JSON in the form that Python's json module writes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "engine/base/decimal.h"
 #include "engine/template/template_internal.h"
 
-#define BYTES_OF_A_FLOAT 1024 /* what printing one counts as: it is tried with up to 17 digits */
+#define BYTES_OF_A_FLOAT 1024 /* bytes that are counted for printing a float, because up to 17 digits are tried */
 
 /* ---- from JSON ----------------------------------------------------------------------------------------------------- */
 
@@ -36,7 +36,8 @@ static int from_array(struct rendering *r, const json_t *json, struct value *out
 
 static int from_object(struct rendering *r, const json_t *json, struct value *out)
 {
-    json_t *object = (json_t *)(uintptr_t)json; /* jansson's iterators take no const; nothing is changed */
+    json_t *object = (json_t *)(uintptr_t)json; /* jansson's iterators need a pointer that is not const; the object is not
+                                                   changed */
     int rc = value_dict(r, V_DICT, out);
     for (void *at = json_object_iter(object); at && !rc; at = json_object_iter_next(object, at)) {
         const char *key = json_object_iter_key(at);
@@ -71,7 +72,8 @@ int value_from_json(struct rendering *r, const json_t *json, struct value *out)
 
 /* ---- to JSON ------------------------------------------------------------------------------------------------------- */
 
-/* As repr(): the fewest digits that give the same double, with an exponent below 1e-4 and from 1e16 on. */
+/* Writes a float as Python's repr() does: with the fewest digits that give the same double. Numbers below 1e-4, and
+ * numbers from 1e16 on, are written with an exponent. */
 int value_put_float(struct rendering *r, double f)
 {
     char digits[40], out[64], *e;

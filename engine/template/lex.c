@@ -1,10 +1,11 @@
-/* engine/template/lex.c -- a template's source cut into text and the words of its tags, with Jinja2's rules for white space:
+/* engine/template/lex.c -- cuts the source of a template into text and the tokens of its tags. White space is removed by
+ * Jinja2's rules:
  *
- *   -%} -}} -#}   take all white space behind them, {%- {{- {#- all before them
- *   %} #}         take one newline behind them (trim_blocks), +%} does not
- *   {% {#         alone on their line so far, take the blanks before them (lstrip_blocks), {%+ does not
+ *     -%} -}} -#}  remove all white space after them,  {%- {{- {#- remove all white space before them
+ *     %} #}        remove one newline after them (trim_blocks); +%} does not
+ *     {% {#        remove the blanks before them if nothing else precedes them on their line (lstrip_blocks); {%+ does not
  *
- * Of newlines at the template's end one is dropped; "\r\n" and "\r" are "\n". */
+ * If the template ends with newlines, one of them is removed. "\r\n" and "\r" are replaced by "\n". */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +71,8 @@ static void step_over_space(struct lexer *x)
 
 /* ---- text, and where tags begin and end ---------------------------------------------------------------------------- */
 
-/* What is left of the text before a tag that begins at `tag`, with this sign behind its brace. */
+/* Returns the rest of the text before a tag that begins at `tag`, after white space is removed. `sign` is the character
+ * after the tag's brace. */
 static struct template_text trimmed(const struct lexer *x, const char *tag, char sign)
 {
     struct template_text t = {x->at, (size_t)(tag - x->at)};
@@ -86,7 +88,7 @@ static struct template_text trimmed(const struct lexer *x, const char *tag, char
     return t;
 }
 
-/* Behind the end of a tag or a comment, which was stepped over. */
+/* Removes white space after the end of a tag or comment. */
 static void after_end(struct lexer *x, char sign, int trims)
 {
     if (sign == '-')
@@ -140,7 +142,7 @@ static int lex_text(struct lexer *x, struct token *out)
     return VB_OK;
 }
 
-/* Whether the tag ends here: it is stepped over then. */
+/* Returns 1 and moves to the position after the tag if the tag ends here, else returns 0. */
 static int lex_end(struct lexer *x, struct token *out)
 {
     char brace = x->inside == T_TAG ? '%' : '}', sign = peek(x, 0);
@@ -206,7 +208,8 @@ static int hex(struct lexer *x, const char *s, const char *end, size_t digits, u
     return *c > 0x10ffff || (*c >= 0xd800 && *c < 0xe000) ? fail(x, "a string with a character that Unicode does not have") : VB_OK;
 }
 
-/* Behind a backslash, as in Python: *s steps over it, *to gets what it stands for. */
+/* Decodes the characters after a backslash as Python does. Moves *s to the end of the escape, and appends the decoded
+ * character at *to. */
 static int escape(struct lexer *x, const char **s, const char *end, char **to)
 {
     static const char letters[] = "ntr\\'\"abfv", stand_for[] = "\n\t\r\\'\"\a\b\f\v";

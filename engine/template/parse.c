@@ -1,4 +1,4 @@
-/* engine/template/parse.c -- tags to nodes. Expressions are in expression.c. */
+/* engine/template/parse.c -- parses tags to nodes. expression.c parses expressions. */
 #include <string.h>
 
 #include "engine/template/template_internal.h"
@@ -69,7 +69,7 @@ int parse_deeper(struct parser *p)
 
 static int parse_body(struct parser *p, const char *const *ends, struct node **out);
 
-/* Behind {% NAME, up to the tag that ends the body; that tag's name is the current token. */
+/* Parses a body up to the tag that ends it. Afterwards, the name of this tag is the current token. */
 static int parse_inner(struct parser *p, const char *const *ends, struct node **out)
 {
     int rc = parse_expect(p, T_TAG_END, NULL);
@@ -83,7 +83,8 @@ static int parse_end(struct parser *p, const char *name)
     return rc ? rc : parse_expect(p, T_TAG_END, NULL);
 }
 
-/* a: condition, b: body, c: else, which for an elif is another N_IF alone. A loop, since chains are long. */
+/* a: condition, b: body, c: the else part; an elif is an else part that consists of one N_IF. The function uses a loop,
+ * not recursion, because a template may have many elifs. */
 static int parse_if(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
@@ -102,7 +103,8 @@ static int parse_if(struct parser *p, struct node *n)
     return rc ? rc : parse_end(p, "endif");
 }
 
-/* a: targets, b: what is gone through, c: body, d: else; the condition is d of the first target */
+/* a: loop variables, b: the value over which the loop runs, c: body, d: the else part. The loop's condition is member d
+ * of the first variable. */
 static int parse_for(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"else", "endfor", NULL};
@@ -121,7 +123,7 @@ static int parse_for(struct parser *p, struct node *n)
     return rc ? rc : parse_end(p, "endfor");
 }
 
-/* name, and keyword: its attribute (of a namespace) if any; a: the value */
+/* name: the variable; keyword: the attribute, if the variable is a namespace; a: the value */
 static int parse_set(struct parser *p, struct node *n)
 {
     int rc = parse_advance(p);
@@ -155,7 +157,7 @@ static int parse_parameter(struct parser *p, struct node **out)
     return rc;
 }
 
-/* name; a: parameters, E_NAME with their default as a; c: body */
+/* name: the macro's name; a: the parameters, E_NAME nodes whose member a is the default; c: body */
 static int parse_macro(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"endmacro", NULL};
@@ -173,13 +175,13 @@ static int parse_macro(struct parser *p, struct node *n)
     }
     if ((rc = parse_expect(p, T_OPERATOR, ")")))
         return rc;
-    p->loops = 0; /* a break inside is none of a loop outside */
+    p->loops = 0; /* a break inside the macro cannot end a loop outside it */
     rc = parse_inner(p, ends, &n->c);
     p->loops = loops;
     return rc ? rc : parse_end(p, "endmacro");
 }
 
-/* transformers' tag around what an assistant said: no meaning for the text. c: body */
+/* The tag with which transformers marks the assistant's text. It does not change the output. c: body */
 static int parse_generation(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"endgeneration", NULL};
@@ -238,7 +240,7 @@ static int at_end(const struct parser *p, const char *const *ends)
     return 0;
 }
 
-/* ends NULL: up to the template's end */
+/* If `ends` is NULL, the body ends at the end of the template. */
 static int parse_body(struct parser *p, const char *const *ends, struct node **out)
 {
     struct node **tail = out;
@@ -252,7 +254,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
             if (n)
                 n->value = value_string(p->token.text), *tail = n;
         } else if (kind == T_END) {
-            rc = parse_wanted(p, ends[0] ? ends[0] : "more"); /* the one tag that would do */
+            rc = parse_wanted(p, ends[0] ? ends[0] : "more"); /* the only tag that would be correct here */
         }
         if (rc || (rc = parse_advance(p)))
             break;

@@ -1,5 +1,8 @@
-/* engine/template/render.c -- nodes to text. Names live in scopes: the body of a loop has a new one for each element, so what is
- * set inside is gone behind it (which is why templates have namespaces); that of a macro hangs on the one it was defined in. */
+/* engine/template/render.c -- computes the output from the nodes.
+ *
+ * Names belong to scopes. The body of a loop has a new scope for each element, so a name that is set inside is not known
+ * after the loop (for this reason templates use namespaces). The scope of a macro's body is inside the scope in which
+ * the macro was defined. */
 #include <stdio.h>
 #include <string.h>
 
@@ -186,7 +189,7 @@ static int item(struct rendering *r, struct value on, struct value at, struct va
     return VB_OK;
 }
 
-/* A part of a slice; 0: missing or none. */
+/* Computes one of the numbers of a slice. The number is 0 if it is missing or none. */
 static int slice_part(struct rendering *r, const struct node *n, int *given, int64_t *out)
 {
     struct value v = {.type = V_NONE};
@@ -196,7 +199,7 @@ static int slice_part(struct rendering *r, const struct node *n, int *given, int
     return rc || v.type == V_NONE || *given ? rc : run_fail(r, "a slice takes integers, not %s", value_kind(v));
 }
 
-/* A bound as Python clamps it: [0, count] going up, [-1, count-1] going down. */
+/* Computes a limit of a slice, clamped as in Python: to [0, count] if the step is positive, to [-1, count-1] if it is negative. */
 static int bound(struct rendering *r, const struct node *n, int64_t otherwise, int64_t count, int64_t step, int64_t *out)
 {
     int64_t least = step < 0 ? -1 : 0, most = step < 0 ? count - 1 : count;
@@ -217,7 +220,8 @@ static int slice(struct rendering *r, const struct node *n, struct value on, str
     if ((rc = value_to_list(r, on, &list)) || (rc = slice_part(r, n->d, &given, &step)))
         return rc;
     int64_t count = (int64_t)list.list->n;
-    if (given && (!step || step < -count - 1 || step > count + 1)) /* so far it is one element, whatever the step */
+    if (given && (!step || step < -count - 1 || step > count + 1)) /* such a step visits one element at most, so its size does not
+                                                                      matter */
         step = !step ? 0 : step < 0 ? -count - 1 : count + 1;
     if (given && !step)
         return run_fail(r, "a slice has a step of 0");
@@ -261,7 +265,7 @@ static int bind_parameters(struct rendering *r, const struct node *macro, const 
     for (const struct node *p = macro->a; p && !rc; p = p->next) {
         const struct value *given = argument_for(args, p->name, position++, &used);
         struct value v = given ? *given : (struct value){V_UNDEFINED, {.s = p->name}};
-        r->steps += args->n * (p->name.n / 16); /* compared with the keywords */
+        r->steps += args->n * (p->name.n / 16); /* each parameter is compared with the keywords */
         if (!given && p->a)
             rc = evaluate(r, p->a, &v);
         if (!rc)
@@ -408,7 +412,7 @@ static int run_if(struct rendering *r, const struct node *n)
             return run_body(r, n->b);
         if (!n->c || n->c->kind != N_IF || n->c->next)
             return run_body(r, n->c);
-        n = n->c; /* an elif */
+        n = n->c; /* the else part is an elif */
     }
 }
 
@@ -426,7 +430,7 @@ static int bind_targets(struct rendering *r, const struct node *targets, struct 
     return rc || (!targets && i == parts.list->n) ? rc : run_fail(r, "a loop's names and an element's %zu values differ", parts.list->n);
 }
 
-/* Those for which the loop's condition holds. */
+/* Keeps only the elements for which the loop's condition is true. */
 static int filtered(struct rendering *r, const struct node *n, struct value *list)
 {
     struct template_scope *saved = r->scope;
@@ -575,7 +579,7 @@ int template_render(const struct chat_template *t, const json_t *variables, char
     *text = NULL;
     *size = 0;
     if (!rc && !(rc = set_variables(&r, variables)) && !(rc = run_body(&r, t->body)))
-        rc = run_put(&r, "", 1); /* the 0 byte behind */
+        rc = run_put(&r, "", 1); /* the 0 byte after the text */
     arena_free(&r.arena);
     if (rc) {
         vb_free(&t->allocator, r.out.s);

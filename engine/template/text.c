@@ -1,4 +1,4 @@
-/* engine/template/text.c -- characters of the template interpreter, and its memory. All text in it is valid UTF-8. */
+/* engine/template/text.c -- functions for characters and for memory. All text in the template interpreter is valid UTF-8. */
 #include <string.h>
 
 #include "engine/template/template_internal.h"

@@ -1,4 +1,4 @@
-/* engine/template/value.c -- values of the template interpreter, with Python's meanings. */
+/* engine/template/value.c -- the values of the template interpreter. Operators give the same results as in Python. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@ struct value value_int(int64_t i) { return (struct value){V_INT, {.i = i}}; }
 
 /* ---- lists and dicts ----------------------------------------------------------------------------------------------- */
 
-/* Room for one more of n; what was there is left behind in the arena. */
+/* Makes room for one more item after n items. If the items move, the old memory stays in the arena until the arena is freed. */
 static int grow(struct rendering *r, void **items, size_t n, size_t *room, size_t size)
 {
     if (n < *room)
@@ -60,7 +60,7 @@ int list_append(struct rendering *r, struct template_list *l, struct value v)
 
 struct value *dict_find(struct rendering *r, const struct dict *d, struct template_text key)
 {
-    r->steps += d->n / 4; /* whoever comes next is told when they are too many */
+    r->steps += d->n / 4; /* the next call of run_steps reports an error if these are too many */
     for (size_t i = 0; i < d->n && r->steps <= MAX_STEPS; i++)
         if (d->entries[i].key.n == key.n) {
             r->steps += key.n / 16;
@@ -213,7 +213,7 @@ static int arithmetic(struct rendering *r, int op, struct value a, struct value 
         over = __builtin_sub_overflow(a.i, b.i, &i);
     else if (op == OP_MULTIPLY)
         over = __builtin_mul_overflow(a.i, b.i, &i);
-    else if (b.i == -1) /* INT64_MIN / -1 has no quotient */
+    else if (b.i == -1) /* INT64_MIN / -1 does not fit an int64_t */
         over = op == OP_FLOOR && __builtin_sub_overflow((int64_t)0, a.i, &i);
     else if (op == OP_FLOOR)
         i = a.i / b.i - (a.i % b.i && (a.i < 0) != (b.i < 0));
@@ -243,7 +243,7 @@ static int join_lists(struct rendering *r, const struct template_list *a, const 
     return rc;
 }
 
-/* a ~ b: both as they print */
+/* a ~ b: joins both values as text */
 static int join_printed(struct rendering *r, struct value a, struct value b, struct value *out)
 {
     size_t from = r->out.n;
@@ -284,7 +284,7 @@ static int compare(struct rendering *r, int op, struct value a, struct value b, 
     } else if (is_number(a) && is_number(b)) {
         known = !isnan(as_float(a)) && !isnan(as_float(b));
         order = as_float(a) < as_float(b) ? -1 : as_float(a) > as_float(b);
-    } else if (a.type == V_STRING && b.type == V_STRING) { /* UTF-8 sorts as its characters do */
+    } else if (a.type == V_STRING && b.type == V_STRING) { /* the order of UTF-8 bytes is the order of the characters */
         size_t both = min_size(a.s.n, b.s.n);
         if ((rc = run_steps(r, both)))
             return rc;
@@ -297,7 +297,7 @@ static int compare(struct rendering *r, int op, struct value a, struct value b, 
     return VB_OK;
 }
 
-/* Joining what is undefined to a text is the commonest mistake, and told by its name. */
+/* The most common mistake is to add an undefined value to a string. The message then names the undefined value. */
 static int no_operator(struct rendering *r, int op, struct value a, struct value b)
 {
     static const char *const names[] = {"", "+", "-", "*", "/", "//", "%"};
@@ -331,7 +331,8 @@ int value_binary(struct rendering *r, int op, struct value a, struct value b, st
 
 static int put_word(struct rendering *r, const char *s) { return run_put(r, s, strlen(s)); }
 
-/* As Python's repr(): in ' unless it has one and no ". What Python calls not printable is told by number for ASCII only. */
+/* Writes a string as Python's repr() does: in single quotes, or in double quotes if the string contains ' and no ". Of
+ * the characters that Python calls not printable, only ASCII characters are written as escapes. */
 static int put_quoted(struct rendering *r, struct template_text t)
 {
     char quote = memchr(t.s, '\'', t.n) && !memchr(t.s, '"', t.n) ? '"' : '\'', number[8];
