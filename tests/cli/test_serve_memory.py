@@ -20,6 +20,7 @@ if ALL:
     sys.argv.remove("--all")
 
 from serving import TALE, VERBATIM, Server, run_tests  # noqa: E402  (it reads the command line)
+from test_serve_meaning import FORCED, MARKS, V31, Model, history  # noqa: E402
 
 SAMPLE = 3            # of so many allocations one fails in `make test`
 NEVER = 1 << 60
@@ -43,7 +44,9 @@ REQUESTS = {
     "template": ("/apply-template", {"messages": SAID, "chat_template_kwargs": {"a_long_enough_name": True}}),
     "no_json": ("/v1/completions", '{"prompt": "Once", "max_tokens": 1234567890123456789012}'),
     "models": ("/v1/models", None),
+    "calls": ("/v1/chat/completions", dict(FORCED, messages=history()[:3], tool_choice="required", parallel_tool_calls=False, max_tokens=60)),
 }
+CALLING = Model(V31, [*MARKS[V31], "<think>", "</think>"])  # answers "calls"
 
 
 class Memory:
@@ -130,7 +133,7 @@ def run(name):
         memory = Memory(file.name)
         os.environ.update(LD_PRELOAD=FAIL_MEMORY, FAIL_MEMORY=file.name)
         try:
-            server = Server(TALE, "--max-sequences", "4")
+            server = Server(CALLING.folder.name if name == "calls" else TALE, "--max-sequences", "4")
         finally:
             del os.environ["LD_PRELOAD"], os.environ["FAIL_MEMORY"]
         with server:
