@@ -14,7 +14,8 @@
 #include "tools/bench/bench.h"
 
 #define READ_AT_LEAST 256e6 /* bytes of weights that a run with few rows reads at least: more than any CPU cache holds */
-#define MOST_CALLS 256.0    /* the most calls in a run with few rows; a limit for matrices so small that CPU caches hold all of them */
+/* the most calls in a run with few rows; a limit for matrices so small that CPU caches hold all of them */
+#define MOST_CALLS 256.0
 #define DONE_AT_LEAST 8e9   /* operations that a run with many rows does at least */
 
 /* Returns the matrix of an item, without its weights. */

@@ -159,7 +159,8 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     if (counter)
         i->work = bench_counter_close(counter);
     if (counter && of_head > 0.0)
-        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted); /* the head computes each level of a tree in one pass */
+        /* the head computes each level of a tree in one pass */
+        i->work.bytes += of_head * (double)(i->topk ? r.forwards * (size_t)i->K : r.drafted);
     if (counter && !failed && i->draft == draft_model.name) { /* the taps do not receive the passes of the draft model */
         double bytes;
         failed = draft_pass_bytes(b, &bytes, err);

@@ -13,7 +13,8 @@
 #define TOP 30
 #define BOTTOM 50
 
-static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73"}; /* for K = 1, 2, 3; colour-blind readers can distinguish these colours */
+/* for K = 1, 2, 3; colour-blind readers can distinguish these colours */
+static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73"};
 
 static double x_of(double acceptance) { return LEFT + acceptance * (WIDTH - LEFT - RIGHT); }
 static double y_of(double speed_up, double most) { return HEIGHT - BOTTOM - speed_up / most * (HEIGHT - TOP - BOTTOM); }

@@ -30,7 +30,8 @@ static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
 static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
-    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv; /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
+    /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
+    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv;
     w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
     w_uv.rows = c->dims.H * c->dims.v;
     add(work, &w_uk, rows);
@@ -74,7 +75,8 @@ static void add_layer(struct bench_work *work, const struct config *c, const str
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
 {
     struct bench_work work = {0, 0};
-    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2); /* the queries are the last tokens; each attends to the tokens up to itself */
+    /* the queries are the last tokens; each attends to the tokens up to itself */
+    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2);
     return work;
 }
 

@@ -1,4 +1,4 @@
-/* tools/cli/answer.c -- the tokens of a run, printed and reported. */
+/* tools/cli/answer.c -- prints the tokens of a run, and its statistics. */
 #include "tools/cli/answer.h"
 
 #include <inttypes.h>
@@ -21,7 +21,8 @@ static void note_interrupt(int number)
 void answer_watch_interrupt(int reading)
 {
     struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)(reading ? SA_RESETHAND : SA_RESETHAND | SA_RESTART)}, was;
-    if (!sigaction(SIGINT, NULL, &was) && was.sa_handler != SIG_IGN) /* nohup, a shell's background job */
+    /* SIGINT is ignored under nohup and in background jobs of some shells */
+    if (!sigaction(SIGINT, NULL, &was) && was.sa_handler != SIG_IGN)
         sigaction(SIGINT, &action, NULL);
 }
 
@@ -52,7 +53,7 @@ static void hold(struct answer *a, const char *bytes, size_t size, int draft)
     a->count += size;
 }
 
-/* Writes the text up to that many bytes. */
+/* Prints the text up to byte `text_bytes`. */
 static void write_up_to(struct answer *a, size_t text_bytes)
 {
     char out[4096];
@@ -82,8 +83,8 @@ int answer_token(void *context, const vb_event *e)
     if (a->logprobs)
         json_array_append_new(a->logprobs, answer_logprobs(e->logits, vb_vocab_size(c->model), e->token, (int32_t)c->logprobs));
     if (c->json)
-        return interrupted; /* all at once, in the end */
-    if (!c->tokenizer) { /* no text: ids, as --tokens takes them */
+        return interrupted; /* with --json, the text is printed after the run */
+    if (!c->tokenizer) { /* without a tokenizer, print token ids in the format of --tokens */
         printf(a->printed++ ? ",%d" : "%d", e->token);
         fflush(stdout);
         return ferror(stdout) || interrupted;
@@ -92,7 +93,7 @@ int answer_token(void *context, const vb_event *e)
     if (piece && (!vb_is_end_token(c->model, e->token) || c->ignore_eos))
         hold(a, piece, size, e->draft_depth > 0);
     write_up_to(a, e->text_bytes);
-    return ferror(stdout) || interrupted; /* nobody reads, or nobody wants to: stop */
+    return ferror(stdout) || interrupted; /* stop the run if stdout cannot be written, or after Ctrl-C */
 }
 
 static const char *finish_name(enum vb_finish finish)
@@ -100,14 +101,14 @@ static const char *finish_name(enum vb_finish finish)
     return finish == VB_FINISH_STOP ? "stop" : finish == VB_FINISH_LENGTH ? "length" : interrupted ? "interrupted" : "stopped";
 }
 
-/* The most memory that the process had at once, mapped pages of the weights included. */
+/* Returns the largest amount of memory that the process has used, including the mapped pages of the weights. */
 static json_int_t peak_memory(void)
 {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) ? 0 : (json_int_t)usage.ru_maxrss * 1024;
 }
 
-/* {nodes, ...} or null: --numa is off */
+/* Returns {nodes, ...}, or JSON null if --numa is off. */
 static json_t *placement(const struct cli *c)
 {
     vb_placement p;
@@ -125,7 +126,7 @@ static json_t *threads(const vb_session *s)
                      (json_int_t)use.left_out, "waited_seconds", use.waited);
 }
 
-/* What is about the run and not about the decoding. */
+/* Returns the statistics of the decoding, and adds those of the run: load times, memory and so on. */
 static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_result *r, double first_token)
 {
     json_t *stats = cli_stats(r, cli_used_tokens(c, r));
@@ -181,7 +182,7 @@ static void print_by_depth(const struct cli *c, const vb_result *r)
     fputs(rejected ? "\n" : "", stderr);
 }
 
-/* Whoever asked for what is lossy hears what it did, every time. */
+/* With relaxed acceptance, which is lossy, always reports how many tokens it changed. */
 static void tell_acceptance(const struct cli *c, const vb_result *r)
 {
     if (!cli_is_relaxed(c))
@@ -247,7 +248,7 @@ void answer_show_prefill(void *unused, size_t done, size_t total)
 
 /* ---- a run --------------------------------------------------------------------------------------------------------- */
 
-/* The rest of the text, and a newline. */
+/* Prints the rest of the text and a newline. */
 static void end_text(struct answer *a, const vb_result *r)
 {
     char rest[16];
@@ -272,7 +273,7 @@ int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *
     a->logprobs = a->c->logprobs >= 0 ? json_array() : NULL;
     int failed = vb_generate(session, &o, result, &err);
     if (interrupted)
-        cli_progress("", 1, 1); /* of reading the prompt */
+        cli_progress("", 1, 1); /* erases the progress of the prompt */
     if (!a->c->json)
         end_text(a, result);
     free(a->held);

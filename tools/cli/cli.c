@@ -22,7 +22,8 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
 
 int cli_error(const struct cli *c, const vb_error *err)
 {
-    /* Names from outside may hold anything: invalid bytes become U+FFFD, control characters '?', so one line stays one. */
+    /* Names from outside can contain any bytes. Invalid bytes become U+FFFD and control characters become '?', so that
+     * the message stays on one line. */
     vb_utf8 stream = {0};
     char whole[320 + sizeof err->message], message[3 * (sizeof whole + 4) + 12];
     snprintf(whole, sizeof whole, "%.300s%s%s", c->where ? c->where : "", c->where ? ": " : "", err->message);
@@ -43,7 +44,7 @@ int cli_print_json(json_t *value)
     int code = value ? EXIT_DONE : EXIT_OTHER;
     if (!value)
         value = json_pack("{s:s}", "error", "a name is not valid UTF-8, which JSON wants");
-    json_dumpf(value, stdout, JSON_REAL_PRECISION(9)); /* main asks stdout whether it could be written */
+    json_dumpf(value, stdout, JSON_REAL_PRECISION(9)); /* main checks later whether stdout could be written */
     putchar('\n');
     fflush(stdout);
     json_decref(value);
@@ -72,11 +73,11 @@ void cli_progress(const char *label, size_t done, size_t total)
 
 static void show_copies(void *label, size_t done, size_t total)
 {
-    if (total >= (size_t)64 << 20) /* the others are there at once */
+    if (total >= (size_t)64 << 20) /* smaller copies take no noticeable time */
         cli_progress(label, done, total);
 }
 
-/* What became of --numa: asked for with --stats, and unasked when it was refused. */
+/* Prints the result of --numa: always if it failed, else only with --stats. */
 static void tell_placement(const struct cli *c)
 {
     vb_placement p;
@@ -96,7 +97,7 @@ vb_model_facts cli_facts(const struct cli *c)
     return facts;
 }
 
-/* `inspect` says it in its report. */
+/* Warns about a GGUF file without expert groups, unless the command reports this itself (as `inspect` does). */
 static void tell_groups(const struct cli *c)
 {
     if (cli_facts(c).no_groups && !(c->command->traits & REPORTS_GROUPS))
@@ -117,7 +118,8 @@ int cli_open(struct cli *c)
         return cli_error(c, &err);
     tell_placement(c);
     tell_groups(c);
-    if (c->mlock && vb_model_lock(c->model, &err)) /* the output is the same without: a warning, as llama.cpp's */
+    /* without locked memory the output is the same, so this is only a warning, as in llama.cpp */
+    if (c->mlock && vb_model_lock(c->model, &err))
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
@@ -167,7 +169,7 @@ int cli_ids(struct cli *c, const char *spec, int32_t **ids, size_t *count)
                                 *count, (int)(shown < 16 ? shown : 16), p);
             vb_free(NULL, text);
             free(*ids);
-            *ids = NULL; /* the caller frees what it was given */
+            *ids = NULL; /* the caller frees *ids even after an error */
             return code;
         }
         if (*count == room) {
@@ -188,7 +190,7 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
     size_t room;
     int code;
     *ids = NULL;
-    *count = size + 1; /* there are seldom more tokens than bytes */
+    *count = size + 1; /* a text rarely has more tokens than bytes; if it has, the loop tries again with more room */
     do {
         room = *count;
         *ids = cli_must(realloc(*ids, room * sizeof **ids));
@@ -198,13 +200,13 @@ int cli_encode(struct cli *c, const char *name, const char *text, size_t size, i
         return EXIT_DONE;
     free(*ids);
     *ids = NULL;
-    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the text is wrong, not the command line */
+    return cli_fail(c, EXIT_OTHER, "%.256s: %s", name, err.message); /* the error is in the text, not in the command line */
 }
 
 int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t size, int is_chat, int32_t **ids, size_t *count)
 {
     int32_t *encoded;
-    int bos = c->bos || (!c->no_bos && !is_chat && vb_add_bos(c->tokenizer)); /* a chat template writes its own */
+    int bos = c->bos || (!c->no_bos && !is_chat && vb_add_bos(c->tokenizer)); /* a chat template writes BOS itself */
     if (bos && vb_bos_token(c->tokenizer) < 0)
         return cli_fail(c, EXIT_USAGE, "--bos: the tokenizer has no BOS token");
     int code = cli_encode(c, name, text, size, 1, &encoded, count);
@@ -215,7 +217,7 @@ int cli_encode_prompt(struct cli *c, const char *name, const char *text, size_t 
     memcpy(*ids + bos, encoded, *count * sizeof **ids);
     if (bos)
         (*ids)[0] = vb_bos_token(c->tokenizer);
-    int empty = *count == 0 && !c->bos; /* BOS alone is a prompt when asked for by name */
+    int empty = *count == 0 && !c->bos; /* with --bos, BOS alone is a valid prompt */
     *count += (size_t)bos;
     free(encoded);
     if (empty) {
@@ -272,7 +274,8 @@ int cli_draft_tokens(const struct cli *c)
 {
     vb_drafting drafting = {.method = c->session.drafting.method, .automatic = c->draft_tokens == CLI_AUTO};
     drafting.tokens = c->draft_tokens > 0 ? (int32_t)c->draft_tokens : 0;
-    return c->draft_tokens == 0 ? 0 : vb_draft_tokens(c->model, &drafting); /* 0 here is no drafts, there the method's own number */
+    /* in cli.draft_tokens, 0 means no drafts; in vb_drafting.tokens, 0 means the default of the method */
+    return c->draft_tokens == 0 ? 0 : vb_draft_tokens(c->model, &drafting);
 }
 
 int cli_used_tokens(const struct cli *c, const vb_result *r)

@@ -1,4 +1,4 @@
-/* tools/cli/drafting.c -- the options of draft methods on the command line, and the second model that some of them want. */
+/* tools/cli/drafting.c -- the command line options of draft methods, and the second model that some methods need. */
 #include <string.h>
 
 #include "tools/cli/cli.h"
@@ -48,7 +48,8 @@ int cli_drafting(struct cli *c)
     return gather_settings(c);
 }
 
-/* The tokens of both, where both have a tokenizer; else the sizes of the vocabularies must do. */
+/* Checks that the model and the draft model have the same tokens. If one of them has no tokenizer, compares only the
+ * sizes of the vocabularies. */
 static int check_tokens(const struct cli *c)
 {
     vb_tokenizer *other;
@@ -73,11 +74,11 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     vb_model_options of_draft = *options;
     vb_error err = {0};
     int code = EXIT_DONE;
-    if (c->draft_by_system && !vb_mtp_modules(c->model)) { /* the system could not draft either */
+    if (c->draft_by_system && !vb_mtp_modules(c->model)) { /* that system cannot draft with such a model either */
         c->session.drafting.method = NULL;
         c->draft_given = 0;
     }
-    of_draft.numa = NULL; /* its threads are the target's */
+    of_draft.numa = NULL; /* the draft model runs on the threads of the target, whose placement is already chosen */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
     vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
     int version = 0;

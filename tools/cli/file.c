@@ -1,4 +1,4 @@
-/* tools/cli/file.c -- files that the command writes, and the signals that come meanwhile. */
+/* tools/cli/file.c -- writes the output files of commands, and handles signals that arrive meanwhile. */
 #include "tools/cli/file.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ int cli_stream_close(struct cli_stream *s)
 {
     int failed = s->f && (ferror(s->f) | (fclose(s->f) != 0));
     s->f = NULL;
-    if (failed && !s->error) /* the stream's own buffer */
+    if (failed && !s->error) /* writing did not fail, so the stream had no memory for its buffer */
         s->error = ENOMEM;
     return s->error;
 }
@@ -66,7 +66,7 @@ int cli_stream_copy(struct cli_stream *s, FILE *to, size_t size, void (*progress
 
 /* ---- signals ------------------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t stopped; /* the signal that asked for it */
+static volatile sig_atomic_t stopped; /* the number of the signal that stops the writing */
 
 static void stop(int signal_number) { stopped = signal_number; }
 
@@ -75,14 +75,14 @@ void cli_listen_to_signals(void)
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = stop}, was;
     for (size_t i = 0; i < 3; i++)
-        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
+        if (!sigaction(signals[i], NULL, &was) && was.sa_handler != SIG_IGN) /* SIGHUP is ignored under nohup */
             sigaction(signals[i], &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an ordinary error */
 }
 
 int cli_stopped(void) { return stopped; }
 
-#define MOST_PARTS 4 /* files that are written at the same time */
+#define MOST_PARTS 4 /* the largest number of files that are written at the same time */
 
 static const char *volatile parts[MOST_PARTS];
 
@@ -110,7 +110,7 @@ int cli_check_file(const struct cli *c, const char *option, const char *path)
     if (!path || lstat(path, &st))
         return !path || errno == ENOENT ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: %s", option, path, strerror(errno));
     if (S_ISLNK(st.st_mode) && stat(path, &st))
-        return EXIT_DONE; /* the options' own check refuses links */
+        return EXIT_DONE; /* check_output in options.c refuses such links */
     if (S_ISDIR(st.st_mode))
         return cli_fail(c, EXIT_OTHER, "%s %s: it is a directory", option, path);
     return c->force ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s %s: it exists, and --force is not given", option, path);
@@ -135,7 +135,8 @@ FILE *cli_file_begin(const struct cli *c, struct cli_file *file, const char *pat
     return file->stream.f;
 }
 
-/* What is wrong with the file: in *e, or a signal (VB_STOPPED). */
+/* Returns 0 if the file is correct. Else returns an error code and describes the error in *e, or returns VB_STOPPED
+ * after a signal. */
 static int wrong_with(struct cli_file *file, const vb_error *err, vb_error *e)
 {
     int error = cli_stream_close(&file->stream);

@@ -1,4 +1,4 @@
-/* tools/cli/help.c -- help, printed from the table of options and from what commands say of themselves. */
+/* tools/cli/help.c -- prints help texts, from the table of options and from the descriptions in struct command. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static const struct {
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
 };
 
-/* The text's words from `column` on, in lines that begin at the indent; a newline ends them. */
+/* Prints the words of a text, starting at `column`. Each further line begins at the indent. A newline in the text ends
+ * a line. */
 static void put_words(FILE *to, const char *text, size_t column, size_t indent)
 {
     while (*text) {
@@ -52,7 +53,7 @@ static void add_name(char *names, size_t room, const char *name, size_t length)
     snprintf(names + used, room - used, "%s%.*s", used ? ", " : "", (int)length, name);
 }
 
-/* "-c, --context, --ctx-size": short names first. */
+/* Writes all names of an option, short names first, for example "-c, --context, --ctx-size". */
 static void names_of(const struct option *o, char *names, size_t room)
 {
     *names = '\0';
@@ -89,7 +90,8 @@ static const char *note_of(const struct command *k, const struct option *o)
     return NULL;
 }
 
-/* The options below one heading: all (k is NULL), or those that a command takes. Returns how many. */
+/* Prints the options below one heading: those that command k accepts, or all if k is NULL. Returns how many were
+ * printed. */
 static size_t put_heading(FILE *to, int heading, const struct command *k)
 {
     const struct option *o;
@@ -104,7 +106,7 @@ static size_t put_heading(FILE *to, int heading, const struct command *k)
     return count;
 }
 
-/* What the command says of options itself, and then the names of the others. */
+/* Prints the options that have a note of this command, and then the names of all other options. */
 static void put_short(FILE *to, const struct command *k)
 {
     const struct option *o;
@@ -138,7 +140,7 @@ static void put_usage(FILE *to, const char *name, const char *usage)
     }
 }
 
-/* A command with actions takes what its actions take. */
+/* Returns a copy of the command that accepts the options of all its actions too. */
 static struct command with_actions(const struct command *k)
 {
     struct command all = *k;
@@ -183,7 +185,7 @@ static const struct command *command_called(const struct cli *c, const char *nam
     return NULL;
 }
 
-/* `verbatim help --threads`, and `verbatim help threads`. */
+/* Prints the options with this name; "--" may be missing (`verbatim help threads`). */
 static size_t put_options_called(const char *topic)
 {
     char name[64];
@@ -198,13 +200,13 @@ static size_t put_options_called(const char *topic)
     return count;
 }
 
-/* The methods that --draft takes, from the library's own table. */
+/* Prints the methods of --draft, from the table of the library. */
 static void put_draft_methods(FILE *to)
 {
     vb_draft_method m;
     fputs("\nDraft methods:\n", to);
     for (size_t i = 0; vb_draft_methods(i, &m); i++)
-        if (!m.needs_callback) { /* the command has none */
+        if (!m.needs_callback) { /* the command line offers no callbacks */
             char about[256];
             snprintf(about, sizeof about, "%s%s%s", m.about, *m.settings ? ". Settings: " : "", m.settings);
             fprintf(to, "  %-*s", INDENT - 2, m.name);
@@ -246,7 +248,7 @@ size_t cli_distance(const char *a, size_t a_length, const char *b, size_t b_leng
             size_t changed = last[j - 1] + (a[i - 1] != b[j - 1]), shorter = (last[j] < now[j - 1] ? last[j] : now[j - 1]) + 1;
             now[j] = changed < shorter ? changed : shorter;
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < now[j])
-                now[j] = before[j - 2] + 1; /* two neighbours swapped */
+                now[j] = before[j - 2] + 1; /* two neighbouring letters were swapped */
         }
         size_t *oldest = before;
         before = last;

@@ -1,4 +1,4 @@
-/* tools/cli/line.c -- see line.h. */
+/* tools/cli/line.c -- reads a line of input from the user (see line.h). */
 #include "tools/cli/line.h"
 
 #include <errno.h>
@@ -18,12 +18,12 @@ int line_is_interactive(void) { return isatty(STDIN_FILENO) && isatty(STDOUT_FIL
 #ifdef HAVE_LIBEDIT
 static char *edited(const char *prompt, size_t *size)
 {
-    setlocale(LC_CTYPE, ""); /* so that characters are moved over, not bytes */
+    setlocale(LC_CTYPE, ""); /* so that the cursor moves over characters and not over bytes */
     char *line = readline(prompt);
     if (line && *line)
         add_history(line);
     if (!line)
-        putchar('\n'); /* after Ctrl-D the shell's prompt begins a line */
+        putchar('\n'); /* after Ctrl-D, the prompt of the shell begins on a new line */
     *size = line ? strlen(line) : 0;
     return line;
 }

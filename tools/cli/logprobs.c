@@ -1,8 +1,8 @@
-/* tools/cli/logprobs.c -- log-probabilities of a chosen token and of the likeliest ones, for --logprobs.
+/* tools/cli/logprobs.c -- log-probabilities of the chosen token and of the most likely tokens, for --logprobs.
  *
  *   logprob(t) = (z_t - m) - log(sum_i exp(z_i - m)),   m = max_i z_i,   in double, i ascending
  *
- * z: the row of logits that chose, as the model gave it: before temperature, penalties, top-k and top-p. */
+ * z is the row of logits from which the token was chosen, before temperature, penalties, top-k and top-p. */
 #include <math.h>
 #include <stdlib.h>
 

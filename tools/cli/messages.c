@@ -1,11 +1,12 @@
-/* tools/cli/messages.c -- a conversation on the command line: its messages, and the text that the checkpoint's chat template makes
- * of them. */
+/* tools/cli/messages.c -- builds a conversation from the command line, and applies the chat template of the checkpoint
+ * to it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli/cli.h"
 
-/* Who wrote what; reports text that is not UTF-8, naming where it is from. */
+/* Adds a message to the conversation, at the front if `first` is nonzero. If the text is not UTF-8, reports an error
+ * that names `from`, the place where the text comes from. */
 static int add_message(const struct cli *c, json_t *messages, int first, const char *role, const char *from, const char *text, size_t size)
 {
     json_t *message = json_pack("{s:s,s:s%}", "role", role, "content", text, size);
@@ -40,7 +41,7 @@ static int read_messages(struct cli *c, json_t **out)
     return *out ? check_messages(c, c->messages, *out) : cli_error(c, &err);
 }
 
-/* --system in front, if the messages do not begin with such a one. */
+/* Adds the text of --system at the front. This is an error if the messages already begin with a system message. */
 static int add_system(const struct cli *c, const char *name, json_t *messages)
 {
     const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
@@ -89,7 +90,7 @@ int cli_add_message(const struct cli *c, json_t *messages, const char *role, con
     return add_message(c, messages, 0, role, "the message", text, size);
 }
 
-/* --chat-template-kwargs */
+/* Reads --chat-template-kwargs. */
 static int read_kwargs(const struct cli *c, json_t **out)
 {
     vb_error err;
@@ -121,7 +122,7 @@ int cli_render(struct cli *c, const json_t *messages, char **text, size_t *size)
     char *said = code == EXIT_DONE ? cli_must(json_dumps(messages, JSON_COMPACT)) : NULL;
     char *more = code == EXIT_DONE && kwargs ? cli_must(json_dumps(kwargs, JSON_COMPACT)) : NULL;
     if (code == EXIT_DONE && vb_template_render(c->template, c->tokenizer, said, strlen(said), 1, more, text, size, &err))
-        code = cli_fail(c, EXIT_OTHER, "%s", err.message); /* the messages are wrong, not the command line */
+        code = cli_fail(c, EXIT_OTHER, "%s", err.message); /* the error is in the messages, not in the command line */
     free(more);
     free(said);
     json_decref(kwargs);
@@ -141,7 +142,8 @@ int cli_chat_text(struct cli *c, char **text, size_t *size)
 
 int cli_render_given(struct cli *c, const json_t *messages, const char *prompt, char **text, size_t *size)
 {
-    json_t *all = messages ? json_copy((json_t *)(uintptr_t)messages) : json_array(); /* shallow: only the array grows */
+    /* a shallow copy is enough, because only the array changes */
+    json_t *all = messages ? json_copy((json_t *)(uintptr_t)messages) : json_array();
     int code = check_messages(c, "messages", all);
     *text = NULL;
     if (code == EXIT_DONE && c->system)

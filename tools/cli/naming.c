@@ -1,13 +1,14 @@
-/* tools/cli/naming.c -- one table: our names and theirs.
+/* tools/cli/naming.c -- a table of Verbatim's names and the names of other engines.
  *
- * Where theirs are from (read, not copied):
- *   hf         transformers 5.23: the module paths are ours; MTP as MtpModel has it (golden/scripts/against_transformers.py)
+ * Sources of the names (read, not copied):
+ *   hf         transformers 5.23: the module paths are also Verbatim's names; for MTP, see MtpModel
+ *              (golden/scripts/against_transformers.py)
  *   vllm       vllm/model_executor/models/deepseek_v2.py, deepseek_mtp.py
  *   sglang     python/sglang/srt/models/deepseek_v2.py, deepseek_nextn.py (one module: `model.decoder`)
  *   megatron   megatron/core/transformer/multi_latent_attention.py, multi_token_prediction.py, moe/moe_layer.py,
  *              models/gpt/gpt_model.py
- *   llama.cpp  the names that src/models/deepseek2.cpp and llm_graph_context (src/llama-graph.cpp) give their callback,
- *              NAME-LAYER. Some are given more than once (q, q_pe, k_pe, kv_cmpr): the last one counts. */
+ *   llama.cpp  src/models/deepseek2.cpp and llm_graph_context (src/llama-graph.cpp) pass names of the form NAME-LAYER to
+ *              a callback. Some names are passed more than once (q, q_pe, k_pe, kv_cmpr): the last value counts. */
 #include "tools/cli/naming.h"
 
 #include <stdio.h>
@@ -15,13 +16,15 @@
 #include <string.h>
 
 enum system { HF, LLAMA, MEGATRON, SGLANG, VLLM, SYSTEMS };
-enum scope { WHOLE, LAYER, MODULE }; /* the whole name; below a layer; below an MTP layer, beside its block */
+/* WHOLE: a complete name; LAYER: a name below a layer; MODULE: a name of an MTP layer outside of its decoder layer */
+enum scope { WHOLE, LAYER, MODULE };
 
-/* vLLM and SGLang add the residual inside the next norm: what their hooks see under these names is not the residual stream. */
+/* The engine uses Verbatim's name for another value. vLLM and SGLang add the residual inside of the next norm, so the
+ * value that their hooks see under such a name is not the residual stream. */
 #define OTHER "!"
 #define SAME(name) {name, NULL, NULL, name, name}
 
-/* In the order of computation. NULL: has no name, or one that is not unique. */
+/* The table is in the order of computation. NULL: the engine has no name for the value, or the name is not unique. */
 static const struct naming_entry {
     enum scope scope;
     const char *ours, *theirs[SYSTEMS];
@@ -83,14 +86,16 @@ static const struct naming_entry {
     {WHOLE, "model.norm.output",
      {"model.norm.output", "result_norm", "decoder.final_layernorm.output", "model.norm.output", "model.norm.output"}},
     {WHOLE, "lm_head.output", {"lm_head.output", "result_output", "output_layer.output", "lm_head.output", "lm_head.output"}},
-    {WHOLE, "model.norm.output", {"hidden", "hidden", "hidden", "hidden", "hidden"}}, /* golden/truth, `verbatim logits` */
+    /* the names in golden/truth and in the output of `verbatim logits` */
+    {WHOLE, "model.norm.output", {"hidden", "hidden", "hidden", "hidden", "hidden"}},
     {WHOLE, "lm_head.output", {"logits", "logits", "logits", "logits", "logits"}},
 };
 #define ENTRIES (sizeof table / sizeof *table)
 
-/* What stands before a layer's names. %L: the layer; %K: the MTP module, from 0; %0: the first module, that there is no other. */
+/* The text before the names of a layer. %L: the number of the layer. %K: the number of the MTP module, from 0. %0:
+ * stands for no number; the engine has one module only. */
 static const struct naming {
-    const char *name, *layer, *block, *module, *older[2]; /* older: names that a block has had */
+    const char *name, *layer, *block, *module, *older[2]; /* older: the text before `block` in older versions */
 } systems[SYSTEMS] = {
     [HF] = {"hf", "model.layers.%L.", "layers.%K.mtp_block.", "layers.%K.", {NULL, NULL}},
     [LLAMA] = {"llama.cpp", "-%L", "-%L", "-%L", {NULL, NULL}},
@@ -110,7 +115,8 @@ const struct naming *naming_find(const char *system)
 
 const char *naming_known(void) { return "hf, llama.cpp, megatron, sglang, vllm"; }
 
-/* "model.layers.L.REST": L and REST; -1 when the name is another. */
+/* Splits the name "model.layers.L.REST": returns L and sets *rest to REST. Returns -1 for any other name, and *rest is
+ * then the whole name. */
 static int layer_of(const char *ours, const char **rest)
 {
     static const char prefix[] = "model.layers.";
@@ -125,7 +131,7 @@ static int layer_of(const char *ours, const char **rest)
     return (int)layer;
 }
 
-/* A prefix with its number; 0 when the engine has no such module. */
+/* Writes a prefix with its number. Returns 0 if the engine has no such module. */
 static int write_prefix(char out[NAMING_ROOM], const char *pattern, int layer, int layers)
 {
     const char *percent = strchr(pattern, '%');
@@ -158,7 +164,8 @@ void naming_to(const struct naming *n, const char *ours, int layers, char out[NA
     }
 }
 
-/* What follows a prefix in `theirs`, and the layer that it names; NULL when it is another prefix. */
+/* Returns the part of `theirs` after a prefix, and sets *layer to the layer in the prefix. Returns NULL if `theirs`
+ * does not have this prefix. */
 static const char *read_prefix(const char *pattern, const char *theirs, int layers, int *layer)
 {
     const char *percent = strchr(pattern, '%'), *after = percent + 2;
@@ -239,7 +246,7 @@ int naming_place(const char *ours, int *step, int *last)
             *step = (int)i;
     if (*step < (int)ENTRIES && table[*step].scope == WHOLE)
         *last = *step > 0;
-    if (!strncmp(rest, "mlp.experts.", 12)) /* after the router, before the shared expert */
+    if (!strncmp(rest, "mlp.experts.", 12)) /* experts are computed after the router and before the shared expert */
         for (size_t i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].ours, "mlp.gate.weights"))
                 *step = (int)i;

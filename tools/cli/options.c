@@ -1,4 +1,4 @@
-/* tools/cli/options.c -- the command line, read by the table of options and checked strictly. */
+/* tools/cli/options.c -- parses the command line with the table of options, and checks it strictly. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(int *)(void *)field = 1;
     } else if (o->kind == TEXT_VALUE || o->kind == WORDS_VALUE) {
         *(const char **)(void *)field = value;
-    } else if (o->kind == STOP_VALUE) { /* may be given again and again */
+    } else if (o->kind == STOP_VALUE) { /* this option may be given several times */
         if (c->sampling.num_stops == (int)o->most)
             return cli_fail(c, EXIT_USAGE, "%s is given more than %lld times", o->name, o->most);
         c->sampling.stop[c->sampling.num_stops++] = value;
@@ -91,8 +91,8 @@ static int positional(struct cli *c, const char *value)
     return EXIT_DONE;
 }
 
-/* The option that an argument names, one that the command takes if there is such; *length: of the name, *equals: where its value
- * begins, or NULL. */
+/* Finds the option that an argument names. If several options have this name, prefers one that the command accepts.
+ * *length: the length of the name; *equals: points to the equals sign before the value, or NULL. */
 static const struct option *find(const struct cli *c, const char *arg, size_t *length, const char **equals)
 {
     const struct option *o, *found = NULL;
@@ -104,8 +104,9 @@ static const struct option *find(const struct cli *c, const char *arg, size_t *l
     return found;
 }
 
-/* --help, --json and --model hold from wherever they stand: the first before all else, the second for the errors before it too,
- * and with the third no argument is MODEL. A value that reads like them, and what follows --, is neither. */
+/* Looks for --help, --json and --model before the arguments are parsed, because their place does not matter. --help
+ * takes precedence over everything else. --json also applies to errors in arguments before it. With --model, no
+ * argument is MODEL. Values of other options and arguments after -- are not considered. */
 static void look_ahead(struct cli *c, int argc, char **argv)
 {
     size_t length;
@@ -121,12 +122,13 @@ static void look_ahead(struct cli *c, int argc, char **argv)
     }
 }
 
-/* The name among these options that is most like what was written, if it is like it; and whether the command takes it. */
+/* Returns the name of the option that is most similar to what the user wrote, among those that the command accepts, or
+ * NULL if none is similar. */
 static const char *nearest(const struct cli *c, const char *arg, size_t length)
 {
     const struct option *o;
     const char *best = NULL;
-    size_t least = length > 8 ? 3 : length > 4 ? 2 : 1; /* more changes make any word of any other */
+    size_t least = length > 8 ? 3 : length > 4 ? 2 : 1; /* with more changes, any word can become any other */
     for (size_t i = 0; (o = option_at(i)); i++)
         if (option_is_taken(o, c->command)) {
             size_t d = cli_distance(o->name, strlen(o->name), arg, length);
@@ -174,7 +176,8 @@ static int one_argument(struct cli *c, int argc, char **argv, int *i)
     return code;
 }
 
-/* Output is written beside its place and renamed: where a link or a device is, that would take its place (/dev/null!). */
+/* A new file is written under another name and then renamed. A link or a device (/dev/null!) at this place would be
+ * replaced, so it is refused. */
 static int check_output(const struct cli *c, const char *option, const char *path)
 {
     struct stat link, end;
@@ -186,7 +189,7 @@ static int check_output(const struct cli *c, const char *option, const char *pat
     return cli_fail(c, EXIT_OTHER, "%s %s: there is a link or a device, which a file would replace", option, path);
 }
 
-/* --prompts, and what is of no use with it or without. */
+/* Checks --prompts, the options that cannot be used with it, and the options that need it. */
 static int check_prompts(const struct cli *c)
 {
     const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
@@ -204,7 +207,7 @@ static int check_prompts(const struct cli *c)
     return c->out && !*c->out ? cli_fail(c, EXIT_USAGE, "-o is empty") : EXIT_DONE;
 }
 
-/* What the table cannot say: which values go together. */
+/* Checks what the table of options cannot express: which options can be used together. */
 static int check(struct cli *c)
 {
     int prompts = !!c->prompt + !!c->prompt_file + !!c->tokens;
@@ -238,7 +241,8 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--tokens is missing; see verbatim %s --help", c->command->name);
     if (c->command->takes & TAKES_OUT && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
-    int output = c->prompts ? EXIT_DONE : check_output(c, "-o", c->out); /* answers are appended: a link is followed */
+    /* with --prompts, answers are appended to the file, so a link is allowed */
+    int output = c->prompts ? EXIT_DONE : check_output(c, "-o", c->out);
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
     if (output == EXIT_DONE)
@@ -257,7 +261,8 @@ static int check(struct cli *c)
     return code == EXIT_DONE ? cli_drafting(c) : code;
 }
 
-/* `verbatim session save` becomes the command "session save": argv[2] is one of the command's actions. */
+/* Replaces a command by one of its actions: `verbatim session save` becomes the command "session save". The action is
+ * argv[2]. */
 static int find_action(struct cli *c, int argc, char **argv)
 {
     const char *name = c->command->name, *found = argc > 2 ? argv[2] : "nothing";
@@ -295,7 +300,7 @@ int cli_parse(struct cli *c, int argc, char **argv)
     if (c->command->actions) {
         code = find_action(c, argc, argv);
         first = 3;
-        c->model_option = NULL; /* an action takes other options */
+        c->model_option = NULL; /* an action has other options than its command */
         look_ahead(c, argc, argv);
     }
     for (int i = first; i < argc && code == EXIT_DONE; i++) {

@@ -1,4 +1,4 @@
-/* tools/cli/process.c -- what the process needs before the command begins, and how it ends when it cannot go on. */
+/* tools/cli/process.c -- prepares the process before the command begins, and ends it when it cannot continue. */
 #include "tools/cli/cli.h"
 
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int json_wanted; /* errors are objects on stdout */
+static int json_wanted; /* nonzero: errors are printed as JSON objects on stdout */
 
 static void say(int fd, const char *text)
 {
@@ -32,11 +32,13 @@ void *cli_must(void *block)
     _exit(EXIT_OTHER);
 }
 
-/* json_pack and its kin give NULL without memory, which is easily taken for something else. */
+/* If memory is missing, functions such as json_pack return NULL, as they do for other errors. So the process ends here
+ * instead. */
 static void *json_memory(size_t size) { return cli_must(malloc(size ? size : 1)); }
 
-/* A file that is opened gets the lowest free descriptor, and would receive the messages if that were 2. So descriptors 0 to 2 that are
- * closed become /dev/null, opened so that reading 0 and writing 1 and 2 fail, as on a closed one. */
+/* A new file gets the lowest free descriptor. If descriptor 2 were closed, that file would receive the error messages.
+ * So descriptors 0 to 2 are connected to /dev/null if they are closed. They are opened in the wrong direction, so that
+ * reading 0 and writing 1 and 2 fail, as on a closed descriptor. */
 static void open_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -46,7 +48,7 @@ static void open_descriptors(void)
 
 /* ---- a mapped file that is cut short ------------------------------------------------------------------------------- */
 
-/* The number that hexadecimal digits make; *text is moved behind them. */
+/* Reads a hexadecimal number, and moves *text behind it. */
 static uintptr_t hexadecimal(const char **text)
 {
     uintptr_t n = 0;
@@ -59,7 +61,8 @@ static uintptr_t hexadecimal(const char **text)
     }
 }
 
-/* The path in a line of /proc/self/maps if the address lies there, else NULL: "7f00-7f10 r--p 00000000 08:01 123   /a/path". */
+/* Returns the path in a line of /proc/self/maps if the range in this line contains the address, else NULL. Example of a
+ * line: "7f00-7f10 r--p 00000000 08:01 123   /a/path". */
 static const char *path_if_there(const char *line, uintptr_t address)
 {
     uintptr_t begin = hexadecimal(&line);
@@ -68,7 +71,7 @@ static const char *path_if_there(const char *line, uintptr_t address)
     return strchr(line, '/');
 }
 
-/* Looks through /proc/self/maps with system calls alone. */
+/* Finds the file that is mapped at an address. Uses system calls only, because it runs in a signal handler. */
 static const char *mapped_there(uintptr_t address, char line[4096])
 {
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -93,7 +96,7 @@ static void bus_error(int number, siginfo_t *info, void *unused)
     static char line[4096];
     const char *path = info->si_code == BUS_ADRERR ? mapped_there((uintptr_t)info->si_addr, line) : NULL;
     (void)unused;
-    if (!path) { /* of another kind: the default, when this function returns */
+    if (!path) { /* not an error of a mapped file: after the return, the default action follows */
         signal(number, SIG_DFL);
         return;
     }
@@ -111,7 +114,7 @@ void cli_begin(void)
     open_descriptors();
     struct sigaction action = {.sa_sigaction = bus_error, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error like any other */
+    signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe is then an ordinary error */
     json_set_alloc_funcs(json_memory, free);
 }
 

@@ -1,4 +1,5 @@
-/* tools/cli/sampling.c -- the sampling options of the command line: what goes beyond one number each. */
+/* tools/cli/sampling.c -- the sampling options whose values are more than one number, and checks of sampling
+ * options. */
 #include <errno.h>
 #include <float.h>
 #include <math.h>
@@ -19,7 +20,7 @@ static int check_ranges(const struct cli *c)
     return EXIT_DONE;
 }
 
-/* One ID:VALUE at *text, and the comma behind it; *text goes on. */
+/* Reads one ID:VALUE and the comma after it, and moves *text behind them. Returns 0 if the format is wrong. */
 static int read_bias(const char **text, int32_t *token, float *value)
 {
     char *end;
@@ -36,7 +37,7 @@ static int read_bias(const char **text, int32_t *token, float *value)
     return 1;
 }
 
-/* ID:VALUE,ID:VALUE,.. -> pairs; -inf forbids a token */
+/* Reads --logit-bias ID:VALUE,ID:VALUE,... The value -inf forbids a token. */
 static int read_logit_bias(struct cli *c)
 {
     const char *text = c->sampling.logit_bias;
@@ -81,11 +82,11 @@ static int read_delta(struct cli *c)
     float delta = strtof(c->sampling.relaxed_delta, &end);
     if (end == c->sampling.relaxed_delta || *end || !(delta >= 0.0f && delta <= 1.0f))
         return cli_fail(c, EXIT_USAGE, "--relaxed-delta is %s, wanted a number from 0 to 1", c->sampling.relaxed_delta);
-    c->session.sampling.relaxed_delta = delta > FLT_MIN ? delta : FLT_MIN; /* 0 would be the default */
+    c->session.sampling.relaxed_delta = delta > FLT_MIN ? delta : FLT_MIN; /* 0 would mean the default */
     return EXIT_DONE;
 }
 
-/* Which options go together. */
+/* Checks that the options for acceptance can be used together. */
 static int check_acceptance(struct cli *c)
 {
     const vb_sampling *s = &c->session.sampling;
@@ -114,7 +115,7 @@ int cli_sampling(struct cli *c)
     return code;
 }
 
-/* An id, or the text of one token. */
+/* Reads a token: its id, or its text. */
 static int read_token(struct cli *c, const char *text, size_t size, int32_t *token)
 {
     char *end;

@@ -1,4 +1,4 @@
-/* tools/cli/softmax.c -- the sum under a softmax. */
+/* tools/cli/softmax.c -- the sum of a softmax, and the largest logits. */
 #include "tools/cli/softmax.h"
 
 #include <math.h>

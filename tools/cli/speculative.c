@@ -1,5 +1,5 @@
-/* tools/cli/speculative.c -- drafting as the users of other systems write it. Their words ask for what our options ask for;
- * where both ask for the same thing, they have to agree. */
+/* tools/cli/speculative.c -- translates drafting options of other systems to Verbatim's options. If options of both
+ * kinds set the same thing, they must agree. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -25,7 +25,7 @@ int wish_bad_length(const struct cli *c, const char *option, const char *value)
     return cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted an integer from 0 to %d", option, value, VB_MAX_DRAFT);
 }
 
-/* The method and the length; `all` has what was asked for so far. */
+/* Adds the method and the length in *w to *all, which has the wishes of earlier options. Contradictions are errors. */
 static int agree(const struct cli *c, struct wish *all, const struct wish *w)
 {
     if (all->method && strcmp(all->method, w->method))
@@ -107,7 +107,7 @@ static int take(struct cli *c, const struct wish *w)
     return code;
 }
 
-/* --as chooses the system's method where no other option does. */
+/* Returns the draft method of the system that --as names, or NULL if another option chooses the method. */
 static const char *method_of_system(const struct cli *c)
 {
     unsigned many = COMPARES_METHODS | COMPARES_SYSTEMS;
@@ -154,7 +154,7 @@ void cli_tell_foreign_draft(const struct cli *c)
 {
     const struct foreign_draft *f = &c->foreign;
     const vb_session_options *s = &c->session;
-    if (c->draft_by_system && cli_draft_tokens(c) && !c->json) /* which has a key for it */
+    if (c->draft_by_system && cli_draft_tokens(c) && !c->json) /* the JSON output has a key for the method */
         fprintf(stderr, "verbatim: --as %s: --draft %s\n", c->as, cli_draft_name(c));
     if (!f->by)
         return;

@@ -1,19 +1,19 @@
 /* tools/cli/speculative_json.c -- --speculative-config of vLLM and vllm-ascend, and --plugin-params of MindIE: JSON objects.
  *
  * The keys and defaults are those of vllm/config/speculative.py and of the page "MTP" in MindIE's documentation (read, not
- * copied). vLLM matches n-grams of 5 tokens unless prompt_lookup_min or prompt_lookup_max says otherwise; given one of them, the
- * other is the same. */
+ * copied). By default, vLLM matches n-grams of 5 tokens. If only one of prompt_lookup_min and prompt_lookup_max is given,
+ * the other one gets the same value. */
 #include <string.h>
 
 #include "tools/cli/speculative.h"
 
-/* A method that drafts with a second model is named by our own name for it. */
+/* The names of draft methods. A method with a second model has Verbatim's name. */
 static const struct method_name vllm_methods[] = {
     {"deepseek_mtp", "mtp-eagle"}, {"mtp", "mtp-eagle"}, {"ngram", "ngram"}, {"eagle", "eagle"}, {"eagle3", "eagle3"},
     {"draft_model", "draft-model"}, {NULL, NULL}};
 static const struct method_name mindie_methods[] = {{"mtp", "eagle-reroll"}, {NULL, NULL}};
 
-/* Graphs, processors and batches: no draft depends on them. */
+/* Keys for graphs, processors and batches. No draft depends on them. */
 static const char *const without_meaning_here[] = {"draft_tensor_parallel_size", "enforce_eager", "disable_by_batch_size",
                                                    "disable_log_stats", NULL};
 
@@ -83,7 +83,7 @@ static int read_vllm_member(struct cli *c, struct wish *w, const char *key, cons
     return EXIT_DONE;
 }
 
-/* What belongs to the method, and to no other. */
+/* Checks that each key fits the method. */
 static int check_vllm(struct cli *c, struct wish *w)
 {
     int is_ngram = !strcmp(w->method, "ngram"), is_mtp = !strcmp(w->method, "mtp-eagle");
@@ -94,7 +94,7 @@ static int check_vllm(struct cli *c, struct wish *w)
     w->ngram_min = w->ngram_min ? w->ngram_min : w->ngram_max;
     w->ngram_max = w->ngram_max ? w->ngram_max : w->ngram_min;
     if (w->model && is_mtp && c->model_dir && !strcmp(w->model, c->model_dir))
-        w->model = NULL; /* vLLM's documents write the model itself */
+        w->model = NULL; /* vLLM's documentation gives the path of the model itself here */
     if (w->model && (is_mtp || is_ngram))
         return cli_fail(c, EXIT_USAGE, "%s: model is %.128s, and %s takes no second model", w->option, w->model, w->method);
     if (!w->model && !is_mtp && !is_ngram && !c->drafting.model_dir)
@@ -111,7 +111,8 @@ static int read_mindie_member(struct cli *c, struct wish *w, const char *key, co
     return unknown_key(c, w, key, "plugin_type, num_speculative_tokens");
 }
 
-/* Python's True, False and None outside of strings, or a string in single quotes. */
+/* Returns whether the text contains True, False or None outside of strings, or a string in single quotes, as in
+ * Python. */
 static int looks_like_python(const char *text)
 {
     static const char *const words[] = {"True", "False", "None"};
@@ -130,7 +131,7 @@ static int looks_like_python(const char *text)
     return 0;
 }
 
-/* The caller drops *object. */
+/* Reads a JSON object. The caller releases *object with json_decref. */
 static int read_object(const struct cli *c, const struct wish *w, const char *text, size_t size, json_t **object)
 {
     vb_error err;
@@ -156,7 +157,7 @@ int wish_of_vllm(struct cli *c, struct wish *w)
         code = cli_fail(c, EXIT_USAGE, "%s: method is missing", w->option);
     if (code == EXIT_DONE)
         code = check_vllm(c, w);
-    if (code == EXIT_DONE && w->model) { /* it is in the object, which goes */
+    if (code == EXIT_DONE && w->model) { /* the string belongs to the JSON object, which is released below */
         w->model = c->foreign.model_dir = strdup(w->model);
         code = w->model ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "no memory for the options of %s", w->option);
     }
@@ -164,8 +165,8 @@ int wish_of_vllm(struct cli *c, struct wish *w)
     return code;
 }
 
-/* MindIE's service keeps them in BackendConfig.ModelDeployConfig.ModelConfig[].plugin_params, as text. A file that is the object
- * itself will do as well. */
+/* Reads the options from a file. A configuration file of MindIE has them as text in
+ * BackendConfig.ModelDeployConfig.ModelConfig[].plugin_params. The file may also contain the object itself. */
 static int read_service(const struct cli *c, const struct wish *w, const char *path, json_t **object)
 {
     vb_error err;

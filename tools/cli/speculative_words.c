@@ -1,8 +1,9 @@
 /* tools/cli/speculative_words.c -- --draft-words SYSTEM 'WORDS': drafting in the options of SGLang, TensorRT-LLM and llama.cpp.
  *
  * The names and defaults are those of SGLang's server_args.py, of TensorRT-LLM's examples/llm-api/quickstart_advanced.py and of
- * llama.cpp's common/arg.cpp and common/speculative.cpp (read, not copied). In all of them one MTP module drafts again and again,
- * and its rows are computed anew from the target's hidden rows; only --use_mtp_vanilla of TensorRT-LLM runs module k for draft k+1. */
+ * llama.cpp's common/arg.cpp and common/speculative.cpp (read, not copied). In all of them, one MTP module makes all drafts,
+ * and its rows are later computed again from the target's hidden rows. With --use_mtp_vanilla of TensorRT-LLM, module k makes
+ * draft k+1 instead. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +50,7 @@ static const struct foreign_word {
     {0},
 };
 
-/* EAGLE without a second model is the model's own MTP module: see fill_sglang. */
+/* EAGLE without a second model means the MTP module of the model; see fill_sglang. */
 static const struct method_name sglang_methods[] = {
     {"EAGLE", "mtp-eagle"}, {"NEXTN", "mtp-eagle"}, {"EAGLE3", "eagle3"}, {"NGRAM", "ngram"}, {"STANDALONE", "draft-model"}, {NULL, NULL}};
 static const struct method_name tensorrt_methods[] = {
@@ -57,7 +58,7 @@ static const struct method_name tensorrt_methods[] = {
 static const struct method_name llama_methods[] = {
     {"draft-mtp", "mtp-eagle"}, {"draft-eagle3", "eagle3"}, {"draft-simple", "draft-model"}, {"none", "none"}, {NULL, NULL}};
 
-/* The words as they were given; NULL: not there. */
+/* The words that the user gave. An entry is NULL if its word was not given. */
 struct given {
     const struct foreign_word *words;
     const char *value[MEANINGS], *name[MEANINGS];
@@ -71,7 +72,8 @@ static const struct foreign_system {
     const char *name, *option;
     const struct foreign_word *words;
     const struct method_name *methods;
-    int (*fill)(struct cli *c, struct wish *w, const struct given *g); /* the system's own defaults, and what belongs together */
+    /* sets the defaults of the system, and checks which words can be used together */
+    int (*fill)(struct cli *c, struct wish *w, const struct given *g);
 } systems[] = {
     {"sglang", "--draft-words sglang", sglang_words, sglang_methods, fill_sglang},
     {"tensorrt-llm", "--draft-words tensorrt-llm", tensorrt_words, tensorrt_methods, fill_tensorrt},
@@ -105,7 +107,8 @@ static int unknown_word(const struct cli *c, const struct foreign_system *s, con
     return cli_fail(c, EXIT_USAGE, "%s: unknown word %.*s; known are %s", s->option, (int)(length < 64 ? length : 64), name, known);
 }
 
-/* Words are separated by blanks; a value stands behind its word, or behind an equals sign. */
+/* Splits the text into words, which are separated by blanks. A value follows its word, as a word of its own or after an
+ * equals sign. */
 static int split(struct cli *c, const struct foreign_system *s, struct given *g)
 {
     char *place = NULL;
@@ -129,7 +132,7 @@ static int split(struct cli *c, const struct foreign_system *s, struct given *g)
     return EXIT_DONE;
 }
 
-/* Leaves *number as it is where the word was not given. */
+/* Reads the value of a word into *number. If the word was not given, *number is not changed. */
 static int read_integer(const struct cli *c, const struct wish *w, const struct given *g, enum meaning meaning, long long *number)
 {
     const char *value = g->value[meaning];
@@ -157,7 +160,7 @@ static int wants(const struct cli *c, const struct wish *w, const struct given *
     return cli_fail(c, EXIT_USAGE, "%s: %s wants %s", w->option, g->name[meaning], partner);
 }
 
-/* Who drafts with a second model names it, and nobody else does; it may also be given as --draft-model. */
+/* Checks that a second model is given if and only if the method needs one. It may also be given as --draft-model. */
 static int check_model(const struct cli *c, const struct wish *w, const char *name)
 {
     int takes = !strcmp(w->method, "eagle") || !strcmp(w->method, "eagle3") || !strcmp(w->method, "draft-model");
@@ -166,15 +169,15 @@ static int check_model(const struct cli *c, const struct wish *w, const char *na
     return takes || !w->model ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "%s: %s takes no second model", w->option, w->method);
 }
 
-/* The system's own default, where no length is given at all. */
+/* Sets the draft length to the default of the system if no option gives a length. */
 static void default_length(const struct cli *c, struct wish *w, int length)
 {
     if (w->tokens < 0 && c->draft_tokens == -1 && strcmp(w->method, "none"))
         w->tokens = length;
 }
 
-/* Without lengths SGLang drafts chains of 3 for DeepSeek's models. It counts what is verified: the drafts and one token before them.
- * Its n-grams have 1 to 12 tokens, and 12 tokens are verified. */
+/* By default, SGLang drafts chains of 3 tokens for DeepSeek models. Its options count the verified tokens: the drafts
+ * and one token before them. Its n-grams have 1 to 12 tokens, and it verifies 12 tokens. */
 static int fill_sglang(struct cli *c, struct wish *w, const struct given *g)
 {
     long long verified = 0, topk = 1;
@@ -200,7 +203,7 @@ static int fill_sglang(struct cli *c, struct wish *w, const struct given *g)
     if (w->model && !strcmp(w->method, "mtp-eagle") && !(c->model_dir && !strcmp(w->model, c->model_dir)))
         w->method = "eagle";
     else if (!strcmp(w->method, "mtp-eagle"))
-        w->model = NULL; /* the model itself: its MTP module */
+        w->model = NULL; /* this is the path of the model itself, whose MTP module is used */
     default_length(c, w, 3);
     if (topk > 1) {
         w->topk = (int32_t)topk;

@@ -1,4 +1,4 @@
-/* tools/cli/tensors.c -- gathering the tensors of a safetensors file. */
+/* tools/cli/tensors.c -- collects the tensors of a safetensors file, and writes the file. */
 #include "tools/cli/tensors.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ void tensors_add(struct tensors *t, const char *name, const char *dtype, const s
                  size_t size)
 {
     fwrite(data, 1, size, t->data.f);
-    if ((t->count & (t->count - 1)) == 0) /* 0 or a power of two */
+    if ((t->count & (t->count - 1)) == 0) /* the count is 0 or a power of two: the list is full */
         t->list = cli_must(realloc(t->list, (2 * t->count + 1) * sizeof *t->list));
     vb_tensor *to = &t->list[t->count++];
     *to = (vb_tensor){.name = cli_must(strdup(name)), .dtype = dtype, .ndim = (int32_t)rank, .bytes = size};
@@ -46,7 +46,7 @@ int tensors_write(struct tensors *t, int fd, const char *path, vb_error *err)
         return vb_fail(err, VB_IO, "%s: %s", path, strerror(t->data.error ? t->data.error : errno));
     for (size_t i = 0; i < t->count; i++) {
         t->list[i].data = at;
-        at = at ? at + t->list[i].bytes : NULL; /* NULL: all are empty */
+        at = at ? at + t->list[i].bytes : NULL; /* `at` is NULL if all tensors are empty */
     }
     int code = vb_tensors_write(fd, path, t->list, t->count, show_progress, NULL, err);
     if (data)

@@ -8,7 +8,8 @@
 
 const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "structural"};
 
-struct flip { /* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then -1) */
+/* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then -1) */
+struct flip {
     int32_t sequence, index;
     int depth, layer;
 };

@@ -55,7 +55,8 @@ static int choose_tokens(struct sides *s)
 
 static int check_tokens(struct sides *s, const struct cli *model)
 {
-    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER; /* the wrong tokens come from the command line or from the dump */
+    /* the wrong tokens come from the command line or from the dump */
+    enum exit_code wrong = s->c->tokens ? EXIT_USAGE : EXIT_OTHER;
     if (!s->count)
         return cli_fail(s->c, EXIT_USAGE, "%s must read some tokens, and no dump beside it says which: --tokens IDS is missing",
                         model->model_dir);

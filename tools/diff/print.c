@@ -4,7 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST_LINES 24 /* without --all, the table has at most this many taps with the verdict rounding, and this many with each worse one */
+/* without --all, the table has at most this many taps with the verdict rounding, and this many with each worse one */
+#define MOST_LINES 24
 #define MOST_NAMES 5  /* of the taps that one side lacks, this many names are printed */
 
 static const char *const dtype_name[] = {"BF16", "F16", "F32", "F64", "integers"};

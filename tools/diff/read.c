@@ -68,7 +68,8 @@ static int map_file(struct diff_reader *r)
 {
     char magic[4];
     struct stat st;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused; without O_NONBLOCK, opening it would wait for a writer */
+    /* a pipe is refused; without O_NONBLOCK, opening it would wait for a writer */
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         int code = cli_fail(r->c, EXIT_OTHER, "%s: cannot be read: %s", r->path, fd < 0 ? strerror(errno) : "not a file");
         if (fd >= 0)
@@ -273,7 +274,8 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
         if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != (size_t)e->shape[0])
             return "sequence, token or index has another number of rows than the tensor";
         json_array_foreach((json_t *)(uintptr_t)list, k, number)
-            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) || /* -1: the row of first-row=phantom */
+            /* -1: the row of first-row=phantom */
+            if (!json_is_integer(number) || json_integer_value(number) < (i == 2 ? -1 : 0) ||
                 json_integer_value(number) > INT32_MAX)
                 return "sequence, token and index are whole numbers from 0 (index: from -1)";
     }
@@ -497,7 +499,8 @@ static int by_place(const void *p, const void *q)
         if (x[i] != y[i])
             return x[i] < y[i] ? -1 : 1;
     size_t n = strlen(a->name), m = strlen(b->name);
-    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name); /* shorter names first, so that expert 9 comes before expert 10 */
+    /* shorter names first, so that expert 9 comes before expert 10 */
+    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name);
 }
 
 void diff_sort(struct diff_side *side)

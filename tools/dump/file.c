@@ -15,7 +15,8 @@ struct dump_tensor {
     struct dump_tensor *next, *previous;
     char *name;
     int32_t layer, depth;
-    size_t rows, room, outer, inner; /* inner: the largest number of columns so far (attention scores have more columns from row to row) */
+    /* inner: the largest number of columns so far (attention scores have more columns from row to row) */
+    size_t rows, room, outer, inner;
     enum dump_dtype dtype;
     vb_tap_row *row;
     size_t *width;                   /* the number of columns of each row */

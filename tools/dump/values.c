@@ -57,7 +57,8 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     c->session.tap = on_tap;
     c->session.tap_context = t;
     c->session.tap_scores = t->scores;
-    if (!c->session.prefill_chunk && !c->session.prefill) /* compute the prompt in one pass, unless another chunk size is given */
+    /* compute the prompt in one pass, unless another chunk size is given */
+    if (!c->session.prefill_chunk && !c->session.prefill)
         c->session.prefill_chunk = (int32_t)count;
     int code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE) {

@@ -55,7 +55,8 @@ static void add_token(FILE *to, const json_t *choice)
             fputs(" '", to);
         int is_control = (unsigned char)*p < 0x20 || *p == 0x7f || ((unsigned char)*p == 0xc2 && (unsigned char)p[1] < 0xa0);
         *p == '\n' ? fputs("\\n", to) : fputc(is_control ? '?' : *p, to);
-        p += is_control && (unsigned char)*p == 0xc2; /* U+0080..U+009F are two bytes; terminals obey these control characters too */
+        /* U+0080..U+009F are two bytes; terminals obey these control characters too */
+        p += is_control && (unsigned char)*p == 0xc2;
     }
     if (piece && *piece)
         fputc('\'', to);

@@ -154,7 +154,8 @@ static void record(void *context, const vb_trace *t)
     else if (t->kind == VB_TRACE_HIDDEN)
         for (size_t i = 0; newest && i < t->count; i++)
             json_array_append_new(json_object_get(newest, "hidden_kept"), json_integer((json_int_t)(t->first + i)));
-    else if (passes) /* a truncation is listed with the pass before it in the same round, or, if there is none, with the next pass */
+    /* a truncation is listed with the pass before it in the same round, or, if there is none, with the next pass */
+    else if (passes)
         json_array_append_new(cuts_of(r, t), json_pack("{s:s,s:o,s:I,s:I}", "cache", t->depth < 0 ? "target" : "module", "depth",
                                                        t->depth < 0 ? json_null() : json_integer(t->depth), "first",
                                                        (json_int_t)t->first, "rows", (json_int_t)t->count));
