@@ -1,8 +1,8 @@
-/* tools/chat.c -- `verbatim chat`: a conversation, a line of input a turn.
+/* tools/chat.c -- `verbatim chat`: a conversation in which each line of input is one turn.
  *
- * Each turn renders the whole conversation anew and keeps of the session's timeline what the rendering begins with, so only
- * what differs is computed: the template may drop what an earlier turn thought, and text may come back as other tokens than it
- * was generated as. */
+ * Each turn renders the whole conversation again. The session keeps the tokens with which the new rendering begins, so
+ * only the tokens after them are computed. The two can differ: the template may drop the reasoning of an earlier turn,
+ * and the text of an answer may be encoded as other tokens than those that were generated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct chat {
     size_t context;
 };
 
-/* The timeline becomes these tokens; what both begin with stays computed. */
+/* Replaces the tokens of the session by these tokens. Tokens that both begin with are not computed again. */
 static int replace_timeline(struct chat *t, const int32_t *ids, size_t count)
 {
     size_t had, same = 0;
@@ -32,7 +32,7 @@ static int replace_timeline(struct chat *t, const int32_t *ids, size_t count)
                                                                                                           : EXIT_DONE;
 }
 
-/* *count: tokens of the conversation so far */
+/* *count: the number of tokens of the conversation so far */
 static int read_conversation(struct chat *t, size_t *count)
 {
     char *text;
@@ -79,11 +79,11 @@ static int answer_turn(struct chat *t)
     }
     int kept = keep_answer(t, count, &result);
     if (code == EXIT_INTERRUPTED && line_is_interactive() && answer_interrupted())
-        code = EXIT_DONE; /* the answer ends, the conversation goes on */
+        code = EXIT_DONE; /* Ctrl-C ends the answer, but not the conversation */
     return kept == EXIT_DONE ? code : kept;
 }
 
-/* What the messages of --messages leave unanswered comes first. */
+/* If the last message of --messages is unanswered, it is answered first. */
 static int waits_for_answer(const struct chat *t)
 {
     size_t n = json_array_size(t->messages);

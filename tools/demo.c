@@ -1,4 +1,5 @@
-/* tools/demo.c -- `verbatim demo`: one prompt, three ways to decode, the same bits; what each takes. */
+/* tools/demo.c -- `verbatim demo`: decodes one prompt in three ways, checks that the bits are equal, and measures the
+ * times. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ struct demo_run { /* whose text is shown */
     int colour;
 };
 
-/* Accepted drafts are green on a terminal, in [brackets] elsewhere. */
+/* Prints accepted drafts in green on a terminal, and in [brackets] elsewhere. */
 static int show(void *context, const vb_event *e)
 {
     struct demo_run *d = context;
@@ -32,7 +33,7 @@ static int show(void *context, const vb_event *e)
     return 0;
 }
 
-/* One method on one prompt: its session, and what its rounds took. */
+/* A draft method with one prompt: its session, and the times of its rounds. */
 struct demo_line {
     vb_session *session;
     vb_result result;
@@ -42,7 +43,7 @@ struct demo_line {
 struct demo_prompt {
     int32_t *ids;
     size_t count;
-    int held_out;   /* --held-out: measured, not shown */
+    int held_out;   /* the prompt of --held-out: it is measured, but its text is not printed */
     int rounds, same;
     struct demo_line line[METHODS];
 };
@@ -66,7 +67,8 @@ json_t *demo_numbers(const double *numbers, int count)
     return list;
 }
 
-/* Continues the prompt from the beginning; `shown` as it comes, which takes time, or silently. */
+/* Continues the prompt from the beginning. If `shown` is nonzero, prints the text as it is generated, which takes
+ * time. */
 static int decode(struct cli *c, const struct demo_prompt *p, struct demo_line *line, int shown)
 {
     struct demo_run d = {.c = c, .colour = isatty(STDOUT_FILENO)};
@@ -129,7 +131,8 @@ static void print_heading(const struct cli *c, const char *method, const struct 
     free(text);
 }
 
-/* Once to show the text, which warms up as well; then in turns, so that whatever disturbs the machine meets all methods. */
+/* Runs each method once to show the text, which also warms up. Then measures the methods in turns, so that disturbances
+ * of the machine affect all of them in the same way. */
 static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
     int code = cli_prompt(c, &p->ids, &p->count), shown = !c->json && !p->held_out;

@@ -1,6 +1,6 @@
-/* tools/demo_checkpoint.c -- a checkpoint of random weights, larger than caches: BF16, multi-head latent attention, dense layers,
- * and one MTP module whose block is a small mixture of experts. The module costs about a fiftieth of the main model's pass, as in
- * DeepSeek-V3. */
+/* tools/demo_checkpoint.c -- generates a checkpoint with random weights that is larger than the CPU caches. It has BF16
+ * weights, multi-head latent attention, dense layers, and one MTP module with a small mixture of experts. A pass of the
+ * module costs about a fiftieth of a pass of the main model, as in DeepSeek-V3. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #include "tools/cli/cli.h"
 #include "tools/demo.h"
 
-/* The model: 22 layers of 14 million weights. */
+/* The model has 22 layers of 14 million weights. */
 enum {
     LAYERS = 22, WIDTH = 1024, VOCABULARY = 2048, INNER = 4096, /* INNER: of the dense layers */
     HEADS = 8, NOPE = 64, ROPE = 32, VALUE = 64, Q_RANK = 384, KV_RANK = 256,
@@ -37,7 +37,8 @@ struct layout {
     size_t count[TENSORS]; /* numbers of each tensor */
     int is_vector[TENSORS];
     int tensors;
-    char header[HEADER]; /* safetensors: the length of what follows, 8 bytes, then JSON */
+    /* in a safetensors file, the length of the header comes first, in 8 bytes, and then the header as JSON */
+    char header[HEADER];
     size_t size;
     size_t numbers;
 };
@@ -115,7 +116,8 @@ static void lay_out(struct layout *l)
         l->header[i] = (char)(((uint64_t)l->size - 8) >> 8 * i);
 }
 
-/* Random numbers of either sign, 2^-7 to 2^-5 in size; ones for the vectors, which are norms. */
+/* Fills matrices with random numbers whose magnitudes are between 2^-7 and 2^-5, and vectors, which are weights of
+ * norms, with ones. */
 static void fill(uint16_t *block, size_t count, int is_vector, uint64_t *state)
 {
     for (size_t i = 0; i < count; i++) {
@@ -124,7 +126,7 @@ static void fill(uint16_t *block, size_t count, int is_vector, uint64_t *state)
     }
 }
 
-/* 1 when it could not be written; a signal that came ends it early and is no failure. */
+/* Writes all tensors. Returns 1 if writing failed. A signal ends the writing early, but this is not a failure. */
 static int write_tensors(FILE *f, const struct layout *l, uint16_t *block)
 {
     uint64_t state = 1;

@@ -1,8 +1,9 @@
-/* tools/demo_large.c -- what drafting is worth where weights come from memory, as those of any real model do.
+/* tools/demo_large.c -- measures drafting on a model whose weights come from memory, as those of real models do.
  *
- * A checkpoint that no cache holds is generated. Its weights are random, so that its module's drafts would never stand: they are
- * replaced by right ones as often as a good module's are right. What is measured are the passes: of the target, with K + 1 rows
- * instead of one, and of the module. */
+ * Generates a checkpoint that is larger than the CPU caches. Its weights are random, so drafts of its module would
+ * never be accepted. Therefore they are replaced by correct tokens as often as the drafts of a good module are correct.
+ * The measurement shows the cost of the passes: a pass of the target over K + 1 rows instead of one, and the passes of
+ * the module. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #include "tools/cli/cli.h"
 #include "tools/demo.h"
 
-#define PROMPT 25 /* behind so many, a few drafts forced to 0.8 give 1.78, 2.29 and 2.91 tokens a pass; infinitely many 1.80, 2.44, 2.95 */
+/* behind so many, a few drafts forced to 0.8 give 1.78, 2.29 and 2.91 tokens a pass; infinitely many 1.80, 2.44, 2.95 */
+#define PROMPT 25
 #define NEW 33 /* the first comes with the prompt */
 #define MOST_K 3
 #define FORCED 0.8
@@ -41,7 +43,7 @@ static int stop_when_asked(void *context, const vb_event *event)
     return cli_stopped() != 0;
 }
 
-/* Continues the prompt; of the first line keeps the text, which forced drafts have to know. */
+/* Continues the prompt. Keeps the tokens of the first line (plain decoding), because forced drafts need them. */
 static int decode(struct large *l, vb_session *session, struct demo_model_line *line, vb_error *err)
 {
     vb_generate_options o = {.max_tokens = NEW, .ignore_eos = 1, .fingerprint = 1, .callback = stop_when_asked};
@@ -63,7 +65,7 @@ static int open_session(struct large *l, int K, vb_tap_callback tap, void *tap_c
     return failed;
 }
 
-/* A run that is not timed: it counts the bytes, and brings the weights to memory. */
+/* A run that is not timed. It counts the bytes that are read, and loads the weights into memory. */
 static int count_bytes(struct large *l, int K, vb_error *err)
 {
     struct bench_counter *counter = bench_counter_open(l->model, PROMPT);
@@ -99,7 +101,7 @@ static struct demo_spread tokens_per_second(const struct large *l, int K)
     return demo_spread(rates, l->rounds);
 }
 
-/* Over plain decoding in the same round, the median of the rounds. */
+/* Returns the speed-up over plain decoding in the same round, as the median over the rounds. */
 static double speed_up(const struct large *l, int K)
 {
     double ratios[DEMO_ROUNDS];
@@ -108,7 +110,7 @@ static double speed_up(const struct large *l, int K)
     return demo_spread(ratios, l->rounds).median;
 }
 
-/* The speed-up if time were bytes alone. */
+/* Returns the speed-up that is possible if time depends only on the bytes that are read. */
 static double limit(const struct large *l, int K) { return l->line[0].bytes / l->line[K].bytes; }
 
 static int is_same(const struct large *l)
@@ -180,7 +182,7 @@ static int one_precision(struct large *l, json_t *lines, int *same)
     return EXIT_DONE;
 }
 
-/* The files are removed before anything is measured: what is mapped stays. */
+/* The files are removed before the measurement. Mapped memory stays valid. */
 static int open_both(struct cli *c, struct demo_checkpoint *made, vb_model *model[PRECISIONS])
 {
     vb_error err;

@@ -1,4 +1,4 @@
-/* tools/draft.c -- `verbatim draft`: what would be proposed after a prompt. */
+/* tools/draft.c -- `verbatim draft`: shows the drafts that a method proposes after a prompt. */
 #include <stdlib.h>
 
 #include "tools/cli/cli.h"

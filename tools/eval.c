@@ -1,7 +1,9 @@
-/* tools/eval.c -- `verbatim eval`: how well the model predicts a text, and its MTP modules the model.
+/* tools/eval.c -- `verbatim eval`: measures how well the model predicts a text, and how well its MTP modules predict
+ * the model.
  *
- * The text is cut into windows of --context tokens, each a timeline of its own. Teacher forced: module k's row i reads
- * tok[i+k+1] and predicts tok[i+k+2]; the target's row i+k+1 predicts the same token. */
+ * The text is cut into windows of --context tokens. Each window is a sequence of its own. Model and modules read the
+ * text and not their own output (teacher forcing): row i of module k reads tok[i+k+1] and predicts tok[i+k+2]. Row
+ * i+k+1 of the target predicts the same token. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +15,8 @@
 struct sum {
     double loss;      /* nats */
     size_t rows;
-    size_t agreed;    /* rows whose best token is the target's best for the same place */
-    size_t in_a_row;  /* agreed, and so did every depth before, of the draft that begins at the same token */
+    size_t agreed;    /* rows in which the most likely token is also the most likely one of the target at the same position */
+    size_t in_a_row;  /* rows in which this depth and all earlier depths of the same draft agree with the target */
 };
 
 struct eval_figures {

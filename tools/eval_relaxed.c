@@ -1,4 +1,4 @@
-/* tools/eval_relaxed.c -- the cost of relaxed acceptance, teacher forced. */
+/* tools/eval_relaxed.c -- measures the cost of relaxed acceptance, with teacher forcing. */
 #include "tools/eval_relaxed.h"
 
 #include <float.h>
@@ -23,7 +23,7 @@ int relaxed_open(struct relaxed *r, struct cli *c, size_t window)
         r->begin = s->thinking_begin;
         r->end = s->thinking_end;
     }
-    s->acceptance = NULL; /* the sessions of eval choose nothing */
+    s->acceptance = NULL; /* the sessions of eval choose no tokens */
     r->topk = s->relaxed_topk ? (size_t)s->relaxed_topk : 10;
     r->topk = r->topk < (size_t)vb_vocab_size(c->model) ? r->topk : (size_t)vb_vocab_size(c->model);
     r->delta = s->relaxed_delta != 0.0f ? (double)s->relaxed_delta : 0.6;
@@ -38,7 +38,8 @@ void relaxed_close(struct relaxed *r)
     free(r->list);
 }
 
-/* The best that is worse than (value, token), lowest index first; -1: none is left. */
+/* Returns the best token after (value, token) in descending order of value; among equals, the lower index comes first.
+ * Returns -1 if none is left. */
 static int32_t next_best(const float *z, size_t V, float value, int32_t token)
 {
     int32_t best = -1;
@@ -57,7 +58,7 @@ void relaxed_row(struct relaxed *r, size_t index, const float *logits, size_t V)
         int near = token >= 0 && exp((double)logits[token] - best) >= 1.0 - r->delta * total;
         list[n] = (struct near){near ? token : -1, near ? best - (double)logits[token] : 0.0};
         if (!near)
-            break; /* less probable ones are not either */
+            break; /* less probable tokens are not accepted either */
         token = next_best(logits, V, logits[token], token);
     }
 }

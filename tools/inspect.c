@@ -1,4 +1,4 @@
-/* tools/inspect.c -- `verbatim inspect`: what a checkpoint is, and what becomes of each of its tensors. */
+/* tools/inspect.c -- `verbatim inspect`: describes a checkpoint and the use of each of its tensors. */
 #include <string.h>
 
 #include "tools/cli/cli.h"
@@ -55,7 +55,7 @@ static void print_parts(const json_t *model)
     }
 }
 
-/* Memory beside what is mapped. */
+/* Prints the sizes of copies, which need memory in addition to the mapped files. */
 static void print_copies(const json_t *model, const vb_model_facts *facts)
 {
     const char *precision = text(model, "precision");

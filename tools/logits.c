@@ -1,6 +1,5 @@
-/* tools/logits.c -- `verbatim logits`: every position's logits and hidden row, as safetensors.
- *
- * Rows go to the file as they are computed; it gets its name when it is whole. */
+/* tools/logits.c -- `verbatim logits`: writes the logits and the hidden state of every position to a safetensors file.
+ * Rows are written as they are computed. The file gets its name when it is complete. */
 #include <stdlib.h>
 
 #include "tools/cli/file.h"

@@ -22,12 +22,12 @@ static int help(const struct cli *c, int argc, char **argv)
     return EXIT_DONE;
 }
 
-/* Output that did not arrive is an error, said once. */
+/* If stdout could not be written, reports an error once. */
 static int written(const struct cli *c, int code)
 {
     if (!fflush(stdout) && !ferror(stdout))
         return code;
-    if (code == EXIT_DONE || c->json) /* else stderr has its sentence */
+    if (code == EXIT_DONE || c->json) /* in other cases, an error was already printed on stderr */
         fputs("verbatim: stdout cannot be written\n", stderr);
     return code == EXIT_DONE ? EXIT_OTHER : code;
 }

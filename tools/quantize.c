@@ -1,4 +1,4 @@
-/* tools/quantize.c -- `verbatim quantize`: a model as one GGUF file, rounded or quantised. */
+/* tools/quantize.c -- `verbatim quantize`: writes a model to one GGUF file, with rounded or quantised weights. */
 #include <string.h>
 #include <sys/stat.h>
 

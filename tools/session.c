@@ -1,5 +1,5 @@
-/* tools/session.c -- `verbatim session`: a prompt read here, to be continued elsewhere; and what is in such a file. Also what
- * `generate` needs to load and save sessions. */
+/* tools/session.c -- `verbatim session`: saves a computed prompt, which can be continued on another machine, and shows
+ * the contents of such a file. Also has the functions with which `generate` loads and saves sessions. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tools/tokenize.c -- `verbatim tokenize`: the ids of exactly this text, or the text of ids. */
+/* tools/tokenize.c -- `verbatim tokenize`: prints the token ids of a text, or the text of token ids. */
 #include <stdlib.h>
 #include <string.h>
 

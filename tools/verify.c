@@ -1,8 +1,9 @@
-/* tools/verify.c -- `verbatim verify`: the promise, checked on a prompt.
+/* tools/verify.c -- `verbatim verify`: checks with one prompt that all settings give the same bits.
  *
- * Plain decoding first; its rows of logits are kept. Then the same run under other settings: each row that chooses a
- * token must have the same bits. Under rejection (sampled) and relaxed acceptance the path belongs to the drafts: the first
- * run of each draft method and K is what the others of that method and K must equal. */
+ * The first run decodes plainly, and its rows of logits are kept. Then the same tokens are generated with other
+ * settings. Each row from which a token is chosen must have the same bits. With relaxed acceptance, and with rejection
+ * when sampling, the output depends on the drafts. Then all runs with the same draft method and K must equal the first
+ * of them. */
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "tools/cli/cli.h"
 
-#define MOST_ISAS 8 /* instruction sets that are compared; no CPU has as many */
+#define MOST_ISAS 8 /* the largest number of instruction sets that are compared; no CPU has so many */
 
 struct verify_setting {
     const char *draft, *isa;
@@ -18,7 +19,7 @@ struct verify_setting {
     int topk, nodes; /* of a tree; 0: a chain */
 };
 
-/* What is compared: the rows of plain decoding, or of the method's first run. */
+/* The rows that others are compared with: those of plain decoding, or of the first run of the method. */
 struct baseline {
     float *logits; /* [tokens, V] */
     int32_t *tokens;
@@ -64,13 +65,13 @@ struct verify {
     int differences, runs, total;
 };
 
-/* Whether drafts change the path. */
+/* Returns whether the output depends on the drafts. */
 static int drafts_lead(const struct cli *c)
 {
     return cli_is_relaxed(c) || (cli_is_rejection(c) && c->session.sampling.temperature != 0.0f);
 }
 
-/* Whether this run is what others are compared with. */
+/* Returns whether other runs are compared with this run. */
 static int is_first(const struct verify *v, const struct verify_setting *s)
 {
     return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
@@ -139,15 +140,15 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
     return code;
 }
 
-/* The values that each setting takes; what the command line fixes has one. */
+/* The values of each setting. A setting that the command line fixes has one value. */
 struct verify_choices {
-    struct verify_setting drafts[64]; /* method and K; the first is plain decoding */
+    struct verify_setting drafts[64]; /* method and K; the first entry is plain decoding */
     int threads[4], chunks[4];
     const char *isa[MOST_ISAS];
     int num_drafts, num_threads, num_chunks, num_isa;
 };
 
-/* oneDNN reads a prompt in chunks of 512, and has other bits with others. */
+/* oneDNN computes a prompt in chunks of 512 tokens; with other chunks, the bits differ */
 static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)

@@ -1,4 +1,5 @@
-/* tools/prompts/answers.c -- the file of answers: appended to, line by line, and taken up again by the next run. */
+/* tools/prompts/answers.c -- the file of answers. Answers are appended line by line, and the next run continues with
+ * the same file. */
 #include "tools/prompts/prompts.h"
 
 #include <errno.h>
@@ -18,7 +19,7 @@ static int refuse(const struct cli *c, const struct answers *a, size_t line, con
                     a->path, line, why);
 }
 
-/* A whole line. */
+/* Checks one complete line of the file, and marks its prompt as answered. */
 static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f, const char *settings, const char *text, size_t size, size_t line)
 {
     char key[KEY_SIZE];
@@ -132,7 +133,7 @@ static int append(const struct cli *c, struct answers *a, const char *line, size
     int failed = vb_write_all(a->fd, line, size);
     if (failed) {
         int code = cli_fail(c, EXIT_OTHER, "%s: %s", a->path, strerror(failed));
-        if (ftruncate(a->fd, (off_t)a->whole)) /* the next run cuts it off */
+        if (ftruncate(a->fd, (off_t)a->whole)) /* the next run removes the incomplete line */
             return code;
         return code;
     }
@@ -158,7 +159,7 @@ int answers_write(const struct cli *c, struct answers *a, json_t *answer)
         code = append(c, a, text, size);
     } else {
         fwrite(text, 1, size, stdout);
-        fflush(stdout); /* main asks stdout whether it could be written */
+        fflush(stdout); /* main checks later whether stdout could be written */
     }
     free(text);
     return code;

@@ -1,4 +1,4 @@
-/* tools/prompts/file.c -- the lines of a file of prompts, and what an answer to one of them is known by. */
+/* tools/prompts/file.c -- reads the lines of a file of prompts, and computes the key of an answer. */
 #include "tools/prompts/prompts.h"
 
 #include <dirent.h>
@@ -79,7 +79,7 @@ static void mix(SHA2_CTX *h, const char *format, ...)
     SHA256Update(h, (const uint8_t *)text, size < (int)sizeof text ? (size_t)size + 1 : sizeof text);
 }
 
-/* Of any length; NULL and "" are not the same. */
+/* Adds a string of any length to the hash. NULL and "" give different hashes. */
 static void mix_text(SHA2_CTX *h, const char *name, const char *text)
 {
     mix(h, "%s %zu", name, text ? strlen(text) + 1 : 0);
@@ -87,26 +87,28 @@ static void mix_text(SHA2_CTX *h, const char *name, const char *text)
         SHA256Update(h, (const uint8_t *)text, strlen(text));
 }
 
-/* Bytes [at, at + size) of the file; 0, or an errno. */
+/* Adds bytes [at, at + size) of the file to the hash. Returns 0 or an errno. */
 static int read_part(int fd, uint8_t *bytes, size_t size, off_t at)
 {
     for (size_t done = 0; done < size;) {
         ssize_t n = pread(fd, bytes + done, size - done, at + (off_t)done);
         if (n <= 0 && (n == 0 || errno != EINTR))
-            return n ? errno : EIO; /* EIO: it was cut short meanwhile */
+            return n ? errno : EIO; /* EIO: the file became shorter while it was read */
         done += n > 0 ? (size_t)n : 0;
     }
     return 0;
 }
 
-/* Name, size, and 64 KiB each at the beginning, in the middle and at the end: the whole of small files. */
+/* Adds the name and the size of a file, and 64 KiB from its beginning, its middle and its end. Small files are read
+ * completely. */
 static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const char *name)
 {
     static uint8_t bytes[1 << 16];
     char path[4096];
     struct stat st;
     snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = 0; /* a pipe would wait for a writer */
+    /* without O_NONBLOCK, opening a pipe would wait for a writer */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = 0;
     if (fd < 0 || fstat(fd, &st))
         error = errno;
     else if (!S_ISREG(st.st_mode))
@@ -130,7 +132,7 @@ static int ends_with(const char *name, const char *end)
     return n >= m && !strcmp(name + n - m, end);
 }
 
-/* What is read of a directory in the Hugging Face layout. */
+/* Returns whether this entry of a directory is a file that the model is read from. */
 static int is_of_model(const struct dirent *e)
 {
     static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
@@ -141,7 +143,8 @@ static int is_of_model(const struct dirent *e)
     return ends_with(e->d_name, ".safetensors") && e->d_name[0] != '.';
 }
 
-/* A directory, or a GGUF file; of a set the first stands for the others. */
+/* Adds the model: a directory or a GGUF file. If the model consists of several GGUF files, only the first one is
+ * read. */
 static int mix_model(const struct cli *c, SHA2_CTX *h, const char *model)
 {
     struct dirent **entries;
@@ -172,7 +175,7 @@ static void mix_sampling(const struct cli *c, SHA2_CTX *h)
         mix_text(h, "stop", c->sampling.stop[i]);
 }
 
-/* Strict acceptance: drafts reach nothing. */
+/* with strict acceptance, drafts do not influence the text */
 static int mix_drafting(const struct cli *c, SHA2_CTX *h)
 {
     const vb_session_options *o = &c->session;

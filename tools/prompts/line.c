@@ -1,4 +1,4 @@
-/* tools/prompts/line.c -- one line of a file of prompts: {"prompt": "Once", "max_tokens": 20, ...}. */
+/* tools/prompts/line.c -- parses one line of a file of prompts, such as {"prompt": "Once", "max_tokens": 20, ...}. */
 #include "tools/prompts/prompts.h"
 
 #include <math.h>
@@ -7,7 +7,8 @@
 #include <string.h>
 
 
-/* Numbers go to a place in struct prompt; null is as good as nothing. */
+/* The keys with numbers, and the members of struct prompt that receive them. A value of null is treated like a missing
+ * key. */
 enum prompt_kind { ELSEWHERE, REAL, WHOLE, SIZE, SEED };
 static const struct prompt_key {
     const char *name;
@@ -91,7 +92,7 @@ static int add_stop(const struct cli *c, struct prompt *p, const json_t *value)
     return EXIT_DONE;
 }
 
-/* Those of the command line no longer hold. */
+/* The stop strings of a line replace those of the command line. */
 static int read_stops(const struct cli *c, struct prompt *p, const json_t *value)
 {
     int code = EXIT_DONE;

@@ -1,5 +1,5 @@
-/* tools/prompts/prompts.c -- `verbatim generate --prompts`: a file of prompts through one batch (engine/session/batch.c). Few of them are understood
- * at a time; the others wait as text. */
+/* tools/prompts/prompts.c -- `verbatim generate --prompts`: computes a file of prompts in one batch
+ * (engine/session/batch.c). Only a few prompts are parsed at a time; the others wait as text. */
 #include "tools/prompts/prompts.h"
 
 #include <inttypes.h>
@@ -26,11 +26,11 @@ struct prompts {
     struct prompt_file file;
     struct answers answers;
     char settings[SETTINGS_SIZE], where[300];
-    char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and lengths that a session can be opened with */
+    char tried[MOST_METHODS + 1][VB_MAX_DRAFT + 2]; /* draft methods and draft lengths for which a session can be opened */
     vb_batch *batch;
     vb_batch_state state;
-    struct prompts_request *running; /* and waiting: those that the batch has */
-    size_t next;             /* line to be added */
+    struct prompts_request *running; /* the requests that the batch has, running or waiting */
+    size_t next;             /* the next line to be added */
     int32_t max_sequences, context;
     size_t draft_bytes;      /* of a sequence, at most */
     size_t answered, prompt_tokens, tokens, forwards, drafted, accepted; /* of this run */
@@ -130,7 +130,7 @@ static int check_line(struct prompts *p, struct prompt_line *line)
     return code;
 }
 
-/* Errors that follow are about this line. */
+/* Sets the prefix of error messages to this line. */
 static void be_at(struct prompts *p, size_t line)
 {
     snprintf(p->where, sizeof p->where, "%.200s: line %zu", p->file.name, line + 1);
@@ -209,7 +209,8 @@ static void done(void *context, const vb_request_end *end)
 {
     struct prompts_request *r = context;
     struct prompts *p = r->all;
-    if (p->code == EXIT_DONE && end->code == VB_NO_MEMORY) { /* the prompt is not to blame: it is computed again by the next run */
+    /* the prompt is not to blame: it is computed again by the next run */
+    if (p->code == EXIT_DONE && end->code == VB_NO_MEMORY) {
         p->code = cli_error(p->c, end->error);
     } else if (p->code == EXIT_DONE) {
         if (!p->answers.path && isatty(STDOUT_FILENO))
@@ -291,7 +292,7 @@ static int loop(struct prompts *p)
     vb_error err;
     p->started = cli_seconds();
     answer_watch_interrupt(0);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like any other */
+    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an ordinary error */
     while (left && p->code == EXIT_DONE && !p->interrupted && !ferror(stdout)) {
         p->code = fill(p);
         if (p->code == EXIT_DONE && vb_batch_step(p->batch, &left, &err) && err.code != VB_STOPPED)
