@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 from serving import PATIENCE, TALE, TINY, VERBATIM, Server, check_against_generate, events, generate, join, run_tests
 from serving_fuzz import fuzz_bodies, fuzz_bytes, fuzz_without_tokenizer
@@ -148,9 +149,11 @@ def open_stream(server, body):
 
 
 def read_all(sock):
-    parts = []
+    """Comments keep a stream alive that has no news, so there is a limit on the whole of it, too."""
+    parts, deadline = [], time.monotonic() + 3 * PATIENCE
     while part := sock.recv(1 << 16):
         parts.append(part)
+        assert time.monotonic() < deadline, b"".join(parts)[-200:]
     return b"".join(parts).decode()
 
 
@@ -176,6 +179,21 @@ def a_client_that_goes_away_is_cancelled():
         check_against_generate(server, TALE, {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
 
+def a_client_may_go_away_while_its_prompt_is_read():
+    """The rows of its prompt, which echo and log-probabilities want, are then incomplete. It shuts down its side and reads on."""
+    prompt = [5 + i % 900 for i in range(1500)]
+    with Server(TALE, "--prefill-chunk", "1") as server:
+        for i in range(10):
+            sock = open_stream(server, {"prompt": prompt[i:], "max_tokens": 2, "echo": True, "logprobs": 2, "prompt_logprobs": 2, "n": 2, "stream": True})
+            server.wait_for("the request", lambda: running(server) == 2)
+            sock.shutdown(socket.SHUT_WR)
+            read_all(sock)
+            sock.close()
+            server.wait_for("its end", lambda: running(server) == 0)
+        assert server.metric("request_success_total", "abort") > 10, "no prompt was left: the test shows nothing"
+        check_against_generate(server, TALE, {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
+
+
 def a_slow_reader_stalls_nobody_and_loses_nothing():
     with Server(TALE, "--max-sequences", "4") as server:
         slow = open_stream(server, LONG)
@@ -186,7 +204,9 @@ def a_slow_reader_stalls_nobody_and_loses_nothing():
         head, _, text = read_all(slow).partition("\r\n\r\n")
         assert " 200 " in head.split("\r\n")[0]
         wanted = generate(TALE, {"prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, "temperature": 0})
-        for choice in join(events(text)):
+        chunks = events(text)
+        assert [sum(chunk["choices"][0]["index"] == i for chunk in chunks) for i in range(4)] == 4 * [2000], "passes share an event where the reader is slow"
+        for choice in join(chunks):
             assert choice["text"] == wanted["text"] and choice["fingerprint"] == wanted["fingerprint"]
             assert len(choice["logprobs"]["tokens"]) == 2000
 
@@ -214,6 +234,19 @@ def sigterm_lets_requests_finish_and_refuses_new_ones():
             text = read_all(slow).partition("\r\n\r\n")[2]
             assert {choice["finish_reason"] for choice in join(events(text))} == {"length"}
             assert server.process.wait(PATIENCE) == 0
+
+
+def an_answer_that_is_computed_is_sent_before_the_end():
+    """Its tokens are too few for a pause, and too many bytes for the buffers of the sockets."""
+    with Server(TALE) as server:
+        slow = open_stream(server, dict(LONG, max_tokens=900))
+        server.wait_for("the end of its sequences", lambda: server.metric("request_success_total", "length") == 4)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("a refusal", lambda: server.ask("GET", "/health")[0] == 503)
+        time.sleep(0.3)  # a server that does not wait is gone by now
+        text = read_all(slow).partition("\r\n\r\n")[2]
+        assert [len(choice["logprobs"]["tokens"]) for choice in join(events(text))] == 4 * [900]
+        assert server.process.wait(PATIENCE) == 0
 
 
 def a_second_signal_ends_at_once():
@@ -247,7 +280,7 @@ def the_log_has_lines_and_no_prompts():
 # ---- what is no request ----
 
 def malformed_requests_do_no_harm():
-    count = int(os.environ.get("SERVE_FUZZ", "400"))
+    count = int(os.environ.get("SERVE_FUZZ", "100"))
     for model in (TALE, TINY):
         with Server(model) as server:
             fuzz_bodies_of = fuzz_bodies if model == TALE else fuzz_without_tokenizer
@@ -258,8 +291,8 @@ def malformed_requests_do_no_harm():
 
 
 TESTS = [refusals_name_the_field, methods_paths_and_bodies, keys_hosts_and_origins, wrong_command_lines_are_refused,
-         a_client_that_goes_away_is_cancelled, a_slow_reader_stalls_nobody_and_loses_nothing, a_full_line_refuses,
-         sigterm_lets_requests_finish_and_refuses_new_ones, a_second_signal_ends_at_once, the_log_has_lines_and_no_prompts,
+         a_client_that_goes_away_is_cancelled, a_client_may_go_away_while_its_prompt_is_read, a_slow_reader_stalls_nobody_and_loses_nothing, a_full_line_refuses,
+         sigterm_lets_requests_finish_and_refuses_new_ones, an_answer_that_is_computed_is_sent_before_the_end, a_second_signal_ends_at_once, the_log_has_lines_and_no_prompts,
          malformed_requests_do_no_harm]
 
 

@@ -332,13 +332,22 @@ static void put_failed(struct serve_writer *w, const struct serve_choice *choice
     writer_put(w, "\n\n");
 }
 
+/* The choice that failed: this one, or the one that has the rows of its prompt. NULL: none. */
+static const struct serve_choice *failed_of(const struct serve_choice *choice)
+{
+    if (choice->over && choice->error.code)
+        return choice;
+    return !choice->sent.begun && job_wants_prompt_rows(choice->job) && choice->first->error.code ? choice->first : NULL;
+}
+
 static void choice_events(struct serve_writer *w, struct serve_choice *choice, size_t most)
 {
     while (!choice->sent.ended && w->size < most && !w->failed && may_begin(choice)) {
         size_t to = end_of_pass(choice);
         int final = choice->over && to == choice->count;
-        if (final && choice->error.code) {
-            put_failed(w, choice);
+        const struct serve_choice *failed = failed_of(choice);
+        if (failed && (final || failed != choice)) {
+            put_failed(w, failed);
             choice->sent.ended = 1;
         } else if (final || to > choice->sent.tokens) {
             put_event(w, choice, to, final);

@@ -72,7 +72,7 @@ struct logprob_walk {
 };
 struct logprob_entry {
     int32_t token;
-    const struct serve_rows *rows; /* NULL: the prompt's first token */
+    const struct serve_rows *rows; /* NULL: the prompt's first token, or a row of a sequence that was cancelled before it */
     size_t row;
 };
 
@@ -81,8 +81,10 @@ static size_t walk_count(const struct logprob_walk *walk) { return walk->prompt 
 static struct logprob_entry walk_at(const struct logprob_walk *walk, size_t i)
 {
     const struct serve_choice *c = walk->choice;
-    if (i < walk->prompt)
-        return (struct logprob_entry){c->prompt->tokens[i], i ? &c->first->prompt_rows : NULL, i ? i - 1 : 0};
+    if (i < walk->prompt) {
+        const struct serve_rows *rows = &c->first->prompt_rows;
+        return (struct logprob_entry){c->prompt->tokens[i], i && i <= rows->count ? rows : NULL, i ? i - 1 : 0};
+    }
     size_t said = i - walk->prompt + walk->from;
     return (struct logprob_entry){c->said[said].token, &c->rows, said};
 }
