@@ -85,7 +85,7 @@ space := $(empty) $(empty)
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop test_schema test_schema_hostile test_allowed test_meaning
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
-subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS)
+subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS) $(BUILD)/verbatim
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
              "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(call seeds_of,$(f))")
@@ -181,7 +181,8 @@ LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised t
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
-             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
+             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" \
+             "serve/random:tests/cli/test_serve_random.py $(BUILD)/verbatim" "serve/openai:tests/cli/test_serve_openai.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One sanitizer build for both in `make test`; test_session and test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
@@ -190,9 +191,28 @@ test: test-deps
 	+$(MAKE) -j2 WERROR=1 BUILD=build-sanitized OPT=-O1 $(call sanitize,address$(comma)undefined) subset-programs
 	+$(MAKE) -j2 WERROR=1 crossbuild-programs
 	+$(MAKE) -j2 WERROR=1 BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1 --share 3" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized)
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1 --share 3" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
+	    "sanitized/serve/clients:env SERVE_FUZZ=1000 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
 
-test-all: test tsan coverage fuzz
+# The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
+# libmicrohttpd is not built with ThreadSanitizer; its locks are pthread's, which are, and nothing has to be suppressed.
+serve-programs:
+	+$(MAKE) $(BUILD)/verbatim $(BUILD)/tests/fail_memory.so
+	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/verbatim
+	+$(MAKE) BUILD=build-leaks OPT=-O1 SANITIZE="-fsanitize=address -fno-sanitize-recover=all" build-leaks/verbatim build-leaks/tests/fail_memory.so
+	+$(MAKE) BUILD=build-sanitized OPT=-O1 $(call sanitize,address$(comma)undefined) build-sanitized/verbatim
+run_serve = "serve/crowd:tests/cli/test_serve_crowd.py $(BUILD)/verbatim" "thread/serve:tests/cli/test_serve.py build-thread/verbatim" \
+            "thread/serve/clients:env SERVE_FUZZ=100 tests/cli/test_serve_clients.py build-thread/verbatim" \
+            "thread/serve/random:env SERVE_RANDOM=300 tests/cli/test_serve_random.py build-thread/verbatim" \
+            "leaks/serve/memory:env ASAN_OPTIONS=verify_asan_link_order=0 tests/cli/test_serve_memory.py --all build-leaks/verbatim" \
+            "serve/memory-all:tests/cli/test_serve_memory.py --all $(BUILD)/verbatim" "serve/random-all:env SERVE_RANDOM=20000 tests/cli/test_serve_random.py $(BUILD)/verbatim" \
+            "sanitized/serve:tests/cli/test_serve.py build-sanitized/verbatim" "sanitized/serve/random:env SERVE_RANDOM=2000 tests/cli/test_serve_random.py build-sanitized/verbatim" \
+            "sanitized/serve/clients:env SERVE_FUZZ=10000 tests/cli/test_serve_clients.py build-sanitized/verbatim" \
+            "serve/openai-client:tests/cli/serve_openai.sh $(BUILD)/verbatim" "serve/lm-eval:tests/cli/serve_lm_eval.sh $(BUILD)/verbatim"
+serve-all: serve-programs
+	@tests/run.sh -l $(BUILD)/logs/serve $(run_serve)
+
+test-all: test tsan coverage fuzz serve-all
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
 
@@ -233,4 +253,4 @@ layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
 .PHONY: check docs tsan tsan-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
-        arm64-programs arm64-subset mistakes crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds print-tools print-libs
+        arm64-programs arm64-subset mistakes serve-all serve-programs crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds print-tools print-libs

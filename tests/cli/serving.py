@@ -112,7 +112,8 @@ def join(chunks):
                     if isinstance(value, list):
                         whole["logprobs"].setdefault(key, []).extend(value)
             whole["finish_reason"] = piece["finish_reason"]
-            whole.setdefault("prompt_token_ids", piece.get("prompt_token_ids"))
+            for key in ("prompt_token_ids", "prompt_logprobs"):
+                whole.setdefault(key, piece.get(key))
             if piece["finish_reason"]:
                 whole["fingerprint"] = piece["verbatim"]["fingerprint"]
                 whole["seed"] = piece["verbatim"]["seed"]

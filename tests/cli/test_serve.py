@@ -167,6 +167,47 @@ def check_echo_values(server, model, prompt):
         assert [f"{x:.9g}" for x in shown] == [f"{entry['logprob']:.9g}" for entry in wanted["top"][:3]], i
 
 
+def log_probabilities_are_those_of_generate():
+    """Each generated token's own row, for completions and chats, whole and streamed, with and without drafts."""
+    with Server(TALE) as server:
+        for extra in ({"temperature": 0}, {"temperature": 1, "seed": 11}):
+            body = {"prompt": "Once upon a time", "max_tokens": 12, "return_token_ids": True, **extra}
+            wanted = generate(TALE, body, "--logprobs", "1000")
+            by_token = [{entry["token"]: f"{entry['logprob']:.9g}" for entry in row["top"]} for row in wanted["logprobs"]]
+            values = [by_token[i][token] for i, token in enumerate(wanted["tokens"])]
+            best = [[f"{entry['logprob']:.9g}" for entry in row["top"][:3]] for row in wanted["logprobs"]]
+            chat = {key: value for key, value in body.items() if key != "prompt"} | {"messages": [{"role": "user", "content": body["prompt"]}]}
+            for variant in ({}, {"stream": True}, {"draft": "mtp-eagle", "draft_tokens": 3}, {"draft": "mtp-eagle", "draft_tokens": 3, "stream": True}):
+                rows = choices_of(server, dict(body, logprobs=3, **variant))[0]["logprobs"]
+                assert [f"{value:.9g}" for value in rows["token_logprobs"]] == values, (variant, rows["token_logprobs"], values)
+                assert [[f"{x:.9g}" for x in sorted(top.values(), reverse=True)[:3]] for top in rows["top_logprobs"]] == best, variant
+                rows = choices_of(server, dict(chat, logprobs=True, top_logprobs=3, **variant), "/v1/chat/completions")[0]["logprobs"]["content"]
+                assert [f"{row['logprob']:.9g}" for row in rows] == values, variant
+                assert [[f"{entry['logprob']:.9g}" for entry in row["top_logprobs"]] for row in rows] == best, variant
+
+
+def lists_of_the_likeliest_have_lengths_of_their_own():
+    body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0}
+    with Server(TALE) as server:
+        ask = lambda **more: server.post("/v1/completions", dict(body, **more))["choices"][0]
+        for few, many in ((1, 4), (4, 1), (0, 3)):
+            both = ask(logprobs=few, prompt_logprobs=many)
+            assert (both["logprobs"], both["prompt_logprobs"]) == (ask(logprobs=few)["logprobs"], ask(prompt_logprobs=many)["prompt_logprobs"]), (few, many)
+
+
+def a_choice_waits_for_the_rows_of_its_prompt():
+    """The first choice computes the rows of the prompt for both, although the prompt is in the cache."""
+    body = {"prompt": [5 + i % 900 for i in range(300)], "max_tokens": 3, "temperature": 1, "seed": 4, "n": 2, "return_token_ids": True}
+    with Server(TALE, "--prefill-chunk", "4") as server:
+        server.post("/v1/completions", body)
+        for asked in ({"echo": True, "logprobs": 1}, {"prompt_logprobs": 1}):
+            whole = choices_of(server, dict(body, **asked))
+            streamed = choices_of(server, dict(body, stream=True, **asked))
+            for a, b in zip(whole, streamed, strict=True):
+                assert (a["text"], a["logprobs"], a.get("prompt_logprobs")) == (b["text"], b["logprobs"], b.get("prompt_logprobs")), asked
+            assert len(streamed[1]["prompt_logprobs"] if "prompt_logprobs" in asked else streamed[1]["logprobs"]["top_logprobs"]) >= 300
+
+
 def model_with_twins(folder, token, twin):
     """golden/tale with a tokenizer in which `token`, the product of no further merge, has the text of `twin`."""
     for name in os.listdir(TALE):
@@ -479,7 +520,9 @@ def unsupported_schemas_are_refused_by_name():
 
 TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request,
-         stop_tokens_end_an_answer, lm_evaluation_harness_gets_what_it_expects,
+         stop_tokens_end_an_answer, lm_evaluation_harness_gets_what_it_expects, log_probabilities_are_those_of_generate,
+         lists_of_the_likeliest_have_lengths_of_their_own,
+         a_choice_waits_for_the_rows_of_its_prompt,
          tokens_with_the_same_text_have_keys_of_their_own, log_probabilities_of_a_chat, chats_are_those_of_generate,
          tools_and_roles_reach_the_template, special_tokens_in_messages_are_text,
          special_tokens_in_other_members_of_messages_are_text, tokens_and_texts,
