@@ -14,13 +14,14 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     const vb_allocator *a = m->allocator;
     *s = (struct mtp_state){.model = m, .net = net, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
     size_t d = net->width, more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
+    size_t rows = d > SIZE_MAX / sizeof(float) / s->room ? SIZE_MAX : s->room * d * sizeof(float);
     if (net->other_tokens)
         s->options.choose = NULL; /* which takes a row of the target's vocabulary */
     s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
-    s->pending = vb_alloc(a, s->room * d, sizeof *s->pending);
-    s->h = vb_alloc(a, s->room * d, sizeof *s->h);
-    s->g = vb_alloc(a, s->room * d, sizeof *s->g);
-    s->next = vb_alloc(a, s->room * d, sizeof *s->next);
+    s->pending = vb_alloc_unset(a, rows); /* pages that a short sequence never needs stay untouched */
+    s->h = vb_alloc_unset(a, rows);
+    s->g = vb_alloc_unset(a, rows);
+    s->next = vb_alloc_unset(a, rows);
     s->logits = vb_alloc(a, net->vocab_size, sizeof *s->logits);
     s->taken = net->type->take ? vb_alloc(a, o->most_observed * d, sizeof *s->taken) : NULL;
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);

@@ -132,6 +132,8 @@ int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, c
     s->count = pos;
     s->first_pending = (size_t)head[FIRST_PENDING];
     s->pending_count = N - s->first_pending; /* without hidden rows the one that is missing: zeros */
+    if (!head[HIDDEN])
+        memset(s->pending, 0, s->net->width * sizeof *s->pending);
     s->missing = head[HIDDEN] ? (int)head[MISSING] : 1;
     s->never = !head[HIDDEN];
     return s->never && s->pending_count != 1 ? DRAFTER_WRONG : DRAFTER_LOADED; /* all others were made final */
