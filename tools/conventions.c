@@ -1,8 +1,9 @@
-/* tools/conventions.c -- `verbatim conventions`: the switches and who has them how; on a model, what each is worth.
+/* tools/conventions.c -- `verbatim conventions`: lists the conventions and the systems that follow them, and measures
+ * the effect of each convention on a model.
  *
- * The text is cut into windows. In each the first half is the prompt and the rest is decoded, under one setting after
- * another; the target's own tokens are continued, so all settings draft for the same output wherever the target's
- * conventions are the same: then every logit must be, which is checked. */
+ * The text is cut into windows. The first half of each window is the prompt. The rest is decoded with one setting after
+ * another. All settings draft for the same output if the conventions of the target are the same; then every logit must
+ * be equal, which is checked. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 struct conventions_setting {
     char name[96], list[192]; /* list: for conventions_parse, after the command line's own */
     const char *draft;
-    int is_target; /* the output may differ */
+    int is_target; /* whether the output may differ from that of the first setting */
     vb_result sum;
     uint64_t fingerprint; /* of all windows */
     int same;      /* as the first setting's */
@@ -25,7 +26,7 @@ struct conventions_text {
     size_t count, windows, prompt, length; /* prompt: tokens of each window; length: those decoded after it */
 };
 
-/* --- the list --- */
+/* --- the list of conventions --- */
 
 static json_t *values_of(const vb_convention *r)
 {

@@ -1,9 +1,11 @@
-/* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: which conventions reproduce a dump.
+/* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: finds the conventions that reproduce a
+ * dump.
  *
- * Coordinate descent: beginning with the command line's conventions, each one in turn is tried with its other values; a value
- * is taken over when some tensor comes ten times nearer to the dump's and the sum of the logarithms of all distances falls.
- * A convention shows in the tensors that it touches and in all that follow, and each touches others, so a sweep or two
- * suffice. What no tensor tells (the same positions moved by one, say) stays as it was and is said. */
+ * It uses coordinate descent. The search begins with the conventions of the command line, and tries the other values of
+ * each convention in turn. A new value is kept if some tensor comes ten times nearer to the tensor of the dump, and the
+ * sum of the logarithms of all distances falls. A convention changes the tensors that it affects and all later ones,
+ * and each convention affects other tensors, so one or two sweeps suffice. If no tensor shows a convention (for
+ * example, positions that are all moved by one), its value is kept, and the output says so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,7 @@
 #include "tools/diff/diff.h"
 
 #define MOST_SWEEPS 4
-#define ALIKE 1e-7 /* distances below this are one rounding of f32 */
+#define ALIKE 1e-7 /* smaller distances are one rounding of f32 */
 #define FAR 2.0    /* of rows that point elsewhere, and of choices that fell the other way */
 
 #define MOST_CONVENTIONS 32
@@ -54,13 +56,13 @@ static int layers_of(const vb_model *m)
     return facts.layers;
 }
 
-/* The dump, read afresh since alignment changes it; layers: of the target, -1: not known. */
+/* Reads the dump again, because alignment changes it. layers: the number of layers of the target; -1: not known. */
 static int read_dump(struct cli *c, struct diff_side *side, int layers)
 {
     return diff_read(c, side, c->against, c->names ? naming_find(c->names) : NULL, layers);
 }
 
-/* Rows that only one of the two has, and choices that fell the other way, are as far as can be. */
+/* If only one side has a row, or if the sides made different choices, the distance is the largest possible one. */
 static double distance_of(const struct tap *tap)
 {
     int apart = tap->flips || tap->after || tap->only_a || tap->only_b || tap->verdict == NOT_COMPARED;
@@ -88,7 +90,7 @@ static void measure(struct trial *t, const struct comparison *r, const struct di
     }
 }
 
-/* Those that differ from the defaults, as --convention takes them. */
+/* Writes the conventions that differ from the defaults, in the form of --convention. */
 static void list_of(const struct choices *choices, char *list, size_t room)
 {
     vb_convention c;
@@ -153,7 +155,7 @@ static double behind(const struct trial *one, const struct trial *other, size_t 
     return most;
 }
 
-/* The current conventions, with value v of convention k. */
+/* Tries the current conventions with value v for convention k. */
 static int try_value(struct search *s, size_t k, unsigned char v, struct trial *t)
 {
     struct choices other = s->current;

@@ -175,7 +175,7 @@ static void mix_sampling(const struct cli *c, SHA2_CTX *h)
         mix_text(h, "stop", c->sampling.stop[i]);
 }
 
-/* with strict acceptance, drafts do not influence the text */
+/* With strict acceptance, drafts do not influence the text. */
 static int mix_drafting(const struct cli *c, SHA2_CTX *h)
 {
     const vb_session_options *o = &c->session;
