@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from serving import TALE, TINY, VERBATIM, Server, check_against_generate, choices_of, compare, events, generate, run_tests
+from serving import PATIENCE, Server, TALE, TINY, VERBATIM, check_against_generate, choices_of, compare, events, generate, run_tests
 
 TALES = ["Once upon a time", "The king said to his daughter", "There was once a poor woman who", "Hansel and Gretel went", "In a deep forest"]
 
@@ -69,6 +69,32 @@ def answers_survive_preemption_and_drafts_of_the_server():
         for prompt, choice in zip(together["prompt"], choices_of(server, together)):
             compare(choice, generate(TALE, dict(together, prompt=prompt)), prompt)
         assert server.metric("num_preemptions_total") > 0, "no sequence gave its rows back: the test shows nothing"
+
+
+def drafts_that_lead_depend_on_nothing_but_the_request():
+    relaxed = ["--acceptance", "relaxed", "--relaxed-topk", "20", "--relaxed-delta", "0.9", "--thinking-tokens", "0,1", "--draft", "mtp-vanilla",
+               "--draft-tokens", "3"]
+    small = ["--cache-tokens", "260"]
+    rejection = ["--acceptance", "rejection", "--draft", "mtp-eagle", "--draft-tokens", "2"]
+    for options in (relaxed, rejection):
+        requests = [{"prompt": f"{first} {second}", "max_tokens": 40, "seed": 7, "return_token_ids": True, "ignore_eos": True}
+                    for first in TALES[:4] for second in TALES[:4]]
+        wanted = [generate(TALE, body, *options) for body in requests]
+        assert [generate(TALE, body)["tokens"] for body in requests] != [w["tokens"] for w in wanted], "the drafts do not influence the output"
+        with Server(TALE, *options, *small) as server:
+            with concurrent.futures.ThreadPoolExecutor(8) as clients:
+                for body, choices, want in zip(requests, clients.map(lambda body: choices_of(server, body), requests), wanted):
+                    compare(choices[0], want, body["prompt"])
+            for wrong, field in (({"draft_tokens": "auto"}, "draft_tokens"), ({"draft": "eagle-reroll"}, None)):
+                status, _, text = server.ask("POST", "/v1/completions", dict(requests[0], **wrong))
+                assert status == 400 and json.loads(text)["error"]["param"] == field, text
+            name = json.loads(server.get("/v1/models"))["data"][0]["system_fingerprint"]
+        assert f"/{options[1]}/" in name, name
+        assert system_fingerprint(TALE, *options, *small) == name != system_fingerprint(TALE, *options[:-1], "1", *small)
+    for more, words in ((["--draft-tokens", "auto"], "with auto"), (["--draft", "eagle-reroll"], "may not depend on the rounds before"),
+                        (["--draft-topk", "2"], "draft topk")):
+        ran = subprocess.run([VERBATIM, "serve", TALE, "--port", "0", *rejection, *more], capture_output=True, text=True, timeout=PATIENCE)
+        assert ran.returncode and words in ran.stderr, ran.stderr
 
 
 def a_stream_has_an_event_for_each_pass_and_usage_at_the_end():
@@ -518,7 +544,8 @@ def unsupported_schemas_are_refused_by_name():
         assert status == 400 and "tokenizer" in json.loads(text)["error"]["message"], text
 
 
-TESTS = [answers_are_those_of_generate_alone_and_beside_others, answers_survive_preemption_and_drafts_of_the_server,
+TESTS = [answers_are_those_of_generate_alone_and_beside_others, drafts_that_lead_depend_on_nothing_but_the_request,
+         answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request,
          stop_tokens_end_an_answer, lm_evaluation_harness_gets_what_it_expects, log_probabilities_are_those_of_generate,
          lists_of_the_likeliest_have_lengths_of_their_own,

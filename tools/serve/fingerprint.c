@@ -37,6 +37,35 @@ static void mix_texts(SHA2_CTX *h, const struct server *s)
     SHA256Update(h, (const uint8_t *)source, size);
 }
 
+static void mix_file(SHA2_CTX *h, const char *dir, const char *name)
+{
+    char path[4096];
+    uint8_t bytes[1 << 14];
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "rbe");
+    mix(h, "%s %s", name, file ? "is there" : "is missing");
+    while (file && (size = fread(bytes, 1, sizeof bytes, file)))
+        SHA256Update(h, bytes, size);
+    if (file)
+        fclose(file);
+}
+
+/* What the drafts depend on, where answers depend on drafts. */
+static int mix_drafts(SHA2_CTX *h, const struct server *s)
+{
+    const vb_sampling *a = &s->c->session.sampling;
+    const vb_drafting *d = &s->drafting;
+    mix(h, "%s %s %d %a %d %d", a->acceptance, a->draft_sample_method ? a->draft_sample_method : "", a->relaxed_topk, (double)a->relaxed_delta,
+        a->thinking_begin, a->thinking_end);
+    mix(h, "%s %d %a %s", d->method ? d->method : "none", d->tokens, (double)d->p_min, d->settings ? d->settings : "");
+    if (d->head) {
+        mix_file(h, d->head, "config.json");
+        mix_file(h, d->head, "model.safetensors");
+    }
+    return d->model ? mix_model(h, s, d->model) : EXIT_DONE;
+}
+
 int fingerprint_server(struct server *s)
 {
     const char *conventions, *sampled = s->c->fingerprint_sample ? "sampled-" : "";
@@ -51,9 +80,11 @@ int fingerprint_server(struct server *s)
         return code;
     mix_texts(&h, s);
     mix(&h, "context %zu", s->context);
+    if (server_drafts_lead(s) && (code = mix_drafts(&h, s)) != EXIT_DONE)
+        return code;
     SHA256Final(digest, &h);
-    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%.96s%s%s", vb_version(), s->name, facts.precision, conventions,
-                     *conventions ? "/" : "", sampled);
+    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%.96s%s%s%s%s", vb_version(), s->name, facts.precision, conventions,
+                     *conventions ? "/" : "", server_drafts_lead(s) ? cli_acceptance(s->c) : "", server_drafts_lead(s) ? "/" : "", sampled);
     for (int i = 0; i < 8; i++)
         n += snprintf(s->fingerprint + n, sizeof s->fingerprint - (size_t)n, "%02x", digest[i]);
     return EXIT_DONE;

@@ -24,7 +24,8 @@ struct serve_job *job_open(struct server *server, enum serve_api api)
     job->add_special_tokens = api == API_COMPLETIONS;
     job->add_generation_prompt = 1;
     job->max_tokens = 16;
-    job->sampling = (vb_sampling){.temperature = 1.0f, .top_p = 1.0f};
+    job->sampling = server->c->session.sampling; /* the rule for accepting drafts; the rest is zero */
+    job->sampling.temperature = job->sampling.top_p = 1.0f;
     job->drafting = server->drafting;
     return job;
 }

@@ -331,6 +331,9 @@ static int read_draft(struct serve_job *job, const json_t *body, struct failure 
     int is_auto = json_is_string(tokens) && !strcmp(json_string_value(tokens), "auto");
     if (!is_auto && (!json_is_integer(tokens) || K < 0 || K > VB_MAX_DRAFT))
         return request_wrong(f, "draft_tokens", tokens, "\"auto\" or an integer from 0 to 15");
+    if (is_auto && server_drafts_lead(job->server))
+        return fail_with(f, 400, NULL, "draft_tokens", "draft_tokens is \"auto\", and with --acceptance %s the answer would depend on the server's speed",
+                         cli_acceptance(job->server->c));
     job->drafting.automatic = is_auto;
     job->drafting.tokens = is_auto ? 0 : K ? (int32_t)K : -1;
     if (job->drafting.tree.nodes && job->drafting.tree.nodes < job->drafting.tokens)

@@ -207,6 +207,33 @@ static size_t find_marks(struct server *s, int32_t *mark)
     return count;
 }
 
+/* Where drafts reach the output, they may depend on nothing but the request and the server's options. A session shows what the library
+ * refuses. */
+static int check_acceptance(struct server *s)
+{
+    struct cli *c = s->c;
+    vb_session_options o = c->session;
+    vb_draft_method method;
+    vb_session *session;
+    vb_error err;
+    int code = cli_thinking(c);
+    if (code != EXIT_DONE || !server_drafts_lead(s))
+        return code;
+    o.sampling = c->session.sampling; /* cli_thinking has changed it */
+    o.sampling.temperature = 1.0f; /* that of requests */
+    o.drafting = s->drafting;
+    o.context = s->context < 64 ? (int32_t)s->context : 64;
+    if (!vb_draft_method_find(&method, s->drafting.method, NULL) && method.by_history)
+        return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: the drafts of a server's requests may not depend on the rounds before", cli_acceptance(c),
+                        method.name);
+    if (vb_session_open(&session, c->model, &o, &err))
+        return cli_error(c, &err);
+    vb_session_close(session);
+    return EXIT_DONE;
+}
+
+int server_drafts_lead(const struct server *s) { return cli_is_relaxed(s->c) || cli_is_rejection(s->c); }
+
 /* The tokens' texts, as response_format wants them. */
 static int read_pieces(struct server *s)
 {
@@ -252,7 +279,9 @@ static int open_model(struct server *s, char name[256])
         meaning_of_template(vb_template_source(s->chat, NULL), &s->meaning);
     conversation_probe(s);
     s->end_think = find_token(s, "</think>");
-    code = read_pieces(s);
+    code = check_acceptance(s);
+    if (code == EXIT_DONE)
+        code = read_pieces(s);
     return code == EXIT_DONE ? fingerprint_server(s) : code;
 }
 
@@ -325,6 +354,9 @@ static const struct note notes[] = {
                         "a long prompt is computed, and the prompt slower. The output is the same for every N."},
     {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` lists the methods. Drafting "
                 "changes the speed but not the output."},
+    {"--acceptance", "Choose the rule by which the model accepts drafts, for all requests (default strict, which changes no output). With relaxed "
+                     "and rejection, the drafts influence the output, so --draft-tokens auto is refused. `verbatim help --acceptance` explains "
+                     "the rules."},
     {NULL, NULL}};
 
 const struct command command_serve = {
@@ -335,4 +367,4 @@ const struct command command_serve = {
     "the same as the output of `verbatim generate`, and does not depend on other requests. When the server is ready, it prints a line\n"
     "with its address on stderr. On SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal\n"
     "ends it immediately.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_SERVE, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_ACCEPTANCE | TAKES_SERVE, run, notes, 0, NULL};

@@ -59,6 +59,9 @@ struct server {
 /* Writes `size` bytes to the log. Texts from different threads are not mixed. */
 void server_log(struct server *s, const char *text, size_t size);
 
+/* Returns 1 if drafts influence the output: --acceptance is relaxed or rejection. */
+int server_drafts_lead(const struct server *s);
+
 /* The reason why a request failed. reply_failure writes it as OpenAI's error object. */
 struct failure {
     int status;            /* the HTTP status; 0: nothing failed */
