@@ -190,6 +190,22 @@ def check_names(tree, documents):
                 check_command(tree, path, number, line)
 
 
+def check_serve_examples(files):
+    """The options that examples/serve gives to `verbatim serve` are in its help."""
+    known = set(re.findall(r"--[a-z][\w-]*", subprocess.run([BUILD / "verbatim", "serve", "--help"], capture_output=True, text=True).stdout))
+    found = 0
+    for path in files:
+        if not path.startswith("examples/serve/") or path.endswith((".py", ".md")):
+            continue
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").split("\n"), 1):
+            for option in re.findall(r"--[a-z][\w-]*", line.partition("verbatim")[2]):
+                found += 1
+                if option not in known:
+                    wrong(path, number, f"`verbatim serve` has no option {option}")
+    if found < 6:
+        wrong("examples/serve", 1, f"{found} options, which is too few: are they still found?")
+
+
 # ---- what the code cites ----
 
 
@@ -371,6 +387,7 @@ def main():
         checks = {
             "every_link_leads_somewhere": lambda: check_links(every),
             "what_the_documents_name_exists": lambda: check_names(tree, named),
+            "the_server_examples_name_options_that_exist": lambda: check_serve_examples(files),
             "what_the_code_cites_exists": lambda: check_citations(tree),
             "lists_leave_nothing_out": check_lists,
             "every_tap_has_its_names": check_taps,
