@@ -5,6 +5,7 @@
  * taken (not a single word, or a special token that is to be text) is stepped over whole. */
 #include "engine/text/tokenizer_internal.h"
 #include "engine/base/json.h"
+#include "engine/base/numbers.h"
 
 #include <string.h>
 
@@ -49,14 +50,66 @@ static uint32_t child_for(struct added *d, uint32_t *first, unsigned char byte)
 static int trie_add(struct added *d, size_t index, const char *content)
 {
     const struct added_token *token = &d->tokens[index];
-    uint32_t *root = &d->root[token->normalized][(unsigned char)content[0]];
-    uint32_t node = child_for(d, root, (unsigned char)content[0]);
-    for (unsigned i = 1; i < token->size; i++)
+    unsigned last = token->size - 1;
+    uint32_t *root = &d->root[token->normalized][(unsigned char)content[last]];
+    uint32_t node = child_for(d, root, (unsigned char)content[last]);
+    for (unsigned i = last; i-- > 0;)
         node = child_for(d, &d->nodes[node].child, (unsigned char)content[i]);
     if (d->nodes[node].token_plus_1)
         return 0;
     d->nodes[node].token_plus_1 = (uint32_t)index + 1;
+    d->longest[token->normalized] = max_size(d->longest[token->normalized], token->size);
     return 1;
+}
+
+/* The child of a node, or of the root (0), for this byte; 0: none. */
+static uint32_t child_of(const struct added *d, int normalized, uint32_t node, unsigned char byte, size_t *steps)
+{
+    ++*steps;
+    if (!node)
+        return d->root[normalized][byte];
+    for (node = d->nodes[node].child; node && d->nodes[node].byte != byte; ++*steps)
+        node = d->nodes[node].sibling;
+    return node;
+}
+
+/* Where the automaton is after one more byte: with the longest string of the trie that the bytes read so far end with. */
+static uint32_t next_node(const struct added *d, int normalized, uint32_t node, unsigned char byte, size_t *steps)
+{
+    uint32_t next;
+    while (!(next = child_of(d, normalized, node, byte, steps)) && node)
+        node = d->nodes[node].shorter;
+    return next;
+}
+
+/* Fills `shorter` of all nodes below one root, the short strings first. queue: room for all nodes. */
+static void link_nodes(struct added *d, int normalized, uint32_t *queue)
+{
+    size_t begin = 0, end = 0, steps = 0;
+    for (int byte = 0; byte < 256; byte++)
+        if (d->root[normalized][byte])
+            queue[end++] = d->root[normalized][byte];
+    for (; begin < end; begin++) {
+        uint32_t node = queue[begin], shorter = d->nodes[node].shorter;
+        if (!d->nodes[node].token_plus_1)
+            d->nodes[node].token_plus_1 = d->nodes[shorter].token_plus_1;
+        for (uint32_t child = d->nodes[node].child; child; child = d->nodes[child].sibling) {
+            d->nodes[child].shorter = next_node(d, normalized, shorter, d->nodes[child].byte, &steps);
+            queue[end++] = child;
+        }
+    }
+}
+
+static int link_all(struct tokenizer_loading *l)
+{
+    struct added *d = &l->t->added;
+    uint32_t *queue = vb_alloc(&l->t->memory.allocator, d->n_nodes, sizeof *queue);
+    if (!queue)
+        return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for %zu added tokens", l->file, d->n_tokens);
+    link_nodes(d, 0, queue);
+    link_nodes(d, 1, queue);
+    vb_free(&l->t->memory.allocator, queue);
+    return VB_OK;
 }
 
 int added_load(struct tokenizer_loading *l, const json_t *list)
@@ -89,7 +142,7 @@ int added_load(struct tokenizer_loading *l, const json_t *list)
             (rc = pattern_compile(l, "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]", 0, &d->word)))
             return rc;
     }
-    return VB_OK;
+    return link_all(l);
 }
 
 void added_close(struct tokenizer *t)
@@ -101,19 +154,46 @@ void added_close(struct tokenizer *t)
 
 /* ---- scanning ---- */
 
-/* The longest token that begins at s, or NULL. */
-static const struct added_token *token_at(const struct added *d, int normalized, const char *s, const char *end)
+/* Bytes of a window. Beside them the longest token's are read, so that all of the text is read at most twice. */
+static size_t window_size(const struct added *d, int normalized) { return max_size(d->longest[normalized], 4096); }
+
+/* Fills encoding.begins for the window from s->search on. */
+static int look(struct added_scan *s)
 {
-    uint32_t found = 0, node = d->root[normalized][(unsigned char)*s];
-    while (node) {
-        if (d->nodes[node].token_plus_1)
-            found = d->nodes[node].token_plus_1;
-        if (++s == end)
-            break;
-        for (node = d->nodes[node].child; node && d->nodes[node].byte != (unsigned char)*s;)
-            node = d->nodes[node].sibling;
+    const struct added *d = &s->e->t->added;
+    int k = s->normalized;
+    size_t room = window_size(d, k), end = min_size(s->size, s->search + room), read = min_size(s->size, end + d->longest[k] - 1);
+    uint32_t node = 0, *begins = s->e->begins[k];
+    if (!begins && !(begins = s->e->begins[k] = vb_alloc(tokenizer_allocator(s->e->t), room, sizeof *begins)))
+        return vb_fail(s->e->err, VB_NO_MEMORY, "no memory to look for added tokens");
+    s->window = s->search;
+    s->window_end = end;
+    for (size_t at = read; at-- > s->window;) {
+        node = next_node(d, k, node, (unsigned char)s->text[at], &s->e->steps);
+        if (at < end)
+            begins[at - s->window] = d->nodes[node].token_plus_1;
     }
-    return found ? &d->tokens[found - 1] : NULL;
+    return VB_OK;
+}
+
+/* Moves s->search to the next byte at which a token begins. *token: the longest of those; NULL: there is none. */
+static int find(struct added_scan *s, const struct added_token **token)
+{
+    const struct added *d = &s->e->t->added;
+    *token = NULL;
+    if (!d->longest[s->normalized])
+        s->search = s->size;
+    for (; s->search < s->size; s->search++) {
+        int rc = s->search < s->window_end ? VB_OK : look(s);
+        if (rc)
+            return rc;
+        uint32_t found = s->e->begins[s->normalized][s->search - s->window];
+        if (!found)
+            continue;
+        *token = &d->tokens[found - 1];
+        return VB_OK;
+    }
+    return VB_OK;
 }
 
 /* The start of the character that ends before s. */
@@ -168,8 +248,8 @@ static size_t strip_right(struct added_scan *s, size_t end)
 
 int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *id)
 {
-    const struct added *d = &s->e->t->added;
-    const char *end = s->text + s->size;
+    const struct added_token *token;
+    int rc;
     *id = -1;
     if (s->waiting) {
         *id = s->waiting->id;
@@ -177,18 +257,13 @@ int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *
         s->done = s->token_end;
         return 1;
     }
-    while (s->search < s->size) {
-        const struct added_token *token = token_at(d, s->normalized, s->text + s->search, end);
-        if (!token) {
-            s->search++;
-            continue;
-        }
+    while (!(rc = find(s, &token)) && token) {
         size_t from = s->search, to = from + token->size;
         s->search = to;
         if (token->special && !s->parse_special)
             continue;
         if (token->single_word) {
-            int rc = is_single_word(s, from, to);
+            rc = is_single_word(s, from, to);
             if (rc < 0)
                 return rc;
             if (!rc)
@@ -207,6 +282,8 @@ int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *
         s->done = s->token_end;
         return 1;
     }
+    if (rc)
+        return rc;
     *begin = s->text + s->done;
     *size = s->done < s->size ? s->size - s->done : 0;
     s->done = s->size;

@@ -384,6 +384,8 @@ static int encode(const struct tokenizer *t, const char *text, size_t size, int 
     vb_free(a, e.symbols);
     vb_free(a, e.heap);
     vb_free(a, e.spaced);
+    vb_free(a, e.begins[0]);
+    vb_free(a, e.begins[1]);
     if (rc) {
         vb_free(a, e.ids);
         return rc;

@@ -43,12 +43,16 @@ struct added_token {
     int single_word, lstrip, rstrip, normalized, special;
 };
 
-/* A node of a trie that holds the added tokens byte by byte. The children of a node are a linked list of siblings.
- * Such lists are short, except for the list of all first bytes of tokens. A table (`root` below) replaces this long
- * list. */
+/* A node of a trie that holds the added tokens byte by byte, each from its last byte to its first. The children of a node
+ * are a linked list of siblings. Such lists are short, except for the list of all last bytes of tokens. A table (`root`
+ * below) replaces this long list.
+ *
+ * With `shorter` the trie is the automaton of Aho and Corasick. It reads a text backwards, and at each byte it knows the
+ * longest added token that begins there. */
 struct trie_node {
     uint32_t child, sibling; /* indices of nodes; 0: none, since node 0 is never used */
-    uint32_t token_plus_1;   /* 1 + index of the added token that ends here; 0: none ends here */
+    uint32_t shorter;        /* the node of the longest other string that ends like this node's string; 0: none, the root */
+    uint32_t token_plus_1;   /* 1 + index of the longest added token that ends like this node's string; 0: none */
     unsigned char byte;
 };
 struct added {
@@ -56,7 +60,8 @@ struct added {
     size_t n_tokens;
     struct trie_node *nodes;
     uint32_t n_nodes;
-    uint32_t root[2][256]; /* [flag `normalized` of the token][its first byte]: index of a node, or 0 */
+    uint32_t root[2][256]; /* [flag `normalized` of the token][its last byte]: index of a node, or 0 */
+    size_t longest[2];     /* [flag `normalized`]: bytes of the longest token; 0: there is none */
     pcre2_code *word;      /* pattern for one word character; NULL if no token has the flag single_word */
 };
 
@@ -130,6 +135,9 @@ struct encoding {
     struct symbol *symbols;
     struct candidate *heap;
     size_t word_capacity;
+    uint32_t *begins[2]; /* [flag `normalized`]: for each byte of a window of the text, 1 + index of the longest added token that
+                            begins there, or 0 */
+    size_t steps;        /* number of trie nodes that were looked at, for a test */
     char *spaced; /* a copy of a piece of text with a space before it */
     size_t spaced_capacity;
     pcre2_match_data *match;
@@ -179,6 +187,7 @@ struct added_scan {
     int normalized;    /* search for added tokens whose flag `normalized` has this value */
     int parse_special; /* 0: tokens marked "special" are not recognised */
     size_t search;     /* offset at which the search for the next token continues */
+    size_t window, window_end; /* offsets of the bytes for which encoding.begins is filled */
     size_t done;       /* offset up to which the text has been returned */
     size_t blank_from, blank_to;       /* the white space that was skipped last, so that it is not skipped twice */
     const struct added_token *waiting; /* the token to return after the plain text that precedes it */
