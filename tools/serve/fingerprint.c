@@ -10,7 +10,7 @@
 static void mix(SHA2_CTX *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void mix(SHA2_CTX *h, const char *format, ...)
 {
-    char text[512];
+    char text[2048];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
