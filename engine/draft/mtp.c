@@ -164,17 +164,20 @@ void mtp_catch_up(struct mtp_state *s)
 
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n)
 {
-    size_t d = s->net->width, end = other->first_pending + other->pending_count;
+    size_t d = s->net->width, end = other->first_pending + other->pending_count, first = min_size(other->first_pending, n);
     if (s->num_depths > other->num_depths || (s->net->type->is_same && !s->net->type->is_same(s->net, other->net)))
         return 0;
     assert(s->count == 0 && n < other->count && end >= n);
+    if (n - first > s->room)
+        first = n - s->room;
+    size_t base = first > mtp_row_count(other, 0) ? first : min_size(other->base, n);
+    if (base && !s->options.asked->drafting.automatic) /* its drafts depend on the tokens alone */
+        return 0;
     memcpy(s->tokens, other->tokens, (n + 1) * sizeof *s->tokens);
     s->count = n + 1;
-    s->first_pending = min_size(other->first_pending, n);
-    if (n - s->first_pending > s->room)
-        s->first_pending = n - s->room;
-    s->pending_count = n - s->first_pending;
-    set_base(s, s->first_pending > mtp_row_count(other, 0) ? s->first_pending : min_size(other->base, n));
+    s->first_pending = first;
+    s->pending_count = n - first;
+    set_base(s, base);
     for (int k = 0; k < s->num_depths; k++) {
         size_t rows = min_size(mtp_row_count(other, k), n);
         if (rows > s->base)

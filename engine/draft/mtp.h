@@ -78,7 +78,8 @@ void mtp_defer(struct mtp_state *s, size_t rows);
  * all rows of the caches. */
 void mtp_catch_up(struct mtp_state *s);
 
-/* Implements drafter_type.begin_as. Copies the rows of all caches, each of which has one layer. */
+/* Implements drafter_type.begin_as. Copies the rows of all caches, each of which has one layer. If the oldest rows are
+ * not there, only a session with automatic lengths can begin with the others; else the function returns 0. */
 int mtp_begin_as(struct mtp_state *s, const struct mtp_state *other, size_t n);
 
 /* Implements drafter_type.after_prompt, for the conventions prefill-draft and missing-hidden. */

@@ -253,6 +253,35 @@ TEST(in_a_batch_no_bit_depends_on_when_rows_are_computed)
     vb_model_close(m);
 }
 
+/* Rejection reads drafts, so the text of a request with fixed lengths would depend on which rows another sequence has forgotten. */
+TEST(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths)
+{
+    static struct job first, second, alone;
+    int32_t text[LONGEST];
+    vb_model *m = open_tiny("v3");
+    random_tokens(m, 6, text, COUNT(text));
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        vb_session_options like = {.context = 240, .threads = 1, .prefill_chunk = 48, .poison_cut_rows = 1};
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = 2, .keep_finished = 1});
+        first = (struct job){.options = {.max_tokens = 1, .ignore_eos = 1}, .drafting = drafting_of(methods[i], 3, 1)};
+        second = (struct job){.options = {.max_tokens = 40, .ignore_eos = 1}, .drafting = drafting_of(methods[i], 3, 0),
+                              .sampling = {.temperature = 1.0f, .seed = 5 + i, .acceptance = "rejection"}};
+        job_prompt(&first, text, 180);
+        job_prompt(&second, text, 150);
+        alone = second;
+        run_job_alone(m, &alone, &like);
+        add_job(b, m, &first);
+        OK(vb_batch_run(b, &err));
+        add_job(b, m, &second);
+        OK(vb_batch_run(b, &err));
+        check_job(methods[i], &second, &alone);
+        assert_int_equal(second.result.drafted, alone.result.drafted);
+        assert_int_equal(second.result.accepted, alone.result.accepted);
+        vb_batch_close(b);
+    }
+    vb_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +289,7 @@ int main(void)
         cmocka_unit_test(of_many_rows_only_the_newest_are_computed),
         cmocka_unit_test(a_saved_session_has_the_rows_that_were_late),
         cmocka_unit_test(in_a_batch_no_bit_depends_on_when_rows_are_computed),
+        cmocka_unit_test(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
