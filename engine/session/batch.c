@@ -378,11 +378,11 @@ static void compose_decoding(vb_batch *b, struct batch_group *g)
 {
     for (size_t i = 0; i < b->num_running; i++) {
         struct batch_request *r = b->running[i];
-        size_t rows = 1 + (size_t)session_next_drafts(r->run.session);
-        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows || g->logit_rows + rows > b->work.max_logit_rows)
+        size_t rows = session_next_rows(r->run.session), logit_rows = 1 + (size_t)session_next_drafts(r->run.session);
+        if (r->paused || !decodes(r) || g->rows + rows > b->work.max_rows || g->logit_rows + logit_rows > b->work.max_logit_rows)
             continue;
         if (make_room(b, g, r, rows))
-            join(g, r, rows, rows);
+            join(g, r, rows, logit_rows);
         i = place_of(b, r);
     }
 }

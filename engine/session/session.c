@@ -348,6 +348,11 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
 
 int session_next_drafts(const struct vb_session *s) { return s->length ? min_int(s->length->K, s->max_draft) : s->max_drafts; }
 
+size_t session_next_rows(const struct vb_session *s)
+{
+    return 1 + (size_t)(s->options.padded ? s->max_drafts : session_next_drafts(s));
+}
+
 void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t most)
 {
     size_t left = rows_left(s), prefill = prefill_rows(s);

@@ -104,6 +104,8 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk);
 /* Returns the most drafts that the session may have in the next round. With automatic lengths, call it after
  * draft_length_next. */
 int session_next_drafts(const struct vb_session *s);
+/* Returns the most rows that a decoding session may have in the next round, rows of padding included. */
+size_t session_next_rows(const struct vb_session *s);
 
 /* Plans the next round, which may choose at most `most` tokens. The plan contains either rows of the prompt or the row
  * of the last token. After the last token, session_take_drafts may add at most p->wanted drafts. session_plan adds no

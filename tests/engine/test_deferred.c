@@ -282,6 +282,32 @@ TEST(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths)
     vb_model_close(m);
 }
 
+TEST(padded_passes_of_automatic_lengths_fit_into_a_batch)
+{
+    static struct job jobs[8], alone;
+    int32_t text[LONGEST];
+    vb_model *m = open_tiny("v3");
+    random_tokens(m, 7, text, COUNT(text));
+    vb_session_options like = {.context = 120, .threads = 1, .prefill_chunk = 4, .padded = 1, .poison_cut_rows = 1};
+    for (int small = 0; small < 2; small++) {
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like, .max_sequences = COUNT(jobs), .cache_tokens = small ? 140 : 0});
+        for (size_t i = 0; i < COUNT(jobs); i++) {
+            jobs[i] = (struct job){.options = {.max_tokens = 30, .ignore_eos = 1}, .drafting = drafting_of("mtp-eagle", 0, 1)};
+            job_prompt(&jobs[i], text + 4 * i, 10);
+            add_job(b, m, &jobs[i]);
+        }
+        OK(vb_batch_run(b, &err));
+        for (size_t i = 0; i < COUNT(jobs); i++) {
+            alone = jobs[i];
+            alone.drafting = (vb_drafting){0};
+            run_job_alone(m, &alone, &like);
+            check_job("padded", &jobs[i], &alone);
+        }
+        vb_batch_close(b);
+    }
+    vb_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +316,7 @@ int main(void)
         cmocka_unit_test(a_saved_session_has_the_rows_that_were_late),
         cmocka_unit_test(in_a_batch_no_bit_depends_on_when_rows_are_computed),
         cmocka_unit_test(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths),
+        cmocka_unit_test(padded_passes_of_automatic_lengths_fit_into_a_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
