@@ -124,7 +124,7 @@ void rewrite(const char *path, change how)
         used += size;
     }
     char *text = json_dumps(header, JSON_COMPACT), *padded, *bytes;
-    int width = (int)(strlen(text) + 7 & ~(size_t)7); /* spaces, as other writers do it: tests read numbers where they lie */
+    int width = (int)((strlen(text) + 7) & ~(size_t)7); /* spaces, as other writers do it: tests read numbers where they lie */
     assert_true(asprintf(&padded, "%-*s", width, text) == width);
     bytes = safetensors_bytes(padded, data, used, &total);
     write_to(path, bytes, total);
