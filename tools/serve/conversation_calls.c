@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/serve/conversation_internal.h"
+#include "tools/serve/writer.h"
 
 /* ---- what the template wants --------------------------------------------------------------------------------------- */
 
@@ -41,13 +42,59 @@ void conversation_probe(struct server *s)
 
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
+/* The number with the fewest digits: a client's 0.1 stays 0.1. */
+static void put_real(struct serve_writer *w, const json_t *value)
+{
+    char text[64];
+    size_t n = 0;
+    int is_same = 0;
+    for (size_t digits = 15; digits <= 17 && !is_same; digits++) {
+        n = json_dumpb(value, text, sizeof text, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+        json_t *again = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+        is_same = json_equal(again, value);
+        json_decref(again);
+    }
+    writer_bytes(w, text, n);
+}
+
+/* A value as json_dumps writes it, but for its numbers. */
+static void put_json(struct serve_writer *w, const json_t *value)
+{
+    int is_object = json_is_object(value), many = 0;
+    const char *key;
+    json_t *member;
+    size_t i;
+    if (json_is_real(value)) {
+        put_real(w, value);
+    } else if (is_object || json_is_array(value)) {
+        writer_put(w, is_object ? "{" : "[");
+        json_array_foreach(value, i, member) {
+            writer_put(w, many++ ? ", " : "");
+            put_json(w, member);
+        }
+        json_object_foreach((json_t *)(uintptr_t)value, key, member) {
+            writer_put(w, many++ ? ", " : "");
+            writer_string(w, key, strlen(key));
+            writer_put(w, ": ");
+            put_json(w, member);
+        }
+        writer_put(w, is_object ? "}" : "]");
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        writer_put(w, text ? text : "");
+        w->failed |= !text;
+        free(text);
+    }
+}
+
 /* The arguments in the form that is wanted; NULL: f says why. */
 static json_t *arguments_of(const struct server *s, size_t number, const json_t *arguments, struct failure *f)
 {
     if (json_is_object(arguments) && !s->calls_as_objects) {
-        char *text = json_dumps(arguments, 0);
-        json_t *out = text ? json_string(text) : NULL;
-        free(text);
+        struct serve_writer text = {0};
+        put_json(&text, arguments);
+        json_t *out = text.failed ? NULL : json_stringn(text.text, text.size);
+        writer_close(&text);
         if (!out)
             fail_with(f, 500, NULL, "messages", "no memory for the conversation");
         return out;
