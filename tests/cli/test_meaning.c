@@ -287,6 +287,10 @@ TEST(valid_calls_are_said_piece_by_piece)
     o.valid = 1;
     static const char cut[] = CALLS "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": \"bc";
     check(&o, cut, sizeof cut - 1, 0, 0, 1, "¦Tf {\"a\": \"bc"); /* max_tokens ended it */
+    static const char thought[] = "a" KIMI_CALLS KIMI("f:0", "{]") "b</think>" KIMI_CALLS KIMI("functions.f:0", "{}") KIMI_END;
+    o = options_of(&(struct meaning_case){.calls = MEANING_KIMI_K2, .start = IN});
+    o.valid = 1;
+    check(&o, thought, sizeof thought - 1, 0, 0, 1, "¦Ra" KIMI_CALLS KIMI("f:0", "{]") "b¦Tf {}"); /* the mask begins behind the reasoning */
 }
 
 /* ---- formats ---- */

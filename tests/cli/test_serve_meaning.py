@@ -225,6 +225,11 @@ def earlier_calls_reach_the_template():
                 prompt = server.post("/apply-template", {"messages": messages})["prompt"]
                 assert wanted in prompt and "None" not in prompt and "found" in prompt, f"{prompt}\nwanted {wanted}"
                 assert prompt.count("calls▁begin") <= 1, f"empty tool_calls are calls: {prompt}"
+            value = {"a": 0.1, "b": [12345.678, 7, True, None, "\"é\n"], "c": {}, "d": []}
+            messages[1]["tool_calls"][0]["function"]["arguments"] = value
+            prompt = server.post("/apply-template", {"messages": messages})["prompt"]
+            assert "12345.678" in prompt and "0.1000" not in prompt, prompt
+            assert template != V3 or json.dumps(value, ensure_ascii=False) in prompt, prompt
             end = "<|end_of_sentence|>"
             messages[1]["tool_calls"][0]["function"]["arguments"] = json.dumps({end: end})
             assert 1 not in server.post("/tokenize", {"messages": messages[:3]})["tokens"], "an argument made a special token"
@@ -296,6 +301,8 @@ def a_call_can_be_forced():
                 assert len(pieces) > 2 and all("id" not in piece for piece in pieces[1:]), "the arguments do not come in pieces"
                 cut = server.post(CHAT, dict(FORCED, tool_choice=named, max_tokens=len(answer["verbatim"]["tokens"]) // 2))
                 assert cut["choices"][0]["finish_reason"] == "length"
+                cut, finish = ask(server, dict(FORCED, tool_choice=named, stop=['"on"']))  # the parameter of find_all
+                assert [call["function"]["arguments"].strip() for call in cut["tool_calls"]] == ["{"] and finish == "stop", (cut, finish)
 
 
 def a_forced_call_comes_after_the_reasoning():

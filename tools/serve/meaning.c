@@ -34,6 +34,7 @@ struct meaning_parser {
     struct meaning_call call;    /* its text is what is held back */
     int is_shown;                /* the section's first marker became content */
     int is_begun;                /* the sink knows the call already (options.valid) */
+    int is_cut;                  /* the arguments of such a call have not become complete */
     size_t told;                 /* bytes of its arguments that the sink has */
     int calls;
     long last_number;            /* Kimi-K2's of the last call */
@@ -113,6 +114,7 @@ static void give_up(struct meaning_parser *m, enum meaning_place place)
 {
     if (!m->is_begun)
         say(m, m->call.text.text, m->call.text.size);
+    m->is_cut |= m->is_begun && !json_scan_is_whole(&m->call.scan);
     drop_held(m);
     m->is_shown = 1;
     m->place = place;
@@ -296,7 +298,7 @@ static int mark_in_text(struct meaning_parser *m, enum meaning_mark mark)
     } else if (m->is_reasoning && mark == MARK_END_THINK) {
         leave_seam(m);
         m->is_reasoning = 0;
-    } else if (mark == first && (!m->is_reasoning || calls == MEANING_KIMI_K2)) { /* Kimi-K2 may call without ending its thoughts */
+    } else if (mark == first && (!m->is_reasoning || (calls == MEANING_KIMI_K2 && !m->o.valid))) { /* Kimi-K2 may call without ending its thoughts */
         begin_section(m, mark);
         return 1;
     } else {
@@ -459,6 +461,8 @@ int meaning_open(struct meaning_parser **out, const struct meaning_options *opti
 }
 
 int meaning_calls(const struct meaning_parser *m) { return m->calls; }
+
+int meaning_is_cut(const struct meaning_parser *m) { return m->is_cut; }
 
 void meaning_close(struct meaning_parser *m)
 {

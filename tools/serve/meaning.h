@@ -67,7 +67,8 @@ struct meaning_options {
     const json_t *tools; /* OpenAI's `tools`, for the types of GLM's arguments; NULL: none are known. The parser reads it until it is
                             closed */
     int valid;           /* every call is known to be valid, because a mask makes it so. The arguments then reach the sink while they
-                            are written. If the answer ends in the middle of them, a part of them is missing */
+                            are written. If the answer ends in the middle of them, a part of them is missing. The mask begins behind
+                            the reasoning: a call inside of it is none */
     int most_calls;      /* further calls are left out of the answer; 0: no limit */
     uint64_t salt;       /* the calls' ids are made from it, except those that Kimi-K2 writes itself */
 };
@@ -82,6 +83,8 @@ int meaning_push(struct meaning_parser *m, void *context, const char *text, size
 int meaning_end(struct meaning_parser *m, void *context);
 /* The number of calls so far, without those that were left out. */
 int meaning_calls(const struct meaning_parser *m);
+/* Whether the sink has only the beginning of a call's arguments, because the text ended in them (options.valid). */
+int meaning_is_cut(const struct meaning_parser *m);
 void meaning_close(struct meaning_parser *m);
 
 #endif

@@ -81,7 +81,7 @@ static void put_result(struct serve_writer *w, const struct serve_choice *choice
 
 static const char *finish_of(const struct serve_choice *choice, const struct serve_cursor *at)
 {
-    int has_calls = at->parser && meaning_calls(at->parser);
+    int has_calls = at->parser && meaning_calls(at->parser) && !meaning_is_cut(at->parser);
     return choice->result.finish == VB_FINISH_STOP ? (has_calls ? "tool_calls" : "stop") : choice->result.finish == VB_FINISH_LENGTH ? "length" : "abort";
 }
 
