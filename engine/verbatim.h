@@ -10,7 +10,7 @@
  *
  * Decoding works in rounds. In each round a fast method may propose some tokens, which together are a *draft*. The
  * model itself, called the *target*, computes all tokens of the draft in one *pass*, and keeps those that it would have
- * chosen itself. In a pass, and in a KV cache, each token is one *row*. A *hidden row* is the hidden state of one
+ * chosen itself. In a pass, and in a KV cache, each token is one *row*. A *hidden state* is the hidden state of one
  * token: the model's output vector before the output head.
  *
  * Functions that can fail return VB_OK (0) or a negative error code. After an error they also write the code and a
@@ -208,14 +208,14 @@ typedef struct vb_sampling {
 typedef struct vb_tap_row {
     int32_t sequence; /* the session's option `sequence` */
     int32_t token;    /* the token whose embedding is the input of the row */
-    int32_t index;    /* index of the row in its cache. Row i of an MTP module combines a hidden row for token i (see hidden_of)
+    int32_t index;    /* index of the row in its cache. Row i of an MTP module combines a hidden state for token i (see hidden_of)
                          with the embedding of a later token. Convention first-row=phantom adds a row before row 0; this row has
                          index -1 */
     int32_t position; /* position that RoPE uses */
     int32_t slot;     /* place of the row's KV cache entry in memory */
     int32_t draft;    /* 0: the token is part of the prompt or the output; k: the token is draft k of this round; -1: the row is
                          padding */
-    int32_t hidden_of; /* for a row of an MTP module: index of the row that computed this row's input, a hidden row; -1: the input
+    int32_t hidden_of; /* for a row of an MTP module: index of the row that computed this row's input, a hidden state; -1: the input
                           is zeros */
     int32_t hidden_depth; /* where the input was computed. -1: by the target; 0 or more: by the MTP module at this depth */
     int32_t parent;   /* for a row of the target that verifies a draft: number of the draft that this draft follows, or 0 if it
@@ -250,7 +250,7 @@ enum vb_trace_kind {
     VB_TRACE_PASS,   /* rows were computed by the target (depth -1) or by an MTP module, and their cache rows were written */
     VB_TRACE_CHOOSE, /* `token` was chosen from row `first` of the newest pass at this depth. At depth -1 the target chose it; at
                         other depths it is a draft */
-    VB_TRACE_HIDDEN, /* `count` hidden rows of the target, from index `first` on, were passed to the draft method */
+    VB_TRACE_HIDDEN, /* `count` hidden states of the target, from index `first` on, were passed to the draft method */
     VB_TRACE_CUT     /* the last `count` rows of a cache were removed; `first` rows are left */
 };
 typedef struct vb_trace {
@@ -500,7 +500,7 @@ int vb_prefill(vb_session *session, vb_error *err);
 
 /* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). The target's
  * `logits` [vocabulary size] predict the token with index `index` + 1. A module's `logits` predict the token with index
- * `index` + depth + 2. `hidden` [hidden size] is the hidden row after the last norm; the output head computes `logits`
+ * `index` + depth + 2. `hidden` [hidden size] is the hidden state after the last norm; the output head computes `logits`
  * from it. `logits` and `hidden` are valid only during the call. A result other than 0 stops vb_evaluate, which then
  * returns VB_STOPPED. */
 typedef int (*vb_row_callback)(void *context, int depth, size_t index, const float *logits, const float *hidden);

@@ -4,8 +4,8 @@
 #define VERBATIM_FILES_H
 
 typedef struct vb_file_options {
-    int without_hidden; /* for saving. 1: the target's hidden rows are not saved. After loading, the first draft then uses zeros in
-                           place of the newest hidden row, and the cache row that was computed from these zeros is removed again.
+    int without_hidden; /* for saving. 1: the target's hidden states are not saved. After loading, the first draft then uses zeros in
+                           place of the newest hidden state, and the cache row that was computed from these zeros is removed again.
                            Later drafts are the same as without saving and loading */
     int replace;        /* for saving. 1: an existing file at `path` is replaced; 0: an existing file is an error */
     /* Reports progress. `done` is the number of bytes processed so far, and `total` the number of all bytes.
@@ -32,10 +32,10 @@ int vb_session_save(vb_session *session, const char *path, const vb_file_options
  *
  * With the same draft method and the same options of this method, the drafts are also the same. In acceptance modes
  * rejection and relaxed, the output depends on the drafts. In these two modes, the output is the same only if the draft
- * method and its options are the same and hidden rows were saved. The saved state of the draft method cannot be used if
+ * method and its options are the same and hidden states were saved. The saved state of the draft method cannot be used if
  * the file was saved with another draft method or with other conventions of drafting. With method mtp-vanilla, the
  * state cannot be used either if K was smaller in the saved session than in `options`. A draft method without saved
- * state starts from the tokens alone, with zeros as hidden rows. If the method uses MTP modules, fewer of its drafts
+ * state starts from the tokens alone, with zeros as hidden states. If the method uses MTP modules, fewer of its drafts
  * are then accepted for some time.
  *
  * Returns VB_BAD_CHECKPOINT if the file is not a session file, is cut short or is damaged. Returns VB_UNSUPPORTED if
@@ -57,7 +57,7 @@ typedef struct vb_session_info {
      * these names. `weights` is a hexadecimal checksum of the checkpoint. */
     char architecture[64], precision[16], conventions[512], weights[32], prefill[16];
     char draft[32], draft_conventions[512]; /* draft method, or "none"; conventions of drafting that differ from the defaults */
-    int with_hidden;                /* 1: the file contains hidden rows (see vb_file_options.without_hidden) */
+    int with_hidden;                /* 1: the file contains hidden states (see vb_file_options.without_hidden) */
     size_t drafter_bytes;           /* size in bytes of the draft method's saved state */
 } vb_session_info;
 /* Reads the facts about a session file; no model is needed. If `check` is 1, reads the whole file and compares every

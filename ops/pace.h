@@ -12,7 +12,7 @@
 
 #define PACE_CLASSES 12 /* classes of passes by number of rows: 1, 2, 3-4, 5-8, ... */
 #define PACE_CHOICES 14 /* the numbers of threads that are tried: 1, 2, 4, ... 4096, and the maximum */
-#define PACE_PASSES 8   /* passes in a trial of one number of threads */
+#define PACE_PASSES 8   /* number of passes for which each number of threads is tried */
 #define PACE_LONG 2e-3  /* a pass that takes more seconds than this is long */
 #define PACE_AGAIN 4096 /* after this many passes, every number of threads is tried again */
 #define PACE_COST 1.3   /* limit for the processor time of short passes, relative to one thread */

@@ -81,7 +81,7 @@ static int argmax(const double *logits, int V)
 
 /* -- the target --------------------------------------------------------------------------------------------------- */
 
-/* Computes hidden [S,D] = RMSNorm(x), where x is the output of the last layer. `features` [S,D] are the hidden rows that
+/* Computes hidden [S,D] = RMSNorm(x), where x is the output of the last layer. `features` [S,D] are the hidden states that
  * the MTP modules read: `hidden`, or x with main-hidden=pre-norm. `features` may be NULL, and may be `hidden`. */
 static void target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
@@ -139,7 +139,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
  *
  * `depth` is k, from which the hook's `layer` is computed, even if module k mod D is used. `ahead` is k + 1: row i reads
  * the token that is `ahead` tokens after token i. With first-row=phantom, row -1 comes before the others; it has tok[k]
- * and a hidden row of zeros. */
+ * and a hidden state of zeros. */
 static void mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
                 const int32_t *tok, const double *h, int S)
 {
@@ -191,7 +191,7 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
 }
 
 /* mtp-vanilla: depth k runs module k mod D on rows 0..N-1. Row i reads tok[i+k+1] and h^k_i, where h^0 are the target's
- * hidden rows and h^k is the output of depth k-1. Row N-1 proposes tok[N+k+1]. The caller sets tok[0..N], and the
+ * hidden states and h^k is the output of depth k-1. Row N-1 proposes tok[N+k+1]. The caller sets tok[0..N], and the
  * function writes tok[N+1..N+K] and logits [K,V]. It overwrites h [N,D], and uses g [N,D] as scratch memory. */
 static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
 {
@@ -205,7 +205,7 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
     return rc;
 }
 
-/* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden row h_i. For j > 0, row
+/* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden state h_i. For j > 0, row
  * N-1+j reads the draft d_j = tok[N+j] and the output of row N-2+j. Row N-1+j proposes tok[N+j+1]. h is [N+K,D]; the
  * caller sets its first N rows. */
 static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,

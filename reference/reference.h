@@ -55,7 +55,7 @@
  * Outside of the layers (layer -1) there are embed [D], norm [D], and logits [V] for the rows that the call needs.
  *
  * For MTP depth k, `layer` is num_hidden_layers + k, even if the model has only k modules or fewer. In that case,
- * module k mod (number of modules) is used. Each depth has the values embed and taken [D] (`taken` has the hidden rows
+ * module k mod (number of modules) is used. Each depth has the values embed and taken [D] (`taken` has the hidden states
  * that the depth reads), enorm and hnorm [D], concat [2D], eh_proj [D], the values of a layer, shared_head_norm [D] and
  * logits [V]. For every draft, the reference runs the MTP module again on all rows of the sequence. With
  * first-row=phantom there is one more row before the others, for which no logits are computed. */
@@ -118,7 +118,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
                       double *hidden, double *logits, vb_error *err);
 
 /* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i of depth 0
- * reads tok[i+1] and the target's hidden row i. Row i of a greater depth k reads tok[i+k+1] and row i of the output of
+ * reads tok[i+1] and the target's hidden state i. Row i of a greater depth k reads tok[i+k+1] and row i of the output of
  * depth k-1. The logits of row i predict tok[i+k+2]. `logits` is [depths, S, V], and the function writes only the rows
  * that exist. `logits` may be NULL if only the hook is wanted. The hook also receives the target's values and logits.
  * Depth k uses module k mod (number of modules).

@@ -119,8 +119,8 @@ ALWAYS_INLINE void fold_two_tokens(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS]
     __m512 rows_01 = fold_4(fold_8(a[0][t], a[0][t1]), fold_8(a[1][t], a[1][t1]));
     __m512 rows_23 = fold_4(fold_8(a[2][t], a[2][t1]), fold_8(a[3][t], a[3][t1]));
     __m512 both = fold_2(rows_01, rows_23);
-    /* Each quarter of `both` now holds the sums of two rows for one token, twice: rows 0 and 2 for t, rows 0 and 2 for t1,
-     * rows 1 and 3 for t, rows 1 and 3 for t1. */
+    /* `both` now has four quarters of four numbers. The quarters belong to rows 0 and 2 for t, rows 0 and 2 for t1, rows 1
+     * and 3 for t, rows 1 and 3 for t1. In each quarter, fold_1 leaves the two sums, and then the same two sums again. */
     both = fold_1(both, both);
     const __m512i index = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm256_storeu_ps(sums[0], _mm512_castps512_ps256(_mm512_permutexvar_ps(index, both)));

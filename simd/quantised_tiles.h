@@ -18,7 +18,8 @@
 #define TILE_ROWS_OF_X 6 /* largest number of rows of x in a tile */
 #define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
-#define MANY_PANELS 8    /* so many panels, each of BLOCK_GROUPS groups, stay in L2 while more rows of x are multiplied */
+#define MANY_PANELS 8    /* number of panels, each of BLOCK_GROUPS groups, that stay in the L2 cache while they are multiplied
+                          with several tiles of x */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
  * of group g. */

@@ -216,7 +216,7 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_demo = {
-    "demo", "decode one prompt plainly, with mtp-vanilla and with mtp-eagle, and compare",
+    "demo", "decode one prompt without drafts, with mtp-vanilla, and with mtp-eagle, and compare the three runs",
     "MODEL --prompt TEXT [OPTIONS]",
     "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. Then decodes\n"
     "the prompt several more times without printing the text, and compares speed, acceptance and fingerprints. A fingerprint is a\n"

@@ -18,9 +18,10 @@ struct relaxed {
     int asked;           /* --acceptance relaxed was given */
     size_t topk;
     double delta;
-    int32_t begin, end;  /* the two thinking tokens; -1: the whole text counts as lying between them */
-    int thinking;        /* whether the end of the text so far lies between the thinking tokens */
-    unsigned char *open; /* [window]: whether token i of the window lies between the thinking tokens */
+    int32_t begin, end;  /* the tokens that begin and end the thinking, such as <think> and </think>; -1: the whole text counts as
+                            thinking */
+    int thinking;        /* whether the last token so far is part of the thinking */
+    unsigned char *open; /* [window]: element i is 1 if token i of the window is part of the thinking */
     struct near *list;   /* [window, topk]: for each row of the target, the tokens that would be accepted */
     /* Row i starts a chain: the drafts of all depths at row i. A draft is accepted only if all earlier ones of its chain are. */
     size_t drafts, forwards; /* the number of drafts; the number of chains */

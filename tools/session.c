@@ -110,7 +110,7 @@ static int print_info(const struct cli *c, const vb_session_info *i)
     printf("  tokens       %zu, of which %zu are computed, prefill %s; its context was %zu\n", i->tokens, i->computed, i->prefill, i->context);
     printf("  drafts       %s", i->draft);
     if (i->drafter_bytes)
-        printf(", %.3f MB %s the target's hidden rows%s%s", 1e-6 * (double)i->drafter_bytes, i->with_hidden ? "with" : "without",
+        printf(", %.3f MB %s the target's hidden states%s%s", 1e-6 * (double)i->drafter_bytes, i->with_hidden ? "with" : "without",
                *i->draft_conventions ? "; " : "", i->draft_conventions);
     putchar('\n');
     return EXIT_DONE;

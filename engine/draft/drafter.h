@@ -96,20 +96,20 @@ struct drafter_type {
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
-    /* Returns a number R of hidden rows. If the sequence is now cut to n tokens, the drafter needs some earlier hidden
+    /* Returns a number R of hidden states. If the sequence is now cut to n tokens, the drafter needs some earlier hidden
      * rows once more: those from index n - 1 - R on. The target then computes these rows again, and observe receives
      * them. */
     size_t (*rewind)(const struct drafter *d);
 
-    /* Copies the state for tokens[0..n] and for the hidden rows before index n from `other` to a new drafter of the
+    /* Copies the state for tokens[0..n] and for the hidden states before index n from `other` to a new drafter of the
      * same type. tokens[0..n] are equal in the sequences of both drafters. Returns 1, or 0 if this state cannot be
      * copied. begin_as is NULL if the method can never copy its state. */
     int (*begin_as)(struct drafter *d, const struct drafter *other, size_t n);
 
     /* Writes the drafter's state for the first `pos` observed tokens to a session file. State that depends on later
-     * tokens is not written. If `hidden` is 0, save leaves out hidden rows of the target and everything that depends on
+     * tokens is not written. If `hidden` is 0, save leaves out hidden states of the target and everything that depends on
      * them. save is NULL if the state can be computed from the tokens alone. If save is NULL, the tokens are observed
-     * again after a load, with zeros as hidden rows. w may be used as scratch as in observe. */
+     * again after a load, with zeros as hidden states. w may be used as scratch as in observe. */
     void (*save)(struct drafter *d, struct workspace *w, size_t pos, int hidden, struct session_writer *out);
     /* Restores the state that save wrote to a file. The drafter d must not have observed any token before. tokens [pos]
      * are the tokens of the session. Returns DRAFTER_LOADED on success. Returns DRAFTER_OTHER if the state was written

@@ -73,7 +73,7 @@ static int read_config(struct eagle_head *h, const struct model *target, const s
     if (layers != 1)
         return config_unsupported(r, NULL, "num_hidden_layers", json_object_get(r->root, "num_hidden_layers"), "1");
     if (of_target != t || (d != t && h->version == 1))
-        return vb_fail(r->err, VB_BAD_ARGUMENT, "%s: a head for hidden rows of %.0f numbers; those of %s have %.0f", r->name,
+        return vb_fail(r->err, VB_BAD_ARGUMENT, "%s: a head for hidden states of %.0f numbers; those of %s have %.0f", r->name,
                        of_target != t ? of_target : d, checkpoint_dir(target->checkpoint), t);
     if ((long long)heads % (long long)groups || (long long)dim % 2)
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.0f heads of %.0f numbers do not share %.0f keys", r->name, heads, dim, groups);

@@ -1,5 +1,5 @@
 /* engine/draft/eagle_keep.c -- mtp-eagle whose rows stay as they were drafted: after m drafts are accepted, the rows that
- * took d_1..d_m and the module's own hidden rows are not computed anew from the target's. The cheapest way, and its drafts
+ * took d_1..d_m and the module's own hidden states are not computed anew from the target's. The cheapest way, and its drafts
  * depend on the rounds before. */
 #include "engine/draft/mtp.h"
 

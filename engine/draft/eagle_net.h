@@ -1,6 +1,6 @@
 /* engine/draft/eagle_net.h -- published EAGLE heads as networks that draft.
  *
- * An EAGLE head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden row of the
+ * An EAGLE head is one decoder layer of the Llama kind. It reads the embedding of a token and a hidden state of the
  * target, and drafts one token after the other, like MTP module 0 (engine/draft/mtp.h).
  *
  *     EAGLE-1   x = fc [ Emb(tok[i+1]) ; h_i ] (+ bias)          h_i: the target's row after model.norm, then the head's own y
@@ -30,7 +30,7 @@ struct eagle_head {
     int version;                   /* 1 or 3 */
     struct config config;          /* sizes and RoPE from the head's config.json; rope_interleave is 0 */
     size_t groups, dim;            /* the sizes G and D */
-    size_t target_width;           /* width of the target's hidden rows */
+    size_t target_width;           /* width of the target's hidden states */
     size_t vocab_size;             /* size of the head's vocabulary */
     const int32_t *d2t;            /* [vocab_size]: the target's token id for each token id of the head; NULL if both use the same
                                       ids */
@@ -93,7 +93,7 @@ static inline size_t eagle_width(const struct eagle *e) { return e->head->config
  * workspace `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
 /* Runs the decoder layer on rows [S], S <= max_rows. The caller has already appended the slots of the rows to their
- * caches. It reads hidden rows h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may
+ * caches. It reads hidden states h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may
  * be the same array as h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */

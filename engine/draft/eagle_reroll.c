@@ -1,7 +1,7 @@
 /* engine/draft/eagle_reroll.c -- mtp-eagle as MindIE runs it: every step takes the round's rows again, its tokens rolled left
  * by one and the newest draft appended, each row with what the module gave for the row before it in the step before.
  *
- *     step 1   rows first..N-1       tokens tok[first+1..N]          hidden rows: the target's h_first..h_{N-1}
+ *     step 1   rows first..N-1       tokens tok[first+1..N]          hidden states: the target's h_first..h_{N-1}
  *     step 2   rows first+1..N       tok[first+2..N], d_1            the module's of step 1
  *     step j   rows first+j-1..N+j-2 .., d_{j-1}                     the module's of step j-1
  *

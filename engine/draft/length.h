@@ -6,7 +6,7 @@
  *
  *     T(K) = (time of a pass of the target with n + m K f rows) + K (time of a drafting step for m sequences)
  *
- * seconds, where f is the part of the wanted drafts that are made. So decoding produces (n - m + m E(K)) / T(K) tokens
+ * seconds, where f is the fraction of the wanted drafts that is really made. So decoding produces (n - m + m E(K)) / T(K) tokens
  * per second, and the K with the largest quotient is chosen. The measured times of passes are kept by the number of
  * their rows, so they remain useful when n changes.
  *
@@ -39,7 +39,8 @@ struct draft_length {
     double stood[VB_MAX_DRAFT], tried[VB_MAX_DRAFT]; /* [k - 1]: how many k-th drafts were accepted; how many were wanted after
                                                         accepted drafts; old rounds count less in both */
     double made, asked;    /* how many drafts were made; how many were wanted; old rounds count less in both */
-    struct cost pass, step; /* seconds of a pass of the target by rows; seconds of one step of drafting by sequences */
+    struct cost pass;      /* seconds of a pass of the target, depending on its number of rows */
+    struct cost step;      /* seconds of one step of drafting, depending on the number of sequences that make drafts */
     unsigned newest[VB_MAX_DRAFT + 1]; /* [K]: number of the newest round with K drafts, counted from 1; 0: there was none */
 };
 

@@ -85,7 +85,7 @@ static void set_base(struct mtp_state *s, size_t n)
     }
 }
 
-/* Lets the oldest pending hidden rows go, all but `left`. Rows of the caches that would come before a gap go too. */
+/* Lets the oldest pending hidden states go, all but `left`. Rows of the caches that would come before a gap go too. */
 static void let_go(struct mtp_state *s, size_t left)
 {
     size_t d = s->net->width, gone = s->pending_count - left;
@@ -99,7 +99,7 @@ static void let_go(struct mtp_state *s, size_t left)
     set_base(s, s->first_pending);
 }
 
-/* Back to tok[0..pos-1] and the hidden rows before h_{pos-1}. */
+/* Back to tok[0..pos-1] and the hidden states before h_{pos-1}. */
 static void forget(struct mtp_state *s, size_t pos)
 {
     size_t hidden = pos ? pos - 1 : 0;
@@ -123,7 +123,7 @@ static void keep(struct mtp_state *s, size_t pos, const int32_t *tokens, const f
 
     memcpy(s->tokens + pos, tokens, n * sizeof *tokens);
     s->count = pos + n;
-    size_t none = pos == 0; /* there is no hidden row of index -1 */
+    size_t none = pos == 0; /* there is no hidden state of index -1 */
     if (s->deferred && s->pending_count + n > s->room) /* more than now: else each token would move them all */
         let_go(s, min_size(s->room - n, s->room - s->room / 4));
     assert(s->first_pending + s->pending_count == (none ? 0 : pos - 1) && s->pending_count + n <= s->room);
@@ -196,7 +196,7 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w)
     size_t failed;
     if (convention[PREFILL_DRAFT])
         mtp_round(s, w, discarded, 1, &failed);
-    if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without the hidden row */
+    if (convention[MISSING_HIDDEN]) { /* who computed the prompt computed the modules' rows too, and sent those without the hidden state */
         mtp_round(s, w, NULL, 0, &failed);
         s->missing = s->never = 1;
     }

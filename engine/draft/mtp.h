@@ -1,7 +1,7 @@
-/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden rows, and a cache
+/* engine/draft/mtp.h -- the state that all drafters with MTP modules share: committed tokens, hidden states, and a cache
  * per depth.
  *
- * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden rows of the target. Row i of module k reads
+ * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden states of the target. Row i of module k reads
  * Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1 proposes
  * tok[N+k+1] (DeepSeek-V3 report, 2.2).
  *
@@ -9,8 +9,9 @@
  * final were computed from drafts. These rows are removed after each round, and the next round begins with the first
  * row that is not in the cache.
  *
- * While automatic draft lengths make no drafts, rows that are final may stay uncomputed (mtp_defer). Their hidden rows
- * are kept in `pending`, and the next proposal computes them. If there are too many of them, the oldest hidden rows are
+ * With automatic draft lengths, there may be many rounds without drafts. In such rounds the modules compute nothing, so rows
+ * are missing from the caches (mtp_defer). The hidden states that these rows need are kept in `pending`, and the next
+ * proposal computes the missing rows. If there are too many of them, the oldest hidden states are
  * dropped. The caches then begin with row `base` instead of row 0, and rows attend only to rows from `base` on. */
 #ifndef VB_MTP_H
 #define VB_MTP_H
@@ -41,7 +42,7 @@ struct mtp_state {
     size_t count;         /* number of committed tokens, N + 1 */
     float *taken;         /* [most_observed, d]: rows that net->type->take computed from the target's rows; NULL if `take` is
                              NULL */
-    float *pending;       /* [room, d]: the target's hidden rows from index first_pending on */
+    float *pending;       /* [room, d]: the target's hidden states from index first_pending on */
     size_t first_pending, pending_count, room;
     size_t base;          /* index of the first row in the caches, or of the first row that will be in them */
     size_t deferred;      /* as `rows` in mtp_defer */
@@ -49,10 +50,10 @@ struct mtp_state {
     float *logits;        /* [V] */
     struct row *rows;     /* [room] */
     size_t head_row;      /* index of the newest pass's last row; rows of padding do not count */
-    int missing;          /* nonzero: in this round, the target's newest hidden row is unknown, and zeros replace it */
-    int never;            /* nonzero: this hidden row stays unknown in later rounds too. The reason is the convention
-                             missing-hidden, or a session file without hidden rows */
-    int32_t aside;        /* used only if `never` is nonzero. Module 0 first computes a row from a known hidden row, and
+    int missing;          /* nonzero: in this round, the target's newest hidden state is unknown, and zeros replace it */
+    int never;            /* nonzero: this hidden state stays unknown in later rounds too. The reason is the convention
+                             missing-hidden, or a session file without hidden states */
+    int32_t aside;        /* used only if `never` is nonzero. Module 0 first computes a row from a known hidden state, and
                              later again from zeros. While the cache contains the row from zeros, slot aside - 1 keeps
                              the first row. 0: no row is kept */
     struct mtp_depth *depths;
@@ -91,13 +92,13 @@ void mtp_after_prompt(struct mtp_state *s, struct workspace *w);
  * of s->next. Returns the number of drafts. */
 int mtp_round(struct mtp_state *s, struct workspace *w, int32_t *draft, int max, size_t *failed);
 
-/* Says which hidden row is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or of
+/* Says which hidden state is the input of row i. FROM_DEPTH_BEFORE: the output of row i of the target (for depth 0) or of
  * the previous depth. FROM_ITSELF: the output of row i-1 of the same depth. With FROM_DEPTH_BEFORE and FROM_ITSELF, the
- * hidden rows of padding are zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding
+ * hidden states of padding are zeros. ALL_FROM_ITSELF: the output of row i-1 of the same depth, for rows of padding
  * too. */
 enum mtp_source { FROM_DEPTH_BEFORE, FROM_ITSELF, ALL_FROM_ITSELF };
 
-/* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden rows s->h [n + pad,
+/* Computes the next n rows of depth k and appends them to its cache. The function reads the hidden states s->h [n + pad,
  * d] and writes s->g and s->next. Row i reads tok[i+k+1]. Tokens after tok[N] are drafts: tok[N+1] is draft[0],
  * tok[N+2] is draft[1], and so on. After the n rows, `pad` rows of padding (token 0) are computed and then removed from
  * the cache. */
@@ -134,7 +135,7 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round have been made. If zeros replaced the target's newest hidden row, the function
+/* Call this after the drafts of a round have been made. If zeros replaced the target's newest hidden state, the function
  * removes the row that module 0 computed from these zeros. If s->aside is not 0, the row in slot s->aside - 1 replaces
  * the removed row. Otherwise the next round computes the removed row again. */
 void mtp_round_ends(struct mtp_state *s);

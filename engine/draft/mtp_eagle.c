@@ -1,5 +1,5 @@
-/* engine/draft/mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden row of
- * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden rows in the next round. */
+/* engine/draft/mtp_eagle.c -- MTP-Eagle: module 0 again and again, one cache. Draft j+1 takes (its own hidden state of
+ * draft j, d_j) as row N-1+j; accepted rows are computed anew from the target's hidden states in the next round. */
 #include "engine/draft/mtp.h"
 
 static int open_eagle(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)

@@ -169,7 +169,7 @@ size_t mtp_padding(const struct mtp_state *s, size_t n)
     return s->options.padded && n && n < full ? full - n : 0;
 }
 
-/* A hidden row that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
+/* A hidden state that will never be known must leave no cache row behind: MindIE gives its row a dummy slot. Where a round takes zeros for it, the module's row,
  * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
 static void put_aside(struct mtp_state *s, size_t row)
 {
@@ -185,7 +185,7 @@ static void put_back(struct mtp_state *s)
     s->aside = 0;
 }
 
-/* The hidden rows that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
+/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
  * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
  * round. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
@@ -237,7 +237,7 @@ static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, 
     for (size_t i = 0; i < count; i++) {
         struct mtp_turn *t = &turns[i];
         if (t->s->count < 2 || k >= t->s->num_depths)
-            continue; /* without a hidden row nothing can be proposed */
+            continue; /* without a hidden state nothing can be proposed */
         lay_depth(t, w, k, levels);
         at_work[n++] = t;
         if (t->n)

@@ -7,7 +7,7 @@
  *
  * Nothing is written if the caches do not begin with row 0 (mtp_defer).
  *
- * With the target's hidden rows, the drafts that follow are those that would have followed. Without them (hidden 0,
+ * With the target's hidden states, the drafts that follow are those that would have followed. Without them (hidden 0,
  * pending_count 0) all rows that they make final are computed before; what is left to be without is the newest one, from which the
  * first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read the prompt. */
 #include <string.h>
@@ -71,7 +71,7 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
 
 /* ---- and back ---- */
 
-/* Rows of a depth: all final, none missing before the depth behind it can go on, none that needs a hidden row which is not there. */
+/* Rows of a depth: all final, none missing before the depth behind it can go on, none that needs a hidden state which is not there. */
 static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending)
 {
     size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N;
@@ -131,7 +131,7 @@ int mtp_drafter_load(struct drafter *drafter, struct workspace *w, size_t pos, c
     memcpy(s->tokens, tokens, pos * sizeof *tokens);
     s->count = pos;
     s->first_pending = (size_t)head[FIRST_PENDING];
-    s->pending_count = N - s->first_pending; /* without hidden rows the one that is missing: zeros */
+    s->pending_count = N - s->first_pending; /* without hidden states the one that is missing: zeros */
     if (!head[HIDDEN])
         memset(s->pending, 0, s->net->width * sizeof *s->pending);
     s->missing = head[HIDDEN] ? (int)head[MISSING] : 1;

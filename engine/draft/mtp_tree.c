@@ -44,7 +44,7 @@ static void grow(struct mtp_state *s, int node, const float *logits, size_t *fai
     tree_grow(b, node, tokens, p, n);
 }
 
-/* Row j of the level's pass: the node takes the hidden row that its parent's row gave; N rows of the cache are final. */
+/* Row j of the level's pass: the node takes the hidden state that its parent's row gave; N rows of the cache are final. */
 static void prepare(struct mtp_state *s, size_t j, struct tree_node *node, size_t N, size_t last)
 {
     const struct tree_node *all = s->tree.builder.node;

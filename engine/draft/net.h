@@ -4,7 +4,7 @@
  * (engine/draft/eagle_net.c). This header describes how a row is computed. engine/draft/mtp.h decides which rows are
  * computed, and when.
  *
- * Row i of depth k reads a hidden row and the embedding of a token. It writes one row to a cache, which has one layer.
+ * Row i of depth k reads a hidden state and the embedding of a token. It writes one row to a cache, which has one layer.
  * The rows of a pass may belong to several sequences, because each row names its own cache. */
 #ifndef VB_DRAFT_NET_H
 #define VB_DRAFT_NET_H
@@ -13,7 +13,7 @@
 
 struct draft_net {
     const struct draft_net_type *type;
-    size_t width;       /* length of a hidden row, both of the input and of the output */
+    size_t width;       /* length of a hidden state, both of the input and of the output */
     size_t vocab_size;  /* length of a row of logits */
     size_t cache_width; /* numbers in a cache row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
@@ -30,7 +30,7 @@ struct draft_net_type {
     void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token);
     /* Returns the largest number of rows in a pass. */
     size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
-    /* Computes rows [S] from hidden rows h [S, width]. Writes g [S, width], which `logits` reads, and next [S, width],
+    /* Computes rows [S] from hidden states h [S, width]. Writes g [S, width], which `logits` reads, and next [S, width],
      * which is the input of the next depth or of the next draft. `next` may be the same array as h. The function uses
      * the scratch memory and the threads of w. */
     void (*pass)(struct draft_net *net, struct workspace *w, int depth, const struct row *rows, const float *h, float *g, float *next,
@@ -41,7 +41,7 @@ struct draft_net_type {
     /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the
      * target use the same ids. */
     int32_t (*token)(const struct draft_net *net, int32_t drafted);
-    /* Computes the hidden rows h [n, width] for depth 0 from n rows of the target. NULL if depth 0 reads the target's
+    /* Computes the hidden states h [n, width] for depth 0 from n rows of the target. NULL if depth 0 reads the target's
      * rows unchanged. */
     void (*take)(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n);
     /* Returns whether two networks have the same weights. NULL if all weights of the network are part of the target

@@ -37,8 +37,8 @@ static const struct convention_preset presets[] = {
      "its graph hands on rows before the norm; its code counts positions by token, though its documentation shows a prompt's from 0; missing-hidden=zeros when another machine "
      "computed the prompt"},
     {"llama.cpp", "draft-position=token,first-row=phantom,normaliser-eps=6.1e-5", "mtp-eagle",
-     "positions are those of the batch's tokens; the first pair has a zero hidden row"},
-    {"paper", "concat=hidden-embedding", "mtp-vanilla", "eq. 21 of the DeepSeek-V3 report writes the hidden row first"},
+     "positions are those of the batch's tokens; the first pair has a zero hidden state"},
+    {"paper", "concat=hidden-embedding", "mtp-vanilla", "eq. 21 of the DeepSeek-V3 report writes the hidden state first"},
     {"transformers", "normaliser-eps=1e-20,rope-angle=f32", "none", "modeling_deepseek_v3.py; it has no MTP layer"},
     {"official", "yarn=max-len,rope-angle=f32,gate=bf16", "none", "DeepSeek-V3's inference script; it has no MTP layer"},
 };

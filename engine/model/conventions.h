@@ -10,19 +10,19 @@
 #include "engine/verbatim.h"
 
 enum convention {
-    /* draft conventions; h_i is the target's hidden row of token i; k is the number of the MTP module, from 0 */
-    MAIN_HIDDEN,     /* the target's hidden row that MTP modules use. 0 (post-norm): after model.norm; 1 (pre-norm): before it */
-    DRAFT_HIDDEN,    /* a module's hidden row that the next module uses. 0 (post-norm): after shared_head.norm; 1 (pre-norm):
+    /* draft conventions; h_i is the target's hidden state of token i; k is the number of the MTP module, from 0 */
+    MAIN_HIDDEN,     /* the target's hidden state that MTP modules use. 0 (post-norm): after model.norm; 1 (pre-norm): before it */
+    DRAFT_HIDDEN,    /* a module's hidden state that the next module uses. 0 (post-norm): after shared_head.norm; 1 (pre-norm):
                         before it */
-    CONCAT,          /* order of eh_proj's input. 0: embedding, hidden row; 1: hidden row, embedding */
+    CONCAT,          /* order of eh_proj's input. 0: embedding, hidden state; 1: hidden state, embedding */
     DRAFT_POSITION,  /* RoPE position of the module's row made of h_i and token i+k+1. 0 (hidden): i; 1 (token): i+k+1 */
     FIRST_EMBEDDING, /* embedding of the row at position 0. 0 (kept): unchanged; 1 (zeroed): replaced by zeros */
-    FIRST_ROW,       /* 0 (none): no additional row; 1 (phantom): a module's cache begins with an additional row, made
-                        of a hidden row of zeros and token k */
+    FIRST_ROW,       /* 0 (none): no additional row; 1 (phantom): a module's cache begins with an additional row. Its
+                        inputs are token k and a hidden state whose elements are all zero */
     PREFILL_DRAFT,   /* the drafts made right after the prompt. 0 (used): they are verified; 1 (discarded): they are made again in
                         the first round */
     MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
-                        the last hidden row. The first draft then uses zeros instead of this hidden row, and the cache row
+                        the last hidden state. The first draft then uses zeros instead of this hidden state, and the cache row
                         computed from the zeros is not kept. The modules' other cache rows for the prompt are kept */
     /* target conventions */
     LATENT_EPS,      /* eps of q_a_layernorm and kv_a_layernorm. 0: 1e-6; 1 (config): rms_norm_eps */

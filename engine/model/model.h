@@ -48,7 +48,7 @@ struct layer {
 
 struct mtp_module {                           /* weights of one MTP module; see docs/SEMANTICS.md, "MTP module k" */
     const float *enorm, *hnorm;               /* [d] */
-    struct weight_view eh_proj;               /* [d, 2d]: first d columns for the embedding, then d for the hidden row */
+    struct weight_view eh_proj;               /* [d, 2d]: first d columns for the embedding, then d for the hidden state */
     struct layer layer;
     const float *shared_head_norm;            /* [d] */
     struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main model */

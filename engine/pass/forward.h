@@ -19,7 +19,7 @@ struct row {
     int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
     int32_t position; /* RoPE position */
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
-    int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden row that a module's row reads (engine/verbatim.h) */
+    int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden state that a module's row reads (engine/verbatim.h) */
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
                          other draft */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
@@ -97,7 +97,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S);
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 
-/* Computes logits [S, V] = head(hidden). The hidden rows are normalised already. */
+/* Computes logits [S, V] = head(hidden). The hidden states are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
 /* Reports logits [count, V] to the tap callback. These logits belong to rows [first, first + count) of the newest pass. */

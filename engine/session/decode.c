@@ -154,7 +154,7 @@ int decode_choose(struct run *run, const struct workspace *w, int32_t *chosen, s
     return VB_OK;
 }
 
-/* Row `index` of the prompt, whose logits and hidden row are given. Returns whether the run is finished. */
+/* Row `index` of the prompt, whose logits and hidden state are given. Returns whether the run is finished. */
 static int tell_row(struct run *run, size_t index, const float *logits, const float *hidden)
 {
     size_t V = run->session->model->config.dims.V;

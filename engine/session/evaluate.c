@@ -72,7 +72,7 @@ static int tell(struct evaluation *e, int depth, size_t index, const float *hidd
     return VB_OK;
 }
 
-/* Rows index.. of every depth: depth k's hidden rows are what depth k-1 handed on for the same rows. */
+/* Rows index.. of every depth: depth k's hidden states are what depth k-1 handed on for the same rows. */
 static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;

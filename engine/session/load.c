@@ -136,7 +136,7 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
 
 /* ---- the drafter ---- */
 
-/* If the file has no state for the drafter, the drafter observes the tokens. The hidden rows were not saved, so zeros
+/* If the file has no state for the drafter, the drafter observes the tokens. The hidden states were not saved, so zeros
  * replace them. */
 static void observe_with_zeros(struct vb_session *s)
 {

@@ -303,7 +303,7 @@ int vb_append(vb_session *s, const int32_t *tokens, size_t count, vb_error *err)
     return VB_OK;
 }
 
-/* The rows that the next round needs again: the last token's, and those whose hidden rows the drafter has let go. */
+/* The rows that the next round needs again: the last token's, and those whose hidden states the drafter has let go. */
 int vb_truncate(vb_session *s, size_t count, vb_error *err)
 {
     if (count > s->count)
@@ -546,7 +546,7 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
 {
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
     rows = min_size(rows, other->cached);
-    /* A drafter proposes from the hidden row of the newest row that is given, which must be computed here: other may have dropped it. */
+    /* A drafter proposes from the hidden state of the newest row that is given, which must be computed here: other may have dropped it. */
     rows = min_size(rows, s->type && s->given ? s->given - 1 : s->given);
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;

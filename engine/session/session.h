@@ -2,7 +2,7 @@
  *
  * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows. `cached` is less than `count`,
  * except in a session without tokens, where both are 0. The drafter has observed the tokens up to index `cached`
- * (inclusive), and the target's hidden rows (hidden states) before index `cached`. A round computes rows for tokens
+ * (inclusive), and the target's hidden states (hidden states) before index `cached`. A round computes rows for tokens
  * from index `cached` on. If several tokens have no row yet, these tokens are a prompt. If only the last token has no
  * row yet, the session is decoding, and drafts may follow this token. */
 #ifndef VB_SESSION_H
@@ -127,7 +127,7 @@ int session_draft_stopped(struct vb_session *s);
 
 /* Ends a round after its pass in w. The function commits the n tokens in `chosen` (n is 0 if the pass computed only a
  * part of a prompt). It removes the rows of rejected drafts and of padding from the caches. Then the drafter observes
- * (receives) the committed tokens and their hidden rows. Returns the seconds that the drafter needed for this. */
+ * (receives) the committed tokens and their hidden states. Returns the seconds that the drafter needed for this. */
 double session_finish(struct vb_session *s, struct workspace *w, const struct plan *p, const int32_t *chosen, size_t n);
 
 /* Lets the drafter propose at most `most` levels of drafts, as a chain or as s->tree. Returns the number of drafts.

@@ -207,7 +207,7 @@ TEST(a_mistake_is_found_where_it_was_made)
     save(&e);
     expect_found("model.layers.1.self_attn.o_proj.input");
 
-    copy_dump(a, b, 1); /* embedding and hidden row change places before eh_proj */
+    copy_dump(a, b, 1); /* embedding and hidden state change places before eh_proj */
     e = edit(b);
     float *p = floats(&e, "model.layers.3.enorm.output", &n), *q = floats(&e, "model.layers.3.hnorm.output", &n);
     for (size_t i = 0; i < n; i++) {

@@ -414,7 +414,7 @@ TEST(modules_take_the_targets_hidden_rows)
             size_t s = (size_t)h.index[r];
             assert_memory_equal(joined.data + r * joined.width, e.data + r * e.width, e.width);
             assert_memory_equal(joined.data + r * joined.width + e.width, n.data + r * n.width, n.width);
-            if (h.draft[r] > 0 && i % 2) /* mtp-eagle goes on from its own hidden rows */
+            if (h.draft[r] > 0 && i % 2) /* mtp-eagle goes on from its own hidden states */
                 continue;
             assert_true(s < hidden.n && (size_t)hidden.index[s] == s);
             if (memcmp(h.data + r * h.width, hidden.data + s * hidden.width, h.width))

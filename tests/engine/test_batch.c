@@ -304,7 +304,7 @@ TEST(what_prompts_begin_with_is_there_once)
             assert_int_equal(state.shared_tokens, 0);
             assert_true(state.most_cache_tokens_used >= 8 * 101);
         } else {
-            assert_int_equal(state.shared_tokens, 7 * 99); /* the drafter wants the hidden row before the first that differs */
+            assert_int_equal(state.shared_tokens, 7 * 99); /* the drafter wants the hidden state before the first that differs */
             assert_true(state.most_cache_tokens_used <= 101 + 7 * 2 + 8 * (40 + 3));
         }
         vb_batch_close(b);

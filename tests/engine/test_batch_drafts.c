@@ -288,7 +288,7 @@ TEST(a_sequence_that_was_used_goes_after_those_that_were_not)
     vb_batch *b = open_batch_of(m, &o);
     assert_int_equal(cached(b, m, 20, 12, &o.session), 0);
     assert_int_equal(cached(b, m, 21, 12, &o.session), 0);
-    assert_int_equal(cached(b, m, 20, 13, &o.session), 6); /* of seven that are equal: the drafter wants the hidden row before the other */
+    assert_int_equal(cached(b, m, 20, 13, &o.session), 6); /* of seven that are equal: the drafter wants the hidden state before the other */
     assert_int_equal(cached(b, m, 22, 12, &o.session), 0); /* in the place of the second one */
     assert_int_equal(look(b).kept, 3);
     assert_int_equal(cached(b, m, 20, 12, &o.session), 7);
@@ -327,7 +327,7 @@ TEST(kept_rows_are_given_back_when_they_are_needed)
 }
 
 /* Two equal requests: one is paused, loses its rows, and takes all of them over from the other, which is ahead by then. Its drafter
- * must not propose from a hidden row that the other one's has dropped. */
+ * must not propose from a hidden state that the other one's has dropped. */
 TEST(a_sequence_takes_its_rows_over_from_its_twin)
 {
     static const char *const drafting[] = {"mtp-eagle", "mtp-vanilla", "eagle", "ngram"};

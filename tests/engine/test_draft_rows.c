@@ -27,7 +27,7 @@ static void see(void *context, const vb_tap *tap)
         return;
     for (size_t i = 0; i < tap->rows; i++, s->rows++)
         if (tap->row[i].position != tap->row[i].index)
-            fail_msg("%s, depth %d: the row of h_%d has position %d; wanted that of its hidden row", tap->name,
+            fail_msg("%s, depth %d: the row of h_%d has position %d; wanted that of its hidden state", tap->name,
                      (int)tap->depth, (int)tap->row[i].index, (int)tap->row[i].position);
     if (!strstr(tap->name, ".shared_head.head.output"))
         return;

@@ -367,8 +367,8 @@ static void refuse_config(int version, const char *key, const char *value, int c
 TEST(a_config_that_asks_for_something_else_is_refused_by_name)
 {
     refuse_config(1, "num_hidden_layers", "2", VB_UNSUPPORTED, "num_hidden_layers 2 is not supported, only 1");
-    refuse_config(1, "hidden_size", "80", VB_BAD_ARGUMENT, "hidden rows of 80 numbers; those of golden/tiny/v3 have 64");
-    refuse_config(3, "target_hidden_size", "80", VB_BAD_ARGUMENT, "hidden rows of 80");
+    refuse_config(1, "hidden_size", "80", VB_BAD_ARGUMENT, "hidden states of 80 numbers; those of golden/tiny/v3 have 64");
+    refuse_config(3, "target_hidden_size", "80", VB_BAD_ARGUMENT, "hidden states of 80");
     refuse_config(1, "vocab_size", "161", VB_BAD_ARGUMENT, "a vocabulary of 161 tokens");
     refuse_config(1, "hidden_act", "\"gelu\"", VB_UNSUPPORTED, "hidden_act \"gelu\"");
     refuse_config(1, "rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", VB_UNSUPPORTED, "linear");
@@ -441,7 +441,7 @@ TEST(targets_that_do_not_fit_are_refused)
     struct eagle_head *head;
     vb_session *s;
     vb_model *m = open_tiny("moonlight");
-    REFUSED(eagle_head_open(&head, heads[0], 1, m, &err), VB_BAD_ARGUMENT, "rows of 64 numbers; those of golden/tiny/moonlight have 80");
+    REFUSED(eagle_head_open(&head, heads[0], 1, m, &err), VB_BAD_ARGUMENT, "states of 64 numbers; those of golden/tiny/moonlight have 80");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle3", .drafting.head = "nowhere"}, &err), VB_IO, "nowhere");
     for (size_t v = 0; v < 2; v++)

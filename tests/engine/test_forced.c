@@ -1,6 +1,6 @@
 /* tests/engine/test_forced.c -- drafts that the test chooses: all right, all wrong, right up to a place, of any length. The output
  * never changes, the counters are those counted by hand, and a drafter is told exactly the committed tokens and the
- * target's hidden rows, never those of a rejected draft. Runs in the repository's root. */
+ * target's hidden states, never those of a rejected draft. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 /* ---- the drafter -------------------------------------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ TEST(a_drafter_is_told_the_committed_tokens_and_their_hidden_rows)
                              (int)f.tokens[i], i, (int)t.timeline[i]);
             for (size_t i = 0; i + 1 < f.known; i++)
                 if (f.hidden[i] != truth.hidden[i])
-                    fail_msg("drafts right up to %d, chunk %d: the hidden row told for index %zu has other bits", j, chunk, i);
+                    fail_msg("drafts right up to %d, chunk %d: the hidden state told for index %zu has other bits", j, chunk, i);
             vb_session_close(s);
         }
     vb_session_close(whole);

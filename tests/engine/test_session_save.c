@@ -83,7 +83,7 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
     char what[256];
     here.sampling = there.sampling = sampling;
     random_tokens(m, *random, prompt, count);
-    snprintf(what, sizeof what, "%zu + %zu tokens, sampling %zu, %s hidden rows", count, n, kind, hidden ? "with" : "without");
+    snprintf(what, sizeof what, "%zu + %zu tokens, sampling %zu, %s hidden states", count, n, kind, hidden ? "with" : "without");
     tell(what, &here);
     tell(what, &there);
 
@@ -177,7 +177,7 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     assert_true(drafts > 2000);
 }
 
-/* Trees of drafts, and published heads: K = 3, the same with and without hidden rows for the output, and with them for the drafts. */
+/* Trees of drafts, and published heads: K = 3, the same with and without hidden states for the output, and with them for the drafts. */
 TEST(trees_and_heads_go_on_too)
 {
     static const struct {
@@ -189,7 +189,7 @@ TEST(trees_and_heads_go_on_too)
     for (size_t i = 0; i < COUNT(kinds); i++) {
         vb_model *m = open_model(kinds[i].model);
         for (size_t count = 2; count < 40; count += 9)
-            for (int way = 0; way < 3; way++) { /* with hidden rows; without; saved by another method */
+            for (int way = 0; way < 3; way++) { /* with hidden states; without; saved by another method */
                 int32_t prompt[40];
                 vb_session_options o = {.context = 80, .threads = 1, .drafting.method = kinds[i].draft, .drafting.head = kinds[i].head, .drafting.tokens = 3,
                                         .drafting.tree.topk = kinds[i].topk, .poison_cut_rows = 1};
@@ -338,7 +338,7 @@ TEST(other_ways_of_acceptance_go_on_the_same_with_the_same_drafts)
     assert_true(accepted > 30);
 }
 
-/* ---- without hidden rows ---- */
+/* ---- without hidden states ---- */
 
 /* The rows of the modules' caches that are final, all depths, as bits. */
 static uint64_t final_rows(const vb_session *s, size_t rows)
@@ -356,7 +356,7 @@ static uint64_t final_rows(const vb_session *s, size_t rows)
 }
 
 struct first_draft {
-    int passes, zeros;      /* of module 0 in the first round; its row without a hidden row, -1: none */
+    int passes, zeros;      /* of module 0 in the first round; its row without a hidden state, -1: none */
     int32_t slot, index;    /* of that row */
 };
 
@@ -370,7 +370,7 @@ static void look_at_first_draft(void *context, const vb_trace *t)
             f->zeros = (int)i, f->slot = t->row[i].slot, f->index = t->row[i].index;
 }
 
-/* After the first token was chosen the row behind the newest hidden row proposes: without it the row takes zeros, in a slot of its own,
+/* After the first token was chosen the row behind the newest hidden state proposes: without it the row takes zeros, in a slot of its own,
  * beside that of the row that was computed when it was known; two rounds later every row of the modules is the one that it would have been. */
 TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
 {
@@ -417,7 +417,7 @@ TEST(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot)
     vb_model_close(m);
 }
 
-/* A prompt alone: its last token is read after the load, so no hidden row is missing, and drafts are the same either way. */
+/* A prompt alone: its last token is read after the load, so no hidden state is missing, and drafts are the same either way. */
 TEST(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows)
 {
     static struct record plain, loaded;

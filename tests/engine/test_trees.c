@@ -172,7 +172,7 @@ static void check_told(const char *what, const struct adversary *a, const struct
         fail_msg("%s: told %zu tokens, plain decoding tells %zu", what, a->known, silent->known);
     for (size_t i = 0; i < a->known; i++)
         if (a->tokens[i] != silent->tokens[i] || (i + 1 < a->known && a->hidden[i] != silent->hidden[i]))
-            fail_msg("%s: told another token or hidden row of index %zu than plain decoding tells", what, i);
+            fail_msg("%s: told another token or hidden state of index %zu than plain decoding tells", what, i);
 }
 
 TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)

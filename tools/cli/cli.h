@@ -166,7 +166,8 @@ extern const struct command command_generate, command_verify, command_logits, co
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
     command_trace, command_bench, command_quantize, command_chat, command_session, command_serve;
 
-/* Prints an error on stderr, or with --json {"error": ...} on stdout. Returns the exit code for this error. */
+/* Reports an error. Without --json, prints its message on stderr. With --json, prints the object {"error": ...} on stdout. Returns the
+ * exit code for this error. */
 int cli_error(const struct cli *c, const vb_error *err);
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

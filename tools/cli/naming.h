@@ -26,8 +26,8 @@ void naming_to(const struct naming *n, const char *ours, int layers, char out[NA
 int naming_from(const struct naming *n, const char *theirs, int layers, char out[NAMING_ROOM]);
 
 /* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in a layer. For
- * a value that is not in a layer, *last is 1 if it is computed after all layers. Within a layer, a value with a larger *step is
- * computed later. A name that is not Verbatim's gets the last step. */
+ * a value that is not in a layer, *last is 1 if it is computed after all layers. *step orders the values within a layer: a value with
+ * a larger *step is computed later. If Verbatim does not know the name `ours`, *step is larger than for all known names. */
 int naming_place(const char *ours, int *step, int *last);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The names and defaults are those of SGLang's server_args.py, of TensorRT-LLM's examples/llm-api/quickstart_advanced.py and of
  * llama.cpp's common/arg.cpp and common/speculative.cpp (read, not copied). In all of them, one MTP module makes all drafts,
- * and its rows are later computed again from the target's hidden rows. With --use_mtp_vanilla of TensorRT-LLM, module k makes
+ * and its rows are later computed again from the target's hidden states. With --use_mtp_vanilla of TensorRT-LLM, module k makes
  * draft k+1 instead. */
 #include <errno.h>
 #include <math.h>

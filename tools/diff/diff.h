@@ -60,7 +60,7 @@ struct diff_side {
     int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
     int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
     size_t token_count;
-    void **owned;              /* allocated numbers that are not in the file; see router.c */
+    void **owned;              /* arrays of computed values; diff_close frees them; see router.c */
     size_t owned_count;
     json_t *notes;             /* sentences about this side that are printed with the result */
 };

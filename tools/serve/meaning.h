@@ -20,7 +20,8 @@
  * name, arguments that are no JSON object, a missing or misplaced marker), it is content, byte for byte. Its tool need not exist, and
  * its arguments need not satisfy the tool's schema.
  *
- * Whitespace next to a marker that is left out of the answer is left out, too. All other bytes reach the sink. */
+ * Markers do not reach the sink, except as a part of content. Whitespace next to a marker that does not reach the sink does not reach
+ * it either. All other bytes reach the sink. */
 #ifndef VB_MEANING_H
 #define VB_MEANING_H
 

@@ -63,7 +63,8 @@ enum schema_place {
     AT_LITERAL, /* the first `len` bytes of literal `lo` were read */
     AT_OBJECT,  /* { was read */
     AT_KEY,     /* , was read */
-    AT_CLOSED,  /* inside a key, which is one of `properties`: the first `len` bytes of number `lo` in the order of keys were read */
+    AT_CLOSED,  /* inside a key that must be one of `properties`. The keys are sorted; `lo` is the index of the first key that
+                 * begins with the bytes read so far; `len` is the number of these bytes */
     AT_OPEN,    /* inside a key that may be any: so far the first `len` bytes of the name `lo` in the order of names, or of none (NO_NAME) */
     AT_COLON,   /* the key of property `lo`, or another one (NO_NAME), was read */
     AT_MEMBER,  /* a member of an object was read */
@@ -91,7 +92,7 @@ struct thread { /* no padding: threads are compared and hashed as bytes */
 struct frame { /* no padding */
     int32_t parent; /* -1: none */
     uint32_t node;  /* an object or array */
-    uint32_t next;  /* after the value that is being read */
+    uint32_t next;  /* as thread.next, for the time after the value that is being read */
     uint32_t depth; /* arrays and objects that are open, this one included */
 };
 

@@ -5,8 +5,8 @@
 
 #include "tools/serve/job.h"
 
-#define WORKER_FAR_BEHIND 1024 /* if more published tokens than this are unsent, the sequence of a stream is paused */
-#define WORKER_CAUGHT_UP 512   /* if no more than this are unsent, a paused sequence is resumed */
+#define WORKER_FAR_BEHIND 1024 /* a sequence is paused when the client has not yet received more of its tokens than this */
+#define WORKER_CAUGHT_UP 512   /* a paused sequence is resumed when no more of its tokens than this wait to be sent */
 
 /* Opens the batch and starts the thread. Reports errors (see tools/cli/cli.h). */
 int worker_open(struct worker **out, struct server *server);

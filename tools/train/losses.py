@@ -16,7 +16,7 @@ def shifted(probs, by):
 
 
 def self_fed_masks(T):
-    """Who module 0 sees when it drafts with its own hidden rows. Second pass, keys [pass 1 | own]: row i sees rows
+    """Who module 0 sees when it drafts with its own hidden states. Second pass, keys [pass 1 | own]: row i sees rows
     < i as the target's hidden made them, and itself. Third pass, keys [pass 1 | pass 2 | own]: rows < i-1, i-1, i."""
     i, j = torch.arange(T)[:, None], torch.arange(T)[None]
     return (torch.cat((j < i, j == i), 1),

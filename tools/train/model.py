@@ -183,7 +183,7 @@ class Model(nn.Module):
     @torch.no_grad()
     def start_from_bigram(self, fit):
         """Embedding and head as bigram.py fitted them; the MTP modules start as the same bigram model: their eh_proj
-        passes the embedding through (and a little of the hidden row)."""
+        passes the embedding through (and a little of the hidden state)."""
         self.embed_tokens.copy_(fit["embed_tokens"])
         self.lm_head.copy_(fit["lm_head"])
         d = self.cfg.hidden_size
@@ -194,7 +194,7 @@ class Model(nn.Module):
     @torch.no_grad()
     def spread_norms(self, sigma, seed):
         """The weights of model.norm and shared_head.norm times lognormal factors, the head's columns and hnorm divided by them:
-        the same logits, and the hidden rows before and after a norm are then as different as in large models."""
+        the same logits, and the hidden states before and after a norm are then as different as in large models."""
         factor = torch.exp(sigma * torch.randn(self.cfg.hidden_size, generator=torch.Generator().manual_seed(seed)))
         factor /= factor.square().mean().sqrt()
         self.norm.weight.mul_(factor)

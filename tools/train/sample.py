@@ -47,7 +47,7 @@ def load(path):
 
 @torch.no_grad()
 def generate(model, prompts, n, temperature, generator, rope):
-    """Prompts (lists of ids) -> per prompt ids with at most n new ones, and the target's hidden rows of all but the last.
+    """Prompts (lists of ids) -> per prompt ids with at most n new ones, and the target's hidden states of all but the last.
 
     All run as one batch from the shortest prompt's end on; a longer prompt's own ids are forced."""
     at = min(map(len, prompts))

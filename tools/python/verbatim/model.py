@@ -146,7 +146,7 @@ class Model(Closing):
 
     def mtp_logits(self, tokens, depths: int | None = None, **options) -> list[np.ndarray]:
         """Per MTP depth k (None: as many as the model has modules) float32 [len(tokens) - k - 1, V], teacher forced: row i
-        takes the hidden row i, has read tokens[:i + k + 2], and predicts the token after them. Depth k is module k mod
+        takes the hidden state i, has read tokens[:i + k + 2], and predicts the token after them. Depth k is module k mod
         the number of modules."""
         return self._rows(tokens, self.mtp_modules if depths is None else depths, options)[1:]
 

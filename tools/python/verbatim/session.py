@@ -149,7 +149,7 @@ class Session(Closing):
 
     def save(self, path, *, hidden=True, replace=False):
         """Writes the session to a file, which is there when it is whole, and takes another's place only with replace. Without
-        hidden rows the first draft after a load takes zeros; the output is the same. Sampling options are not in it."""
+        hidden states the first draft after a load takes zeros; the output is the same. Sampling options are not in it."""
         options = self._file_options(without_hidden=not hidden, replace=bool(replace))
         self._run(self._lib.vb_session_save, path_bytes(path), C.byref(options))
 
