@@ -44,7 +44,7 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
     settle(mtp_of(drafter), w, pos);
     if (s->base) /* without the rows before it the rest is of little use */
         return;
-    if (s->deferred && N > mtp_row_count(s, 0) + VB_MAX_DRAFT)
+    if (N > mtp_row_count(s, 0) + VB_MAX_DRAFT + 1)
         mtp_round(s, w, NULL, 0, &failed); /* so that what is pending fits into every drafter */
     needed = min_size(mtp_row_count(s, 0), N - 1); /* the row that proposes is computed once more */
     hidden = hidden && !s->never && s->first_pending <= needed; /* after a load without them, and after a cut, they are not there */

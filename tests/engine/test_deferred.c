@@ -163,6 +163,43 @@ TEST(a_saved_session_has_the_rows_that_were_late)
     vb_model_close(m);
 }
 
+static int stop_now(void *context)
+{
+    (void)context;
+    return 1;
+}
+
+/* Lengths are no longer 0, but the pass that would have caught up was given up. */
+TEST(a_session_saved_before_its_rows_were_caught_up_fits_into_smaller_passes)
+{
+    static struct record r;
+    int32_t prompt[40];
+    char dir[64], path[96];
+    vb_model *m = open_tiny("v3");
+    random_tokens(m, 9, prompt, COUNT(prompt));
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/s", dir);
+    for (size_t i = 0; i < COUNT(methods); i++) {
+        vb_session *late = open_with(m, methods[i], 1, 240, prompt, COUNT(prompt)), *loaded = NULL;
+        use_length(late->length, 0, 0);
+        generate(late, 30, &r);
+        use_length(late->length, 2, 0);
+        late->work->stop = stop_now;
+        vb_generate_options one = recording(&r, late, 1);
+        OK(vb_generate(late, &one, &r.result, &err));
+        assert_int_equal(r.result.finish, VB_FINISH_STOPPED);
+        late->work->stop = NULL;
+        OK(vb_session_save(late, path, &(vb_file_options){.replace = 1}, &err));
+        vb_session_options o = {.context = 240, .threads = 1, .prefill_chunk = 1, .drafting = drafting_of(methods[i], 3, 0)};
+        OK(vb_session_load(&loaded, m, &o, path, NULL, &err));
+        check_same_draft(methods[i], late, loaded);
+        vb_session_close(loaded);
+        vb_session_close(late);
+    }
+    remove_dir(dir);
+    vb_model_close(m);
+}
+
 /* ---- in batches ---------------------------------------------------------------------------------------------------- */
 
 #define JOBS 24
@@ -314,6 +351,7 @@ int main(void)
         cmocka_unit_test(rows_that_are_computed_late_have_the_drafts_of_rows_in_time),
         cmocka_unit_test(of_many_rows_only_the_newest_are_computed),
         cmocka_unit_test(a_saved_session_has_the_rows_that_were_late),
+        cmocka_unit_test(a_session_saved_before_its_rows_were_caught_up_fits_into_smaller_passes),
         cmocka_unit_test(in_a_batch_no_bit_depends_on_when_rows_are_computed),
         cmocka_unit_test(a_drafter_that_has_forgotten_rows_gives_none_to_fixed_lengths),
         cmocka_unit_test(padded_passes_of_automatic_lengths_fit_into_a_batch),
