@@ -48,7 +48,7 @@ struct draft_length {
 struct draft_round {
     int drafting, others;     /* number of sequences that asked for l->K drafts; number of other sequences */
     size_t rows, tokens;      /* rows of the target's pass; tokens chosen for all sequences */
-    double pass, proposing;   /* seconds of the target's pass, and of making drafts */
+    double pass, proposing;   /* seconds of the target's pass, and of making the drafts of the sequences that share l */
     int mixed;                /* nonzero: the pass also had rows of prompts */
 };
 

@@ -161,18 +161,16 @@ static void measure(const struct round *r, size_t i)
 {
     struct draft_length *l = r->runs[i]->session->length;
     struct draft_round seen = {.rows = r->S, .pass = r->seconds};
-    int asked = 0;
     for (size_t j = 0; j < r->count; j++) {
         const struct run *run = r->runs[j];
-        int drafts = run->session->length == l && run->plan.asked;
+        int shares = run->session->length == l;
         seen.mixed |= run->plan.is_prompt;
         seen.tokens += run->chose;
-        seen.proposing += run->drafting;
-        seen.drafting += drafts;
-        asked += drafts;
+        seen.proposing += shares ? run->drafting : 0.0;
+        seen.drafting += shares && run->plan.asked;
     }
     seen.others = (int)r->count - seen.drafting;
-    if (asked)
+    if (seen.drafting)
         draft_length_saw(l, &seen);
 }
 

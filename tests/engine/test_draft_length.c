@@ -1,5 +1,7 @@
 /* tests/engine/test_draft_length.c -- automatic lengths: on invented costs and acceptances it settles on the length that is fastest, follows
  * when they change, and no length that it chooses reaches the output. Runs in the repository's root. */
+#include <time.h>
+
 #include "tests/support/engine_support.h"
 
 /* ---- an invented machine ------------------------------------------------------------------------------------------ */
@@ -147,6 +149,45 @@ TEST(lengths_chosen_as_the_run_goes_change_no_bit)
     vb_model_close(m);
 }
 
+static int draft_slowly(void *context, const int32_t *tokens, size_t count, int32_t *draft, int max)
+{
+    (void)context, (void)tokens, (void)count, (void)draft, (void)max;
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return 0;
+}
+
+/* The neighbour makes its drafts whatever K is. */
+TEST(drafts_of_a_neighbour_with_another_method_cost_nothing)
+{
+    static struct record r[2];
+    int32_t prompt[20];
+    size_t left;
+    vb_batch *b = NULL;
+    vb_model *m = open_tiny("v3");
+    random_tokens(m, 3, prompt, COUNT(prompt));
+    vb_session_options of[2] = {{.context = 60, .threads = 1, .drafting = {.method = "ngram", .tokens = 2, .automatic = 1}},
+                                {.context = 60, .threads = 1, .drafting = {.method = "callback", .tokens = 1, .callback = draft_slowly}}};
+    vb_session *s[2];
+    OK(vb_batch_open(&b, m, &(vb_batch_options){.session = {.context = 60, .threads = 1}}, &err));
+    for (int i = 0; i < 2; i++) {
+        s[i] = open_session(m, &of[i], prompt, COUNT(prompt));
+        OK(vb_batch_add(b, &(vb_request){.session = s[i], .options = recording(&r[i], s[i], 30)}, NULL, &err));
+    }
+    OK(vb_batch_step(b, &left, &err)); /* the prompts */
+    struct draft_length *l = s[0]->length;
+    for (int round = 0; round < 6; round++) {
+        l->wanted = l->home = 2;
+        l->left = 100;
+        OK(vb_batch_step(b, &left, &err));
+    }
+    if (cost_of(&l->step, 1.0) <= 0.0 || cost_of(&l->step, 1.0) > 0.02)
+        fail_msg("a step of ngram takes %f s; the neighbour's 0.1 s are not its own", cost_of(&l->step, 1.0));
+    vb_batch_close(b);
+    vb_session_close(s[0]);
+    vb_session_close(s[1]);
+    vb_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +195,7 @@ int main(void)
         cmocka_unit_test(a_short_run_is_not_much_slower_than_the_best_or_than_none),
         cmocka_unit_test(it_follows_when_text_or_machine_change),
         cmocka_unit_test(lengths_chosen_as_the_run_goes_change_no_bit),
+        cmocka_unit_test(drafts_of_a_neighbour_with_another_method_cost_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
