@@ -80,11 +80,11 @@ void crew_close(struct crew *c);
  * `threads` is at most crew.threads. Returns the number of threads that work. This number is smaller than `threads` if
  * the system refuses to start a thread, and 1 in a forked child. */
 int crew_use(struct crew *c, int threads);
-/* Returns the number of threads in use, including the leader, without the members that are left out now. */
+/* Returns the number of threads that take tasks now: the leader and the members that are not left out. */
 int crew_available(const struct crew *c);
 /* Calls work(arg, task, thread) for every task in [0, first[parts]), and returns when all are done. The number of tasks
  * is below CREW_MOST_TASKS. The caller takes tasks as thread 0, and the members take tasks too. Part p has tasks
- * first[p] .. first[p + 1] - 1; the threads of that part begin with them, and then help other parts. Only the leader
+ * first[p] .. first[p + 1] - 1; the threads of part p do these tasks first, and then tasks of other parts. Only the leader
  * may call this, not from two threads at once and not from within a task. */
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg);
 

@@ -75,8 +75,8 @@ ALWAYS_INLINE float fold16(__m512 a)
  * its speed. */
 #define in_register(v) __asm__("" : "+v"(v))
 
-/* If each addition folded only one vector of sums, folding would take a tenth of the time of a tile. So each addition
- * folds several vectors at once, in the order of rule 1. fold_8 and fold_4 add whole 128-bit quarters of registers:
+/* Each addition folds several vectors of sums at once, in the order of rule 1. With one vector per addition, folding
+ * would be slow: it would take a tenth of the time that a tile takes. fold_8 and fold_4 add whole 128-bit quarters of registers:
  * lanes l and l+8, then lanes l and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then
  * lanes l and l+1. */
 ALWAYS_INLINE __m512 fold_8(__m512 a, __m512 b)

@@ -103,8 +103,8 @@ ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)
 }
 
 /* Kernel `narrow`: rounds K packed numbers to BF16 in natural order. Two neighbouring BF16 numbers form a 32-bit word:
- * the odd element is its upper half, and the even one its lower half. The loop computes word after word. It is compiled
- * once for each instruction set, and the compiler vectorises it. */
+ * the odd element is its upper half, and the even one its lower half. The loop writes one 32-bit word in each iteration.
+ * It is compiled once for each instruction set, and the compiler vectorises it. */
 ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK, y += DOT_CHUNK) {

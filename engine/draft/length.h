@@ -67,8 +67,9 @@ void draft_length_saw(struct draft_length *l, const struct draft_round *r);
 /* Returns the number of rows for drafter_type.defer: 0 if drafts are being made. */
 size_t draft_length_deferred(const struct draft_length *l);
 
-/* Return the current estimates of E(K), and of T(K) for the sequences of the next round. */
+/* Returns the current estimate of E(K). */
 double draft_length_tokens(const struct draft_length *l, int K);
+/* Returns the current estimate of T(K) for the sequences of the next round. */
 double draft_length_seconds(const struct draft_length *l, int K);
 
 #endif

@@ -135,7 +135,7 @@ int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float 
 size_t mtp_row_count(const struct mtp_state *s, int k);
 void mtp_cut(struct mtp_state *s, int k, size_t n);
 
-/* Call this after the drafts of a round have been made. If zeros replaced the target's newest hidden state, the function
+/* Call this after the drafts of a round have been made. If zeros were used in place of the target's newest hidden state, the function
  * removes the row that module 0 computed from these zeros. If s->aside is not 0, the row in slot s->aside - 1 replaces
  * the removed row. Otherwise the next round computes the removed row again. */
 void mtp_round_ends(struct mtp_state *s);

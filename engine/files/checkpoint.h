@@ -114,8 +114,8 @@ int safetensors_parse(const char *data, size_t size, size_t file_size, const cha
                       int (*each)(void *context, const struct safetensors_entry *e, vb_error *err), void *context,
                       const vb_allocator *a, vb_error *err);
 
-/* Finds a dtype by the name that safetensors files have for it, and returns the size of one number in bytes. *dtype is DTYPE_OTHER
- * for a dtype that no operator reads. Returns 0 if safetensors files have no such dtype; *dtype is then DTYPE_OTHER too. */
+/* Finds a dtype by the name that safetensors files have for it. Returns the size of one number in bytes, or 0 if safetensors files have
+ * no such dtype. *dtype is DTYPE_OTHER if no operator reads the dtype, or if there is no such dtype. */
 size_t safetensors_dtype(const char *name, enum dtype *dtype);
 
 #endif

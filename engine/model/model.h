@@ -109,7 +109,7 @@ struct model_options {
     enum precision precision;
     int from_file;
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
-    void (*progress)(void *context, size_t done, size_t total); /* called with the bytes of copies made so far; may be NULL */
+    void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;
 };
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);

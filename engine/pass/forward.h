@@ -19,7 +19,8 @@ struct row {
     int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
     int32_t position; /* RoPE position */
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
-    int32_t hidden_of, hidden_depth; /* for taps and traces: the hidden state that a module's row reads (engine/verbatim.h) */
+    int32_t hidden_of, hidden_depth; /* for taps and traces: in a pass of an MTP module, where the hidden state comes from that is the input
+                                        of this row (engine/verbatim.h) */
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
                          other draft */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
@@ -92,8 +93,8 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S);
 /* Runs the MTP module of one depth on S rows (docs/SEMANTICS.md, "MTP module k"). It computes x = eh_proj
  * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], y = decoder_layer(x), and g = shared_head.norm(y). The output head of the
  * module reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention
- * draft-hidden=pre-norm. h, g and next are [S, d], and `next` may be the same array as h. Each row has a cache with one
- * layer. */
+ * draft-hidden=pre-norm. h, g and next are [S, d], and `next` may be the same array as h. The cache of each
+ * row's sequence has one layer. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 

@@ -9,7 +9,7 @@
 
 struct naming; /* the names that one engine uses */
 
-/* Finds the names of an engine, such as "llama.cpp". Returns NULL if the engine is unknown. */
+/* Finds the names that the engine `system` uses, for example "llama.cpp". Returns NULL if the engine is unknown. */
 const struct naming *naming_find(const char *system);
 const char *naming_known(void); /* the known engines: "hf, llama.cpp, megatron, sglang, vllm" */
 

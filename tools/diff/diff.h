@@ -17,9 +17,9 @@
  *                  can change only if the difference between them was at most twice the bound.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
- *   `after a tie-flip`   All rows that differ depend on a tie-flip. If a choice for a row flips, two kinds of rows depend on it.
- *                  The first kind is the same row in later steps of the computation. The second kind is every later row from
- *                  the next layer on, because of attention. Rows that depend on a tie-flip are counted, but they get no
+ *   `after a tie-flip`   All rows that differ depend on a tie-flip. Rows of two kinds depend on a tie-flip in a row. The first kind
+ *                  is the same row in later steps of the computation. The second kind is every later row from the next layer
+ *                  on, because of attention. Rows that depend on a tie-flip are counted, but they get no
  *                  verdict, and their differences are not reported. */
 #ifndef VB_DIFF_H
 #define VB_DIFF_H

@@ -21,7 +21,7 @@ struct dump_rows {
     const void *data;
 };
 
-struct dump_tensor; /* the rows of one name in one pass */
+struct dump_tensor; /* all rows of one pass that have the same tensor name */
 
 struct dump {
     const struct cli *c;

@@ -32,11 +32,11 @@ int vocabulary_special(unsigned char **out, const vb_tokenizer *tokenizer, int32
 
 /* Opens the vocabulary of a model. `size` is vb_vocab_size; ids beyond the tokenizer's are never allowed. special [size] is what
  * vocabulary_special found; these tokens are never allowed. end [ends] are the model's end tokens. The tokenizer is used during this
- * call only. mark [marks], at most VOCABULARY_MARKS, are special tokens that schemas of tool calls contain: to an automaton, mark[i] is the
- * byte VOCABULARY_MARK + i, which no text in UTF-8 has. Returns VB_OK or VB_NO_MEMORY. */
+ * call only. The array `mark` has `marks` elements, at most VOCABULARY_MARKS. They are special tokens that the schemas of tool calls
+ * contain. In such a schema, the byte VOCABULARY_MARK + i stands for the token mark[i]; no text in UTF-8 contains this byte. Returns VB_OK or VB_NO_MEMORY. */
 int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int32_t size, const unsigned char *special, const int32_t *end,
                     size_t ends, const int32_t *mark, size_t marks);
-/* The same of given pieces. */
+/* Opens a vocabulary of the given pieces. Parameters and return values are those of vocabulary_open. */
 int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece *piece, int32_t size, const int32_t *end, size_t ends);
 void vocabulary_close(struct vocabulary *v);
 
@@ -47,7 +47,8 @@ int allowed_mask(const struct vocabulary *v, const struct schema_state *state, u
 /* The mask of one sequence (vb_sampling.mask): follows the timeline, also back where drafts were rejected. One thread at a time. */
 struct allowed;
 /* The value begins at index `from`, the first after the prompt; or, with after >= 0, behind the first token `after` at or beyond
- * `from` (the end of thinking): before that everything but end tokens is allowed. Vocabulary and schema outlive it. */
+ * `from` (the end of thinking): before that everything but end tokens is allowed. Vocabulary and
+ * schema must outlive *out. */
 int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after);
 void allowed_close(struct allowed *a);
 /* context: a struct allowed. The mask depends on the tokens alone. Behind an end token everything is allowed. VB_BAD_ARGUMENT: the tokens

@@ -38,9 +38,10 @@ void json_scan_byte(struct json_scan *s, char c);
 int json_scan_in_string(const struct json_scan *s);
 int json_scan_is_whole(const struct json_scan *s); /* what was read is one JSON value, with whitespace around it or without */
 
-/* One call, as its bytes are held back. */
+/* One tool call whose bytes are held back. */
 struct meaning_call {
-    struct serve_writer text;      /* from its first marker on; the first call of a section includes the section's marker */
+    struct serve_writer text;      /* the bytes from the marker that begins this tool call. A marker may begin a section of several tool
+                                      calls; the first of them then includes that marker */
     size_t head, head_end, body;   /* offsets: the text before MARK_SEP, and the text behind it; GLM: the name */
     size_t key, key_end, value;    /* offsets of GLM's last key and value */
     struct serve_writer arguments; /* GLM: JSON without its last bracket */
