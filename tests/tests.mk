@@ -18,6 +18,9 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
+# This one invents the times that passes and drafts take.
+$(BUILD)/tests/test_draft_length: WRAP := -Wl,--wrap=monotonic_seconds
+
 # This one takes kinds of rename away from the file system.
 $(BUILD)/tests/test_new_file: WRAP := -Wl,--wrap=renameat2,--wrap=link
 
