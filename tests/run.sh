@@ -12,7 +12,8 @@ run_one() { # LOGS [NAME:]COMMAND: a line in LOGS/results
     log="$1/$name.log"
     mkdir -p "$(dirname "$log")"
     start=$(date +%s)
-    $command >"$log" 2>&1
+    # A job in the background may have been started with SIGINT ignored. The tests of Ctrl-C would then wait forever.
+    env --default-signal=INT,QUIT $command >"$log" 2>&1
     status=$?
     seconds=$(($(date +%s) - start))
     passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | awk '{s += $1} END {print s + 0}')
