@@ -67,6 +67,8 @@ static void emit_blanks(struct meaning_parser *m)
 static void say(struct meaning_parser *m, const char *text, size_t size)
 {
     size_t n = size;
+    if (!size)
+        return;
     if (!m->has_marks) {
         emit(m, text, size);
         return;
