@@ -10,16 +10,17 @@
  *
  * Decoding works in rounds. In each round a fast method may propose some tokens, which together are a *draft*. The
  * model itself, called the *target*, computes all tokens of the draft in one *pass*, and keeps those that it would have
- * chosen itself. In a pass, and in a KV cache, each token is one *row*. A *hidden state* is the hidden state of one
- * token: the model's output vector before the output head.
+ * chosen itself. In a pass, and in a KV cache, each token is one *row*. A *hidden state* is the
+ * model's output vector for one token, before the output head.
  *
  * Functions that can fail return VB_OK (0) or a negative error code. After an error they also write the code and a
  * message of one sentence to *err, if `err` is not NULL. An option that is 0 or NULL has its default value, so a struct
  * of options that is all zeros selects all defaults.
  *
- * Verbatim promises the same bits: if checkpoint, prompt, precision, sampling options and seed are the same, then each
- * token is chosen from the same logits, bit for bit. The logits do not depend on the draft method, the draft length,
- * the number of sequences in a pass, the size of prefill chunks, the number of threads, or the instruction set.
+ * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, sampling options and seed.
+ * For each token, both runs compute logits with the same bits, so both choose the same token. The runs may differ in
+ * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads and instruction
+ * set.
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the
  * calling thread's stack, plus the stack that callbacks use. A function that opens, loads or saves something, or

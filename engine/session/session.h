@@ -2,7 +2,7 @@
  *
  * Between rounds, tokens[0..count) are committed. The target's cache has `cached` rows. `cached` is less than `count`,
  * except in a session without tokens, where both are 0. The drafter has observed the tokens up to index `cached`
- * (inclusive), and the target's hidden states (hidden states) before index `cached`. A round computes rows for tokens
+ * (inclusive), and the target's hidden states before index `cached`. A round computes rows for tokens
  * from index `cached` on. If several tokens have no row yet, these tokens are a prompt. If only the last token has no
  * row yet, the session is decoding, and drafts may follow this token. */
 #ifndef VB_SESSION_H

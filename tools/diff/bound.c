@@ -35,16 +35,20 @@
  *
  * Two terms are added to both bounds. The first is for the order of sums, since the perturbed runs perturb only the result of
  * a sum: if K terms are added one after the other in F32, the relative error is about sqrt(K) 2^-24. (Products of BF16
- * numbers are also added in F32.) K is the length of the longest row, except for logits and attention scores, because sums
- * are as long as the rows that they read. The second term is one rounding to the dtype in which both values are compared. No
- * bound is larger than MOST, because two unrelated rows have a relative difference of about 1.
+ * numbers are also added in F32.) A sum has one term for each number of the row that it reads. So K is the length of the
+ * longest row in the dump. Rows of logits are not counted, because no sum reads them. Rows of attention scores, which are
+ * as long as the context, are not counted either; this makes the bound smaller. The second term is the error of one
+ * rounding: both values are rounded to the less precise of their two dtypes before they are compared. No bound is larger
+ * than MOST, because two unrelated rows have a relative difference of about 1.
  *
  * An engine may store F32 and quantise x to 8 bits in its own way, as llama.cpp does. Use --arithmetic bf16 for such an
- * engine: half a step is m / 254, which is within 1 % of BF16's 2^-8.
+ * engine. The reason: 8-bit values are multiples of m / 127, so quantising moves a number by up to m / 254. Relative to m,
+ * this is 0.8 % more than 2^-8, the largest relative error of rounding to BF16.
  *
  * On the tiny checkpoints, the engine needs at most 0.29 of the measured bound and 0.41 of the estimated one. Hugging Face
- * transformers needs 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. In precision q8, one of 60
- * prompts of 20 tokens had a number that was rounded to the other neighbour; it needed 0.87 of the bound. */
+ * transformers needs 0.47 in F32 and 0.31 in BF16. tests/cli/test_diff.c prints such figures. In precision q8, 60 prompts
+ * of 20 tokens were compared. In one of them, the two sides rounded a number to different neighbours; the difference that
+ * followed was 0.87 of the bound. */
 #include "tools/diff/diff.h"
 
 #include <math.h>

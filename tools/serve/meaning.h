@@ -16,9 +16,10 @@
  * decides: if its type is "string", the value is a string. Otherwise the value is JSON if it can be parsed, and else a string. (vLLM
  * and SGLang use the same rule.)
  *
- * What was passed to the sink is final. So a call is held back until its last marker; then it is parsed. If it cannot be parsed (no
- * name, arguments that are no JSON object, a missing or misplaced marker), it is content, byte for byte. Its tool need not exist, and
- * its arguments need not satisfy the tool's schema.
+ * The parser cannot take back what it has passed to the sink. So it collects the text of a call until the marker that ends the call, and
+ * parses it then. If the text cannot be parsed (no name, arguments that are no JSON object, a missing or misplaced marker), the parser
+ * passes it on as content, byte for byte. The parser accepts a call even if its tool does not exist, or if its arguments do not satisfy
+ * the schema of the tool.
  *
  * Markers do not reach the sink, except as a part of content. Whitespace next to a marker that does not reach the sink does not reach
  * it either. All other bytes reach the sink. */
@@ -29,14 +30,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MEANING_NAME 256 /* bytes; a longer name of a tool is none */
+#define MEANING_NAME 256 /* maximum length in bytes of a tool's name; a call with a longer name is content */
 #define MEANING_ID 320   /* bytes of the id of a call, with its 0 byte */
 
 enum meaning_calls { MEANING_NO_CALLS, MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM };
 
 struct meaning_kind {
     enum meaning_calls calls;
-    int thinks; /* the model writes its reasoning between <think> and </think> */
+    int thinks; /* 1: the model writes its reasoning between <think> and </think>; 0: it writes no reasoning */
 };
 
 /* How an answer begins. */
