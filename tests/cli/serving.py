@@ -185,8 +185,8 @@ def check_against_generate(server, model, body):
 
 def run_tests(tests):
     """Runs them, or those that the command line names; returns the exit code."""
-    asked = subprocess.run([VERBATIM, "serve", TALE, "--port", "0", "--host", "256.1.1.1"], capture_output=True, text=True)
-    if "libmicrohttpd" in asked.stderr:
+    asked = subprocess.run([VERBATIM, "serve", TALE, "--port", "0", "--host", "256.1.1.1"], capture_output=True, text=True, timeout=PATIENCE)
+    if "this build has no HTTP server" in asked.stderr:
         print("skipped: this build has no HTTP server")
         return 0
     failed = passed = 0
@@ -202,4 +202,4 @@ def run_tests(tests):
             traceback.print_exc()
             print(f"[  FAILED  ] {test.__name__}", flush=True)
     print(f"[  PASSED  ] {passed} test(s).")
-    return failed != 0
+    return failed != 0 or not passed  # a name that no test has is no success

@@ -100,17 +100,19 @@ def check(name, number, got, wanted):
 
 
 def sweep(server, memory, name, burst):
-    """Lets one allocation after the other fail. Returns how many there are, and how many requests failed."""
+    """Lets one allocation after the other fail. Returns how many there are, how many requests failed, and how many of them were
+    answered; the others found their connection closed."""
     wanted = ask(server, name)
-    number = failures = 0
+    number = failures = answered = 0
     while True:
         memory.arm(number, burst)
         got = ask(server, name)
         if not memory.disarm():
-            return number, failures
+            return number, failures, answered
         assert server.process.poll() is None, f"{name}, allocation {number} fails: the server ended: {server.log()[-2000:]}"
         check(name, number, got, wanted)
         failures += got != wanted
+        answered += got != wanted and got[0] != 0
         again = ask(server, name)
         assert again == wanted, f"{name}, after allocation {number} had failed: {again}\ninstead of {wanted}"
         number += 1 if ALL else SAMPLE
@@ -139,11 +141,12 @@ def run(name):
         with server:
             before = blocks_at_rest(server, memory, name)
             for burst in (1, 7) if ALL else (1,):
-                count, failures = sweep(server, memory, name, burst)
+                count, failures, answered = sweep(server, memory, name, burst)
                 after = blocks_at_rest(server, memory, name)
-                print(f"{name}: {count} allocations, {failures} requests failed, {after} blocks")
+                print(f"{name}: {count} allocations, {failures} requests failed, {answered} with an answer, {after} blocks")
                 assert after <= before or HAS_ASAN, f"{name}: {before} blocks were in use, and now {after}"
                 assert failures > 0, "no request failed: the test shows nothing"
+                assert answered > 0, f"{name}: no failure was answered"
 
 
 def test_of(name):

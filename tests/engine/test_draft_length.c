@@ -70,17 +70,17 @@ static const struct machine machines[] = {
 TEST(the_length_that_is_fastest_is_found)
 {
     for (size_t i = 0; i < COUNT(machines); i++)
-            for (uint64_t seed = 0; seed < 15; seed++) {
-                const struct machine *m = &machines[i];
-                struct draft_length l;
-                uint64_t random = seed;
-                draft_length_begin(&l, 15);
-                drive(&l, m, 200, &random);
-                int K = fastest(m, 15);
-                double best = tokens(m, K) / cost(m, K), found = drive(&l, m, 3000, &random);
-                if (found < 0.92 * best)
-                    fail_msg("machine %zu: %f tokens a second, %f with K = %d", i, found, best, K);
-            }
+        for (uint64_t seed = 0; seed < 15; seed++) {
+            const struct machine *m = &machines[i];
+            struct draft_length l;
+            uint64_t random = seed;
+            draft_length_begin(&l, 15);
+            drive(&l, m, 200, &random);
+            int K = fastest(m, 15);
+            double best = tokens(m, K) / cost(m, K), found = drive(&l, m, 3000, &random);
+            if (found < 0.94 * best) /* trials of another K, and a K next to the fastest where chance made it look faster */
+                fail_msg("machine %zu: %f tokens a second, %f with K = %d", i, found, best, K);
+        }
 }
 
 TEST(a_short_run_is_not_much_slower_than_the_best_or_than_none)
