@@ -221,7 +221,7 @@ const struct option options_to_run[] = {
     {"--port", NULL, "PORT", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(port), 0, 65535,
      "Listen at this port (default 8080). With 0, the operating system chooses a free port, and the line `listening on` shows it."},
     {"--api-key-file", NULL, "FILE", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(key_file), 0, 0,
-     "Refuse requests without the key in FILE (Authorization: Bearer KEY). Only /health needs no key."},
+     "Refuse requests without the key in FILE (Authorization: Bearer KEY). Only /health and the web page at / need no key."},
     {"--served-model-name", NULL, "NAME", SERVE_OPTIONS, TAKES_SERVE, TEXT_VALUE, AT(served_name), 0, 0,
      "Set the model's name, which requests may give as model (default: the last part of MODEL)."},
     {"--max-waiting", NULL, "N", SERVE_OPTIONS, TAKES_SERVE, LONG_VALUE, AT(max_waiting), 0, 1 << 20,
