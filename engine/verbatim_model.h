@@ -30,8 +30,9 @@ int vb_model_check(const vb_model *model, vb_progress progress, void *context, v
 
 /* Sets *out to a hash of everything in a model that results depend on: all weights that the model uses (names, types, shapes
  * and bytes, as the file stores them), config.json, the end tokens, the precision and the conventions. Two models with
- * the same fingerprint give the same results. Accidents change the fingerprint: each change of one bit, and every other
- * change except with a probability of about 2^-64. An attacker can make two models with the same fingerprint.
+ * the same fingerprint give the same results. Names, types and shapes of tensors that the model does not use are part of
+ * the hash, too. With sampled = 0, an accidental change goes unnoticed with a probability of about 2^-64. An attacker can
+ * make two models with the same fingerprint.
  *
  * A model in a directory and the same model as a GGUF file have different fingerprints, because the files store vectors
  * and expert matrices in different types or layouts. The fingerprint does not depend on the instruction set, the file

@@ -17,8 +17,8 @@ int vb_fail(vb_error *err, int code, const char *format, ...) __attribute__((for
  * vb_free accepts NULL. */
 void *vb_alloc(const vb_allocator *a, size_t count, size_t size);
 void vb_free(const vb_allocator *a, void *block);
-/* Allocates a large block that the caller will overwrite completely. The memory is not zeroed. It consists of huge
- * pages if the kernel provides them. In a measurement, weights in huge pages were read twice as fast. vb_free frees the
+/* Allocates a block that is not zeroed: the caller must write a byte before it reads it. A block of 8 MiB or more
+ * consists of huge pages if the kernel provides them. In a measurement, weights in huge pages were read twice as fast. vb_free frees the
  * memory. */
 void *vb_alloc_unset(const vb_allocator *a, size_t size);
 char *vb_strdup(const vb_allocator *a, const char *s);

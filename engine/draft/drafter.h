@@ -97,7 +97,7 @@ struct drafter_type {
     void (*after_prompt)(struct drafter *d, struct workspace *w);
 
     /* Returns a number R of hidden states. If the sequence is now cut to n tokens, the drafter needs some earlier hidden
-     * rows once more: those from index n - 1 - R on. The target then computes these rows again, and observe receives
+     * states once more: those from index n - 1 - R on. The target then computes these rows again, and observe receives
      * them. */
     size_t (*rewind)(const struct drafter *d);
 

@@ -43,9 +43,8 @@ static double tokens(const struct draft_length *l, int K, double more, double go
     return all;
 }
 
-double draft_length_tokens(const struct draft_length *l, int K) { return tokens(l, K, 0.0, 0.0); }
-
-double draft_length_seconds(const struct draft_length *l, int K)
+/* T(K) in length.h */
+static double seconds_of(const struct draft_length *l, int K)
 {
     double part = l->asked > 0.0 ? l->made / l->asked : 1.0;
     return cost_of(&l->pass, l->drafting + l->others + l->drafting * (double)K * part) + (double)K * cost_of(&l->step, l->drafting);
@@ -56,8 +55,8 @@ static double of_round(const struct draft_length *l, double E) { return l->other
 
 static double rate(const struct draft_length *l, int K)
 {
-    double seconds = draft_length_seconds(l, K);
-    return seconds > 0.0 ? of_round(l, draft_length_tokens(l, K)) / seconds : 0.0;
+    double seconds = seconds_of(l, K);
+    return seconds > 0.0 ? of_round(l, tokens(l, K, 0.0, 0.0)) / seconds : 0.0;
 }
 
 static int is_recent(const struct draft_length *l, int K) { return l->newest[K] && l->now - l->newest[K] <= FORGOTTEN; }
@@ -102,7 +101,7 @@ static void leave(struct draft_length *l)
 /* Whether a detour from K = 0 has shown enough, although it may go on. */
 static int is_clear(const struct draft_length *l)
 {
-    double plain = rate(l, 0), seconds = draft_length_seconds(l, 1);
+    double plain = rate(l, 0), seconds = seconds_of(l, 1);
     if (l->left > ROUNDS_OF_A_TRIAL - ROUNDS_OF_A_DETOUR || l->tried[0] <= 0.0)
         return 0;
     return of_round(l, tokens(l, 1, 1.0, 1.0)) < plain * seconds || of_round(l, tokens(l, 1, 1.0, 0.0)) > BETTER * plain * seconds;

@@ -16,7 +16,7 @@
  * larger or smaller by 1. A detour costs time. No detour begins while all detours together have cost more than one
  * hundredth of the whole time.
  *
- * While K = 0 is the chosen K, the drafters compute nothing (drafter_type.defer).
+ * While K = 0 is the chosen K, drafters whose type has `defer` compute nothing, except in detours (drafter_type.defer).
  *
  * Measured times differ from run to run, but nothing except the lengths of drafts depends on them. */
 #ifndef VB_DRAFT_LENGTH_H
@@ -46,7 +46,7 @@ struct draft_length {
 
 /* A round in which some sequences asked for l->K drafts. */
 struct draft_round {
-    int drafting, others;     /* number of sequences that asked for l->K drafts; number of other sequences */
+    int drafting;             /* number of sequences that asked for l->K drafts */
     size_t rows, tokens;      /* rows of the target's pass; tokens chosen for all sequences */
     double pass, proposing;   /* seconds of the target's pass, and of making the drafts of the sequences that share l */
     int mixed;                /* nonzero: the pass also had rows of prompts */
@@ -64,12 +64,7 @@ void draft_length_accepted(struct draft_length *l, int made, int stood);
 /* Call this after each round, and after draft_length_accepted for its sequences. */
 void draft_length_saw(struct draft_length *l, const struct draft_round *r);
 
-/* Returns the number of rows for drafter_type.defer: 0 if drafts are being made. */
+/* Returns the number of rows for drafter_type.defer: 0 if the chosen K is larger than 0. A detour does not change it. */
 size_t draft_length_deferred(const struct draft_length *l);
-
-/* Returns the current estimate of E(K). */
-double draft_length_tokens(const struct draft_length *l, int K);
-/* Returns the current estimate of T(K) for the sequences of the next round. */
-double draft_length_seconds(const struct draft_length *l, int K);
 
 #endif

@@ -68,7 +68,7 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
 void mtp_state_close(struct mtp_state *s);
 
 /* Implements drafter_type.observe. The function forgets everything from index pos on, and stores the tokens and hidden
- * rows. After that, some final rows of the modules have not been computed yet. If there are many such rows, as after a
+ * states. After that, some final rows of the modules have not been computed yet. If there are many such rows, as after a
  * prompt, mtp_observe computes them. If there are few, the next proposal computes them. */
 void mtp_observe(struct mtp_state *s, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                  size_t n);

@@ -109,8 +109,8 @@ struct gguf_text gguf_next_string(const unsigned char **at);
 const char *gguf_show_type(const struct gguf_value *v, char text[32]);
 
 /* Creates a checkpoint from an open GGUF file (defined in checkpoint_gguf.c). Tensors get their names in the Hugging Face
- * layout. On success, the mappings of g belong to the checkpoint; on failure, they are released. In both cases, the caller still
- * closes g. */
+ * layout. On success, the mappings of g belong to the checkpoint. The caller closes g in every case; after a failure, no mapping
+ * is left then. */
 int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_allocator *a, vb_error *err);
 
 #endif

@@ -169,7 +169,6 @@ static void measure(const struct round *r, size_t i)
         seen.proposing += shares ? run->drafting : 0.0;
         seen.drafting += shares && run->plan.asked;
     }
-    seen.others = (int)r->count - seen.drafting;
     if (seen.drafting)
         draft_length_saw(l, &seen);
 }

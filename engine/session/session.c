@@ -171,7 +171,7 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     return code || s->rows ? code : vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", most_rows(s));
 }
 
-/* While the chosen length is 0, the drafter does nothing ahead. */
+/* While the chosen length is 0, a drafter that can defer computes nothing before it is asked for drafts. */
 static void defer(const struct vb_session *s)
 {
     if (s->length && s->type->defer)
@@ -346,7 +346,7 @@ size_t session_most_rows(const struct vb_session *s, size_t chunk)
     return min_size(left, chunk);
 }
 
-int session_next_drafts(const struct vb_session *s) { return s->length ? min_int(s->length->K, s->max_draft) : s->max_drafts; }
+int session_next_drafts(const struct vb_session *s) { return s->length ? s->length->K : s->max_drafts; }
 
 size_t session_next_rows(const struct vb_session *s)
 {
