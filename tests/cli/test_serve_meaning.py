@@ -233,6 +233,9 @@ def earlier_calls_reach_the_template():
             end = "<|end_of_sentence|>"
             messages[1]["tool_calls"][0]["function"]["arguments"] = json.dumps({end: end})
             assert 1 not in server.post("/tokenize", {"messages": messages[:3]})["tokens"], "an argument made a special token"
+            messages[1]["tool_calls"][0]["function"]["arguments"] = '{"a": "' + end + '<\\ufdd0>"}'  # the first mark that is tried
+            prompt = server.post("/apply-template", {"messages": messages[:3]})["prompt"]
+            assert "<\ufdd0>" in prompt or "<\\ufdd0>" in prompt, prompt
 
 
 MARKS = {V3: ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],

@@ -212,12 +212,6 @@ static int follow(struct allowed *a, const int32_t *token, size_t count)
     return rc;
 }
 
-static int all_allowed(const struct vocabulary *v, unsigned char *mask)
-{
-    memset(mask, 1, (size_t)v->size);
-    return VB_OK;
-}
-
 int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     struct allowed *a = context;
@@ -226,7 +220,7 @@ int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned ch
         while (from < count && tokens[from] != a->after)
             from++;
         if (from >= count) {
-            all_allowed(a->v, mask);
+            memset(mask, 1, (size_t)a->v->size);
             for (size_t i = 0; i < a->v->ends; i++)
                 mask[a->v->end[i]] = 0;
             return VB_OK;
@@ -236,5 +230,8 @@ int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned ch
     if (from > count)
         return VB_BAD_ARGUMENT;
     int rc = follow(a, tokens + from, count - from);
-    return rc == ENDED ? all_allowed(a->v, mask) : rc ? rc : allowed_mask(a->v, a->work, mask);
+    if (rc != ENDED)
+        return rc ? rc : allowed_mask(a->v, a->work, mask);
+    memset(mask, 1, (size_t)a->v->size);
+    return VB_OK;
 }

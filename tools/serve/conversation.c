@@ -14,18 +14,18 @@
 
 struct conversation {
     const struct server *s;
-    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that the messages do not contain; "": no marks */
+    char mark[MARK_SIZE + 1]; /* a noncharacter of Unicode that nothing contains that the template reads; "": no marks */
     int marked;               /* some were put in */
 };
 
 /* ---- special tokens in messages ------------------------------------------------------------------------------------ */
 
-/* One of U+FDD0 to U+FDEF that the text does not contain. */
-static int choose_mark(struct conversation *k, const char *body, size_t size, struct failure *f)
+/* One of U+FDD0 to U+FDEF that neither text contains. */
+static int choose_mark(struct conversation *k, const char *said, const char *more, struct failure *f)
 {
     for (unsigned char last = 0x90; last <= 0xaf; last++) {
         memcpy(k->mark, (const char[]){'\xef', '\xb7', (char)last, '\0'}, sizeof k->mark);
-        if (!memmem(body, size, k->mark, MARK_SIZE))
+        if (!strstr(said, k->mark) && !strstr(more, k->mark))
             return 0;
     }
     return fail_with(f, 400, NULL, "messages", "the messages contain every noncharacter from U+FDD0 to U+FDEF");
@@ -73,7 +73,7 @@ static json_t *mark_text(struct conversation *k, const json_t *text, struct fail
     struct serve_writer now = {0};
     int found = 1;
     writer_bytes(&now, json_string_value(text), json_string_length(text));
-    for (int round = 0; round < 8 && found && now.size && *k->mark && !f->status; round++) {
+    for (int round = 0; round < 8 && found && now.size && !f->status; round++) {
         struct serve_writer next = {0};
         mark_once(k, now.text, now.size, &next, &found, f);
         k->marked |= found;
@@ -131,6 +131,21 @@ static json_t *mark_all(struct conversation *k, const json_t *value, struct fail
     return json_incref((json_t *)(uintptr_t)value);
 }
 
+/* Chooses the mark, and puts it into the messages. */
+static void mark_messages(struct conversation *k, json_t **messages, const json_t *variables, struct failure *f)
+{
+    char *said = json_dumps(*messages, JSON_COMPACT), *more = json_dumps(variables, JSON_COMPACT);
+    if (!said || !more) {
+        fail_with(f, 500, NULL, "messages", "no memory for the conversation");
+    } else if (!choose_mark(k, said, more, f)) {
+        json_t *marked = mark_all(k, *messages, f);
+        json_decref(*messages);
+        *messages = marked;
+    }
+    free(said);
+    free(more);
+}
+
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
 /* A text, or parts of type text, joined. */
@@ -164,7 +179,7 @@ static json_t *content_of(size_t number, const json_t *content, struct failure *
 }
 
 /* Templates know no role developer: it is what used to be called system. */
-static json_t *message_of(struct conversation *k, size_t number, const json_t *message, struct failure *f)
+static json_t *message_of(const struct server *s, size_t number, const json_t *message, struct failure *f)
 {
     const char *role = json_string_value(json_object_get(message, "role"));
     if (!role) {
@@ -179,16 +194,17 @@ static json_t *message_of(struct conversation *k, size_t number, const json_t *m
     json_decref(content);
     if (!failed) {
         conversation_drop_nulls(out);
-        failed = conversation_convert_calls(k->s, number, out, f);
+        failed = conversation_convert_calls(s, number, out, f);
     }
-    json_t *marked = failed ? NULL : mark_all(k, out, f);
+    if (!failed)
+        return out;
     json_decref(out);
-    if (!marked && !f->status)
+    if (!f->status)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
-    return marked;
+    return NULL;
 }
 
-static json_t *messages_of(struct conversation *k, const json_t *body, struct failure *f)
+static json_t *messages_of(const struct server *s, const json_t *body, struct failure *f)
 {
     const json_t *messages = request_member(body, "messages");
     size_t i;
@@ -203,7 +219,7 @@ static json_t *messages_of(struct conversation *k, const json_t *body, struct fa
     }
     out = json_array();
     json_array_foreach(messages, i, message) {
-        json_t *copy = message_of(k, i, message, f);
+        json_t *copy = message_of(s, i, message, f);
         if (!copy || json_array_append_new(out, copy))
             break;
     }
@@ -305,16 +321,18 @@ static int render(struct conversation *k, const json_t *messages, const json_t *
     return f->status;
 }
 
-/* Renders and encodes; p->text is what the template made, without marks. */
-static int encode(struct conversation *k, const json_t *body, struct serve_prompt *p, struct failure *f)
+/* Renders and encodes; p->text is what the template made, without marks. `allow`: special tokens in messages are special tokens. */
+static int encode(struct conversation *k, const json_t *body, int allow, struct serve_prompt *p, struct failure *f)
 {
     char *text = NULL;
     size_t size = 0;
     int add_generation_prompt = 1;
     struct serve_writer plain = {0};
-    json_t *messages = messages_of(k, body, f), *variables = messages ? variables_of(body, f) : NULL;
+    json_t *messages = messages_of(k->s, body, f), *variables = messages ? variables_of(body, f) : NULL;
     if (!f->status)
         request_flag(body, "add_generation_prompt", &add_generation_prompt, f);
+    if (!f->status && !allow)
+        mark_messages(k, &messages, variables, f);
     if (!f->status && !render(k, messages, variables, add_generation_prompt, &text, &size, f)) {
         if (k->marked)
             encode_marked(k, text, size, p, f);
@@ -343,14 +361,7 @@ int conversation_encode(const struct server *s, const json_t *body, struct serve
         return fail_with(f, 400, NULL, "messages", "%s", s->chat_error.message);
     if (request_flag(body, "allow_special_tokens", &allow, f))
         return f->status;
-    const json_t *messages = request_member(body, "messages");
-    char *all = allow ? NULL : json_dumps(messages, JSON_ENCODE_ANY);
-    if (messages && !allow && !all)
-        return fail_with(f, 500, NULL, "messages", "no memory for the conversation");
-    if (all)
-        choose_mark(&k, all, strlen(all), f);
-    free(all);
-    if (!f->status && encode(&k, body, p, f))
+    if (encode(&k, body, allow, p, f))
         request_drop_prompt(p);
     return f->status;
 }

@@ -123,7 +123,7 @@ int request_tools(struct serve_job *job, const json_t *body, struct failure *f)
         return f->status;
     job->meaning = (struct meaning_options){.kind = s->meaning, .parse_calls = choice.parse, .most_calls = !parallel, .salt = salt_of(job)};
     job->meaning.start = meaning_start_of(&s->meaning, p->text ? p->text : "", p->text_size);
-    if (choice.parse)
+    if (choice.parse && s->meaning.calls == MEANING_GLM) /* only its arguments have types that the schema decides */
         job->meaning.tools = job->tools = json_deep_copy(tools);
     if (choice.forced && force_call(job, tools, &choice, parallel, f))
         return f->status;

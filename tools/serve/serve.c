@@ -145,30 +145,17 @@ static void choose_sizes(struct server *s)
     s->context = context > 0 ? (size_t)context : 1;
 }
 
-/* The whole of a small file, with a 0 byte behind; NULL: there is none. */
-static char *read_file(const char *path, size_t most, size_t *size)
-{
-    FILE *file = fopen(path, "rbe");
-    char *text = file ? malloc(most + 1) : NULL;
-    *size = text ? fread(text, 1, most, file) : 0;
-    if (text)
-        text[*size] = '\0';
-    if (file)
-        fclose(file);
-    return text;
-}
-
 static int read_key(struct server *s)
 {
     const char *path = s->c->key_file;
     if (!path)
         return EXIT_DONE;
-    s->key = read_file(path, MOST_KEY, &s->key_size);
-    if (!s->key)
-        return cli_fail(s->c, EXIT_OTHER, "--api-key-file %.256s: %s", path, strerror(errno));
+    vb_error err;
+    if (vb_read_input(NULL, path, &s->key, &s->key_size, &err))
+        return cli_fail(s->c, EXIT_OTHER, "--api-key-file %s", err.message);
     while (s->key_size && strchr(" \t\r\n", s->key[s->key_size - 1]))
         s->key[--s->key_size] = '\0';
-    if (!s->key_size || strlen(s->key) != s->key_size || strpbrk(s->key, " \t\r\n"))
+    if (!s->key_size || s->key_size > MOST_KEY || strlen(s->key) != s->key_size || strpbrk(s->key, " \t\r\n"))
         return cli_fail(s->c, EXIT_USAGE, "--api-key-file %.256s: wanted one key, a line without blanks", path);
     return EXIT_DONE;
 }
@@ -296,7 +283,7 @@ static void close_server(struct server *s, struct http *http)
     for (size_t i = 0; i < SERVE_MOST_UNKNOWN; i++)
         free(s->unknown[i]);
     free(s->special);
-    free(s->key);
+    vb_free(NULL, s->key);
     if (s->log)
         fclose(s->log);
     pthread_mutex_destroy(&s->lock);

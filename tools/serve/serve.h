@@ -41,7 +41,7 @@ struct server {
     int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool calls only */
     int32_t vocabulary;
     unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
-    struct vocabulary *pieces; /* for response_format; NULL if the model has no tokenizer or no end token */
+    struct vocabulary *pieces; /* for response_format and forced tool calls; NULL if the model has no tokenizer or no end token */
     size_t context;           /* the largest number of tokens that prompt and answer can have together */
     vb_drafting drafting;     /* the draft method for requests that do not choose one */
     int32_t max_sequences, max_waiting;
