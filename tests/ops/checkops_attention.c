@@ -1,13 +1,15 @@
 /* tests/ops/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
- * naive form of the report with K and V expanded per head. */
+ * naive form of the report with K and V expanded per head. Every test runs twice: with op_attention, and with op_expanded. */
 #include "tests/ops/checkops.h"
 
 #include <stdlib.h>
 
-#include "ops/attention.h"
+#include "ops/expanded.h"
 #include "ops/weights.h"
 
 #define LONGEST 520
+
+static int expanded; /* nonzero: op_expanded is tested */
 
 /* S queries over three timelines of their own caches. What no query may read stays NaN. */
 struct problem {
@@ -44,7 +46,8 @@ static const int32_t *slots_of(enum slots how, uint64_t *seed)
     return slots;
 }
 
-/* lengths: query s sees lengths[s % count] tokens of timeline s % 3 */
+/* lengths: query s sees lengths[s % count] tokens of one of three timelines. Neighbouring queries see different timelines; in the
+ * expanded form, which computes the keys of neighbours together, a third of the queries sees each timeline. */
 static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
                                      size_t count, uint64_t *seed)
 {
@@ -62,7 +65,7 @@ static struct problem random_problem(struct shape d, enum weight_type type, size
             cache[i][2 * width + j] = random_float(seed);
     }
     for (size_t s = 0; s < S; s++) {
-        p.seen[s] = (struct timeline){cache[s % 3], slots, lengths[s % count]};
+        p.seen[s] = (struct timeline){cache[expanded ? 3 * s / S : s % 3], slots, lengths[s % count]};
         p.context = p.seen[s].length > p.context ? p.seen[s].length : p.context;
     }
     return p;
@@ -97,11 +100,12 @@ static float *run(const struct kernels *k, int threads, struct problem *p)
     p->a.w_uk = p->kv_b.view;
     p->a.w_uv = weight_rows(&p->kv_b.view, a->nope, p->kv_b.view.rows - a->nope);
     p->a.uk_stride = p->a.uv_stride = a->nope + a->value;
-    struct op_ctx cx = context_of(k, threads, op_attention_scratch(a, p->S, p->context, threads));
+    size_t scratch = (expanded ? op_expanded_scratch : op_attention_scratch)(a, p->S, p->context, threads);
+    struct op_ctx cx = context_of(k, threads, scratch);
     float *y = guarded_floats(p->S * a->heads * a->value);
-    CASE("attention %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", type_names[p->kv_b.view.type],
-         a->heads, a->nope, a->rope, a->value, a->latent, p->S, p->context, threads, k->name);
-    op_attention(&cx, y, p->q, seen, a, p->S, p->context);
+    CASE("%s %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", expanded ? "expanded attention" : "attention",
+         type_names[p->kv_b.view.type], a->heads, a->nope, a->rope, a->value, a->latent, p->S, p->context, threads, k->name);
+    (expanded ? op_expanded : op_attention)(&cx, y, p->q, seen, a, p->S, p->context);
     assert_int_equal(cx.scratch_used, 0);
     return y;
 }
@@ -173,13 +177,56 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
         y[v] = contract_dot(w_uv + v * c, o, c);
 }
 
+/* The same for op_expanded: keys and values of every token, then one query. */
+static void contract_expanded_head(float *y, const struct problem *p, size_t s, size_t h)
+{
+    const struct attention *a = &p->a;
+    size_t n = a->nope, c = a->latent, r = a->rope, V = a->value, blocks = 0;
+    const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + V) * c, *w_uv = w_uk + n * c;
+    const struct timeline *t = &p->seen[s];
+    float key[64], x[2048], score[LONGEST], value[LONGEST][32], m[8], l[8], o_b[8][32], M = -INFINITY, L = 0.0f;
+
+    for (size_t j = 0; j < t->length; j++) {
+        const float *row = row_of(t, j, c + r);
+        for (size_t k = 0; k < n; k++) {
+            key[k] = 0.0f;
+            for (size_t i = 0; i < c; i++)
+                key[k] = fmaf(row[i], w_uk[k * c + i], key[k]);
+        }
+        memcpy(key + n, row + c, r * sizeof *row);
+        score[j] = contract_dot(key, q, n + r) * a->scale;
+        contract_x(x, row, c);
+        for (size_t v = 0; v < V; v++)
+            value[j][v] = contract_dot(w_uv + v * c, x, c);
+    }
+    for (size_t begin = 0; begin < t->length; begin += 256, blocks++) {
+        size_t count = t->length - begin < 256 ? t->length - begin : 256;
+        float prob[256];
+        m[blocks] = contract_softmax_block(prob, score + begin, count, &l[blocks]);
+        M = m[blocks] > M ? m[blocks] : M;
+        memset(o_b[blocks], 0, sizeof o_b[blocks]);
+        for (size_t j = 0; j < count; j++)
+            for (size_t v = 0; v < V; v++)
+                o_b[blocks][v] = fmaf(prob[j], value[begin + j][v], o_b[blocks][v]);
+    }
+    memset(y, 0, V * sizeof *y);
+    for (size_t b = 0; b < blocks; b++) {
+        float e = kernel_expf(m[b] - M);
+        L = fmaf(e, l[b], L);
+        for (size_t v = 0; v < V; v++)
+            y[v] = fmaf(e, o_b[b][v], y[v]);
+    }
+    for (size_t v = 0; v < V; v++)
+        y[v] = y[v] / L;
+}
+
 static float *contract(const struct problem *p)
 {
     size_t H = p->a.heads, V = p->a.value;
     float *y = guarded_floats(p->S * H * V);
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < H; h++)
-            contract_head(y + (s * H + h) * V, p, s, h);
+            (expanded ? contract_expanded_head : contract_head)(y + (s * H + h) * V, p, s, h);
     return y;
 }
 
@@ -208,6 +255,7 @@ TEST(attention_is_rule_4_bit_for_bit)
  *
  * Scores. q_abs is off by gamma(n) A; the dot over c+r adds gamma(depth), the product with scale one rounding:
  *     |ds_j| <= gamma(n + depth(c+r) + 1) |scale| B_j  <= D, the largest over j.
+ *     In the expanded form, the key is off by gamma(c), and the dot is over n+r: gamma(c + depth(n+r) + 1).
  * Weights. p_j e_b is exp(s_j - m_b) exp(m_b - M). Any m_b and M cancel, but each difference is rounded: since
  *     s_j <= m_b <= M the two errors are together at most u (M - s_j) <= u R, R the range of the computed scores. exp
  *     itself is off by 1 ulp = 2 u, twice. So p_j e_b has a relative error of at most exp(D + u R) (1 + gamma(4)) - 1.
@@ -224,6 +272,7 @@ static void check_head(const struct problem *p, size_t s, size_t h, const float 
     const struct timeline *t = &p->seen[s];
     size_t n = a->nope, c = a->latent, r = a->rope, V = a->value, T = t->length;
     const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + V) * c, *w_uv = w_uk + n * c;
+    double roundings = expanded ? (double)c + dot_depth(n + r) + 1 : (double)n + dot_depth(c + r) + 1;
     double weight[LONGEST], D = 0.0, M = -INFINITY, lowest = INFINITY, L = 0.0, A[2048] = {0}, value[32] = {0};
     double size[32] = {0};
 
@@ -246,7 +295,7 @@ static void check_head(const struct problem *p, size_t s, size_t h, const float 
             B += fabs((double)q[n + i] * (double)row[c + i]);
         }
         weight[j] = score * (double)a->scale;
-        D = fmax(D, rounding_gamma((double)n + dot_depth(c + r) + 1) * fabs((double)a->scale) * B);
+        D = fmax(D, rounding_gamma(roundings) * fabs((double)a->scale) * B);
         M = fmax(M, weight[j]);
         lowest = fmin(lowest, weight[j]);
     }
@@ -367,6 +416,37 @@ TEST(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone)
     }
 }
 
+/* Tasks of the expanded form: 64 queries of a head, less if a query may see many tokens; and not all heads at once. */
+TEST(attention_of_a_prompt_equals_that_of_each_query_alone)
+{
+    static const struct {
+        struct shape shape;
+        size_t S, first, context;
+    } cases[] = {{{3, 8, 8, 24, 32}, 150, 300, LONGEST}, {{2, 16, 8, 33, 64}, 70, 1, 1 << 20}, {{500, 1, 1, 40, 32}, 2, 518, LONGEST}};
+    uint64_t seed = 12;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t length = 1, S = cases[i].S, N;
+        struct problem p = random_problem(cases[i].shape, WEIGHT_BF16, S, &length, 1, &seed);
+        N = p.a.heads * p.a.value;
+        p.context = cases[i].context;
+        for (size_t s = 0; s < S; s++)
+            p.seen[s] = (struct timeline){p.seen[0].rows, p.seen[0].slots, cases[i].first + s};
+        float *want = guarded_floats(S * N);
+        for (size_t s = 0; s < S; s += S / 20 + 1) {
+            size_t mark = guard_count;
+            struct problem one = alone(&p, s, IN_A_ROW, &seed);
+            memcpy(want + s * N, run(kernel_tables[0], 1, &one), N * sizeof *want);
+            release_to(mark);
+        }
+        FOR_EACH_TABLE(k) {
+            float *y = run(k, 3, &p);
+            for (size_t s = 0; s < S; s += S / 20 + 1)
+                check_same_bits(y + s * N, N, want + s * N, N, 1, N);
+        }
+        release_all(NULL);
+    }
+}
+
 /* as branches of a tree of drafts do */
 TEST(attention_of_timelines_that_share_rows_equals_that_of_copies)
 {
@@ -416,14 +496,17 @@ TEST(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other)
     static const size_t lengths[] = {100, 100, 100, 99};
     struct problem p = random_problem(shapes[0], WEIGHT_F32, 4, lengths, 4, &seed);
     size_t N = p.a.heads * p.a.value, width = width_of(&p);
+    for (size_t s = 1; s < p.S; s++)
+        p.seen[s].rows = p.seen[0].rows;
     float *clean = run(scalar_table(), 1, &p), *rows = copy_of(p.seen[0].rows, (LONGEST + 8) * width);
-    rows[(size_t)p.seen[0].slots[99] * width + 7] = NAN; /* token 99: query 0 sees it, query 3 sees 99 tokens */
-    p.seen[0].rows = p.seen[3].rows = rows;
+    rows[(size_t)p.seen[0].slots[99] * width + 7] = NAN; /* token 99, which query 3 does not see */
+    for (size_t s = 0; s < p.S; s++)
+        p.seen[s].rows = rows;
     FOR_EACH_TABLE(k) {
         float *y = run(k, 2, &p);
-        for (size_t i = 0; i < N; i++)
+        for (size_t i = 0; i < 3 * N; i++)
             assert_true(isnan(y[i]));
-        check_same_bits(y + N, N, clean + N, N, 3, N);
+        check_same_bits(y + 3 * N, N, clean + 3 * N, N, 1, N);
     }
 }
 
@@ -473,7 +556,22 @@ TEST(attention_computes_in_the_default_environment_whatever_the_caller_has_set)
         }
 }
 
-#define T(name) cmocka_unit_test_teardown(name, release_all)
+static int use_absorbed(void **state)
+{
+    (void)state;
+    return expanded = 0;
+}
+
+static int use_expanded(void **state)
+{
+    (void)state;
+    expanded = 1;
+    return 0;
+}
+
+#define T(name)                                                              \
+    cmocka_unit_test_setup_teardown(name, use_absorbed, release_all),        \
+        {"expanded: " #name, name, use_expanded, release_all, NULL}
 
 int main(void)
 {
@@ -483,6 +581,7 @@ int main(void)
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
         T(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
+        T(attention_of_a_prompt_equals_that_of_each_query_alone),
         T(attention_of_timelines_that_share_rows_equals_that_of_copies),
         T(attention_ignores_what_stands_behind_its_timeline),
         T(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),

@@ -2,7 +2,7 @@
  * kernels, row by row (checkasm holds those to the formats' definitions). */
 #include "tests/ops/checkops.h"
 
-#include "ops/attention.h"
+#include "ops/expanded.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/weights.h"
@@ -252,6 +252,87 @@ TEST(attention_absorbs_quantised_keys_and_values)
                 }
 }
 
+/* ---- attention in the expanded form: one query and one head in plain C ---- */
+
+static void expanded_head(float *y, const struct attention *a, const float *q, const struct timeline *t, size_t h)
+{
+    enum { MOST = 320, WIDTH = 128 };
+    static float w_uk[WIDTH][WIDTH], value[MOST][WIDTH];
+    size_t N = a->nope, C = a->latent, R = a->rope, V = a->value, row = packed_length(C + R), blocks = (t->length + 255) / 256;
+    struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, V);
+    float natural[WIDTH], key[WIDTH], score[MOST], m[2], l[2], M = -INFINITY, L = 0.0f;
+    for (size_t c = 0; c < C; c++)
+        for (size_t n = 0; n < N; n++) {
+            struct quantised_codes g;
+            quantised_codes(&g, &a->w_uk, h * C + c, n / 32);
+            w_uk[c][n] = g.scale[n % 32 / 16] * (float)g.q[n % 32] - g.minimum;
+        }
+    for (size_t j = 0; j < t->length; j++) {
+        const float *packed = t->rows + (size_t)t->slots[j] * row;
+        for (size_t i = 0; i < C + R; i++)
+            natural[i] = packed[i / 32 * 32 + i % 32 / 2 + (i % 2 ? 0 : 16)];
+        for (size_t n = 0; n < N; n++) {
+            key[n] = 0.0f;
+            for (size_t c = 0; c < C; c++)
+                key[n] = fmaf(natural[c], w_uk[c][n], key[n]);
+        }
+        memcpy(key + N, natural + C, R * sizeof *key);
+        score[j] = contract_dot(key, q, N + R) * a->scale;
+        scalar_linear(value[j], natural, &w_uv);
+    }
+    for (size_t b = 0; b < blocks; b++) {
+        m[b] = contract_softmax_block(score + 256 * b, score + 256 * b, t->length - 256 * b < 256 ? t->length - 256 * b : 256, &l[b]);
+        M = m[b] > M ? m[b] : M;
+    }
+    memset(y, 0, V * sizeof *y);
+    for (size_t b = 0; b < blocks; b++) {
+        float e = kernel_expf(m[b] - M), sum;
+        L = fmaf(e, l[b], L);
+        for (size_t v = 0; v < V; v++) {
+            sum = 0.0f;
+            for (size_t j = 256 * b; j < t->length && j < 256 * (b + 1); j++)
+                sum = fmaf(score[j], value[j][v], sum);
+            y[v] = fmaf(e, sum, y[v]);
+        }
+    }
+    for (size_t v = 0; v < V; v++)
+        y[v] = y[v] / L;
+}
+
+TEST(expanded_attention_decodes_quantised_keys)
+{
+    uint64_t seed = 5;
+    enum { H = 3, N = 64, R = 32, V = 48, C = 96, LONG = 300, S = 5 };
+    static const struct mix keys[] = {{WEIGHT_Q8_0, PANELS}, {WEIGHT_Q4_0, PANELS}, {WEIGHT_Q5_1, BLOCKS}, {WEIGHT_Q4_0, BLOCKS}},
+                            vals[] = {{WEIGHT_Q4_0, PANELS}, {WEIGHT_Q8_0, BLOCKS}, {WEIGHT_Q5_1, BLOCKS}, {WEIGHT_F16, DENSE}};
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        size_t width = packed_length(C + R);
+        struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.01f,
+                              .uk_stride = C, .uv_stride = V, .uk_transposed = 1};
+        a.w_uk = random_view(keys[i].type, keys[i].how, H * C, N, &seed);
+        a.w_uv = random_view(vals[i].type, vals[i].how, H * V, C, &seed);
+        float *rows = random_floats(LONG * width, &seed), *q = random_floats(S * H * (N + R), &seed), *want = guarded_floats(S * H * V);
+        int32_t *slots = guarded(LONG * sizeof *slots);
+        struct timeline *seen = guarded(S * sizeof *seen);
+        for (size_t j = 0; j < LONG; j++)
+            slots[j] = (int32_t)(LONG - 1 - j);
+        for (size_t s = 0; s < S; s++) {
+            seen[s] = (struct timeline){rows, slots, LONG - 60 * s};
+            for (size_t h = 0; h < H; h++)
+                expanded_head(want + (s * H + h) * V, &a, q + (s * H + h) * (N + R), &seen[s], h);
+        }
+        FOR_EACH_TABLE(k)
+            for (size_t t = 0; t < COUNT(some_threads); t++) {
+                struct op_ctx cx = context_of(k, some_threads[t], op_expanded_scratch(&a, S, LONG, some_threads[t]));
+                float *y = guarded_floats(S * H * V);
+                CASE("expanded attention, case %zu, %d threads, %s", i, some_threads[t], k->name);
+                op_expanded(&cx, y, q, seen, &a, S, LONG);
+                check_same_bits(y, H * V, want, H * V, S, H * V);
+            }
+        release_all(NULL);
+    }
+}
+
 #define T(name) cmocka_unit_test_teardown(name, release_all)
 
 int main(void)
@@ -261,6 +342,7 @@ int main(void)
         T(a_view_of_some_rows_has_their_bits),
         T(experts_of_any_types_give_the_bits_of_each_alone),
         T(attention_absorbs_quantised_keys_and_values),
+        T(expanded_attention_decodes_quantised_keys),
     };
     return cmocka_run_group_tests_name("checkops_quantised", tests, NULL, NULL);
 }
