@@ -28,7 +28,7 @@ $(BUILD)/tests/test_new_file: WRAP := -Wl,--wrap=renameat2,--wrap=link
 $(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
 
 # These test parts of the server, and let its allocations fail.
-SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_state allowed vocabulary)
+SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_state allowed vocabulary thinking)
 $(BUILD)/tests/test_schema $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: $(SCHEMA)
 $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 $(BUILD)/tests/fuzz_schema: $(SCHEMA)

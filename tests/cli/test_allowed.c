@@ -22,7 +22,8 @@
 static const char *const words[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "},", "}]", "[]", "{}", "[[", "]]", "\"a\":", "{\"a\": ", "\"b\":", ", ",
     "  ", "\n  ", "true", "false", "null",
     "tru", "12", "123", "-1", "1.5", "0.", "e1", "1,", "\xc3\xa9", "\xf0\x9f", "\x98\x80", "\x80", "abc", "ab", "ab", "a\xc3", "a\"", "\\n", "\\u00",
-        "\\\"", "\\", "d83d", "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9"};
+        "\\\"", "\\", "d83d", "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9",
+        "</think>", "</", "think", ">\n", ">{", ">x", "a</think>{\"", "</think>\n\n\n", "ink>", ">{\"</think>{\""};
 #define SMALL (256 + (int32_t)COUNT(words) + 4)
 #define END_TOKEN (SMALL - 1) /* with bytes of its own, which do not count */
 
@@ -34,12 +35,12 @@ static struct vocabulary *small_vocabulary(void)
     struct vocabulary *v;
     for (int i = 0; i < 256; i++) {
         bytes[i] = (char)i;
-        small_pieces[i] = (struct vocabulary_piece){&bytes[i], 1};
+        small_pieces[i] = (struct vocabulary_piece){.bytes = &bytes[i], .size = 1};
     }
     for (size_t i = 0; i < COUNT(words); i++)
-        small_pieces[256 + i] = (struct vocabulary_piece){words[i], strlen(words[i])};
-    small_pieces[SMALL - 4] = (struct vocabulary_piece){"", 0};
-    small_pieces[END_TOKEN] = (struct vocabulary_piece){"a", 1};
+        small_pieces[256 + i] = (struct vocabulary_piece){.bytes = words[i], .size = strlen(words[i])};
+    small_pieces[SMALL - 4] = (struct vocabulary_piece){.bytes = ""};
+    small_pieces[END_TOKEN] = (struct vocabulary_piece){.bytes = "a", .size = 1};
     assert_int_equal(vocabulary_of_pieces(&v, small_pieces, SMALL, (const int32_t[]){END_TOKEN, SMALL + 5}, 2), 0);
     return v;
 }
@@ -148,7 +149,7 @@ TEST(masks_of_a_models_tokenizer_leave_special_tokens_out)
         first = ids[0];
         assert_int_equal(vb_encode_plain(t, piece[i].bytes, piece[i].size, ids, 32, &n, &err), 0);
         if (first == i && (n != 1 || ids[0] != i)) {
-            piece[i] = (struct vocabulary_piece){NULL, 0};
+            piece[i] = (struct vocabulary_piece){.bytes = NULL};
             specials++;
         }
     }
@@ -160,16 +161,21 @@ TEST(masks_of_a_models_tokenizer_leave_special_tokens_out)
     vb_tokenizer_close(t);
 }
 
+static int32_t word(const char *text)
+{
+    for (int32_t t = 256; t < 256 + (int32_t)COUNT(words); t++)
+        if (!strcmp(words[t - 256], text))
+            return t;
+    fail_msg("%s is no token", text);
+    return -1;
+}
+
 /* Appends the ids of these words, where each is a token. */
 static size_t ids_of(const char *const *list, int32_t *ids)
 {
     size_t n = 0;
     for (; *list; list++)
-        for (int32_t t = 256; t < 256 + (int32_t)COUNT(words); t++)
-            if (!strcmp(words[t - 256], *list)) {
-                ids[n++] = t;
-                break;
-            }
+        ids[n++] = word(*list);
     return n;
 }
 
@@ -197,7 +203,7 @@ TEST(masks_follow_drafts_back_and_forth)
     int32_t ids[400], n = (int32_t)ids_of(long_way, ids) - 1; /* the first is the prompt, the last is not allowed */
     assert_int_equal(n, 10);
     assert_int_equal(schema_open(&s, NULL, error), 0);
-    assert_int_equal(allowed_open(&a, v, s, 1, -1), 0);
+    assert_int_equal(allowed_open(&a, v, s, 1, 0), 0);
     for (int i = 0; i < 300; i++)
         check_next(a, v, s, ids, 1, 1 + chance((uint32_t)n));
     for (size_t i = 3; i < COUNT(ids); i++) /* a long string, and far back */
@@ -221,13 +227,13 @@ TEST(masks_begin_after_thinking_and_end_with_the_value)
     struct allowed *a;
     char error[512];
     unsigned char mask[SMALL];
-    int32_t after = 300, ids[] = {after, 'x', 'y', after, '{', '}', END_TOKEN, 'z'};
+    int32_t end = word("</think>"), ids[] = {end, 'x', 'y', end, '{', '}', END_TOKEN, 'z'};
     assert_int_equal(schema_open(&s, NULL, error), 0);
-    assert_int_equal(allowed_open(&a, v, s, 1, after), 0);
+    assert_int_equal(allowed_open(&a, v, s, 1, 1), 0);
     for (size_t n = 1; n <= 3; n++) {
         assert_int_equal(allowed_next(a, ids, n, mask), 0);
         for (int t = 0; t < SMALL; t++)
-            assert_int_equal(mask[t], t != END_TOKEN);
+            assert_int_equal(mask[t], t != END_TOKEN && t != word("</think>\n\n\n")); /* a value begins with at most two blanks */
     }
     check_next(a, v, s, ids, 4, 4);
     check_next(a, v, s, ids, 4, 5);
@@ -250,6 +256,72 @@ TEST(masks_begin_after_thinking_and_end_with_the_value)
     vocabulary_close(v);
 }
 
+/* </think> in many ways, and how many bytes of the last token belong to the value; -1: the reasoning goes on. */
+TEST(thinking_ends_where_its_text_does)
+{
+    static const struct {
+        const char *piece[8];
+        int behind;
+    } cases[] = {{{"</think>"}, 0},
+                 {{"</", "think", ">\n"}, 1},
+                 {{"</", "think", ">{"}, 1},
+                 {{"<", "/", "t", "h", "ink>"}, 0},
+                 {{"abc", "a</think>{\""}, 2},
+                 {{"</", "</", "think", ">{"}, 1},
+                 {{"ink>", ">{"}, -1},
+                 {{"</", "think", ">x"}, -2}, /* which is not allowed */
+                 {{"</", "abc", "think", ">x"}, -1},
+                 {{"</think>\n\n\n"}, -2},
+                 {{"<", "</think>"}, 0}};
+    struct vocabulary *v = small_vocabulary();
+    struct schema *s;
+    char error[512];
+    unsigned char mask[SMALL], wanted[SMALL];
+    assert_int_equal(schema_open(&s, NULL, error), 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct allowed *a;
+        struct schema_state *state;
+        int32_t ids[10] = {'p'};
+        size_t n = 1;
+        for (; n < 9 && cases[i].piece[n - 1]; n++)
+            ids[n] = cases[i].piece[n - 1][1] ? word(cases[i].piece[n - 1]) : cases[i].piece[n - 1][0];
+        const char *last = cases[i].piece[n - 2];
+        assert_int_equal(allowed_open(&a, v, s, 1, 1), 0);
+        assert_int_equal(allowed_next(a, ids, n - 1, mask), 0);
+        assert_int_equal(mask[ids[n - 1]], cases[i].behind != -2);
+        assert_int_equal(mask['<'] && mask['>'] && mask['x'] && !mask[END_TOKEN], 1);
+        assert_int_equal(schema_begin(&state, s), 0);
+        for (const char *c = last + strlen(last) - (cases[i].behind > 0 ? cases[i].behind : 0); *c; c++)
+            assert_int_equal(schema_byte(state, (unsigned char)*c), 1);
+        assert_int_equal(allowed_mask(v, state, wanted), 0);
+        int rc = allowed_next(a, ids, n, mask);
+        assert_int_equal(rc, cases[i].behind == -2 ? VB_BAD_ARGUMENT : VB_OK);
+        if (cases[i].behind >= 0)
+            assert_memory_equal(mask, wanted, SMALL);
+        else if (!rc)
+            assert_int_equal(mask['x'], 1);
+        schema_state_close(state);
+        allowed_close(a);
+    }
+    struct allowed *a; /* one token, of which more bytes or fewer belong to the value */
+    struct schema_state *state;
+    const int32_t ids[][4] = {{'p', word("</"), word("think"), word(">{\"</think>{\"")}, {'p', word("abc"), word("think"), word(">{\"</think>{\"")}};
+    static const char *const texts[] = {"{\"</think>{\"", "{\""};
+    assert_int_equal(allowed_open(&a, v, s, 1, 1), 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(schema_begin(&state, s), 0);
+        for (const char *c = texts[i & 1]; *c; c++)
+            assert_int_equal(schema_byte(state, (unsigned char)*c), 1);
+        assert_int_equal(allowed_mask(v, state, wanted), 0);
+        assert_int_equal(allowed_next(a, ids[i & 1], 4, mask), 0);
+        assert_memory_equal(mask, wanted, SMALL);
+        schema_state_close(state);
+    }
+    allowed_close(a);
+    schema_close(s);
+    vocabulary_close(v);
+}
+
 TEST(missing_memory_is_an_error_and_nothing_leaks)
 {
     int32_t ids[] = {256, 'x', '"'};
@@ -265,7 +337,7 @@ TEST(missing_memory_is_an_error_and_nothing_leaks)
         struct allowed *a = NULL;
         failing = n;
         rc = vocabulary_of_pieces(&v, small_pieces, SMALL, (const int32_t[]){END_TOKEN}, 1);
-        rc = rc ? rc : allowed_open(&a, v, s, 0, -1);
+        rc = rc ? rc : allowed_open(&a, v, s, 0, 0);
         rc = rc ? rc : allowed_next(a, ids, 3, mask);
         rc = rc ? rc : allowed_next(a, ids, 1, mask);
         failing = -1;
@@ -360,6 +432,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(masks_of_a_models_tokenizer_leave_special_tokens_out),
         cmocka_unit_test(masks_follow_drafts_back_and_forth),
         cmocka_unit_test(masks_begin_after_thinking_and_end_with_the_value),
+        cmocka_unit_test(thinking_ends_where_its_text_does),
         cmocka_unit_test(missing_memory_is_an_error_and_nothing_leaks),
     };
     return argc > 2 && !strcmp(argv[1], "--bench") ? bench(argv[2]) : cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* tools/serve/allowed.c -- masks: see allowed.h. */
 #include "tools/serve/allowed.h"
 #include "tools/serve/schema_internal.h"
-#include "tools/serve/vocabulary.h"
+#include "tools/serve/thinking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,21 +111,22 @@ struct allowed {
     const struct vocabulary *v;
     const struct schema *s;
     size_t from;
-    int32_t after;
+    int thinks;
+    size_t behind;     /* if it thinks: how many bytes of the first token belong to the value */
     int32_t *token;    /* those that the states have read */
     size_t count, room;
     struct allowed_state kept[KEPT]; /* the state after n <= count tokens is at n % KEPT, if it is there */
     struct schema_state *start, *work;
 };
 
-int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after)
+int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int thinks)
 {
     struct allowed *a = calloc(1, sizeof *a);
     int rc = a ? VB_OK : VB_NO_MEMORY;
     *out = NULL;
     if (rc)
         return rc;
-    *a = (struct allowed){.v = v, .s = s, .from = from, .after = after};
+    *a = (struct allowed){.v = v, .s = s, .from = from, .thinks = thinks};
     rc = schema_begin(&a->start, s);
     if (!rc)
         rc = schema_begin(&a->work, s);
@@ -154,6 +155,15 @@ void allowed_close(struct allowed *a)
 
 #define ENDED 2
 
+/* VB_OK: the automaton accepts the bytes; VB_BAD_ARGUMENT: it refuses one. */
+static int read_bytes(struct schema_state *state, const char *bytes, size_t size)
+{
+    int rc = 1;
+    for (size_t i = 0; i < size && rc == 1; i++)
+        rc = schema_byte(state, (unsigned char)bytes[i]);
+    return rc == 1 ? VB_OK : rc ? rc : VB_BAD_ARGUMENT;
+}
+
 static int read_token(const struct vocabulary *v, struct schema_state *state, int32_t token)
 {
     for (size_t i = 0; i < v->ends; i++)
@@ -161,12 +171,13 @@ static int read_token(const struct vocabulary *v, struct schema_state *state, in
             return ENDED;
     if (token < 0 || token >= v->size || !v->piece[token].size)
         return VB_BAD_ARGUMENT;
-    for (size_t i = 0; i < v->piece[token].size; i++) {
-        int rc = schema_byte(state, (unsigned char)v->text[v->piece[token].at + i]);
-        if (rc != 1)
-            return rc ? rc : VB_BAD_ARGUMENT;
-    }
-    return VB_OK;
+    return read_bytes(state, v->text + v->piece[token].at, v->piece[token].size);
+}
+
+/* The bytes of a token that come behind </think>. */
+static int read_behind(const struct vocabulary *v, struct schema_state *state, int32_t token, size_t behind)
+{
+    return read_bytes(state, v->text + v->said[token].at + v->said[token].size - behind, behind);
 }
 
 static int keep(struct allowed *a, size_t count)
@@ -201,7 +212,7 @@ static int follow(struct allowed *a, const int32_t *token, size_t count)
             a->room = grown ? room : a->room;
         }
         if (!rc)
-            rc = read_token(a->v, a->work, token[at]);
+            rc = a->thinks && !at ? read_behind(a->v, a->work, token[at], a->behind) : read_token(a->v, a->work, token[at]);
         if (!rc)
             rc = keep(a, at + 1);
         if (!rc) {
@@ -212,23 +223,40 @@ static int follow(struct allowed *a, const int32_t *token, size_t count)
     return rc;
 }
 
+/* The mask inside of the reasoning. */
+static int think(struct allowed *a, const int32_t *token, size_t count, unsigned char *mask)
+{
+    const struct vocabulary *v = a->v;
+    size_t open = thinking_open_bytes(v, token, count);
+    memset(mask, 1, (size_t)v->size);
+    for (size_t i = 0; i < v->closings; i++) {
+        long behind = thinking_behind(v, v->closing[i], open);
+        int rc = behind > 0 ? schema_state_copy(a->work, a->start) : VB_OK;
+        if (!rc && behind > 0)
+            rc = read_behind(v, a->work, v->closing[i], (size_t)behind);
+        if (rc && rc != VB_BAD_ARGUMENT)
+            return rc;
+        mask[v->closing[i]] = !rc;
+    }
+    for (size_t i = 0; i < v->ends; i++)
+        mask[v->end[i]] = 0;
+    return VB_OK;
+}
+
 int allowed_next(void *context, const int32_t *tokens, size_t count, unsigned char *mask)
 {
     struct allowed *a = context;
-    size_t from = a->from;
-    if (a->after >= 0) {
-        while (from < count && tokens[from] != a->after)
-            from++;
-        if (from >= count) {
-            memset(mask, 1, (size_t)a->v->size);
-            for (size_t i = 0; i < a->v->ends; i++)
-                mask[a->v->end[i]] = 0;
-            return VB_OK;
-        }
-        from++;
-    }
+    size_t from = a->from, at, behind;
     if (from > count)
         return VB_BAD_ARGUMENT;
+    if (a->thinks) {
+        if (!thinking_ends(a->v, tokens + from, count - from, &at, &behind))
+            return think(a, tokens + from, count - from, mask);
+        from += at;
+        if (behind != a->behind)
+            a->count = 0;
+        a->behind = behind;
+    }
     int rc = follow(a, tokens + from, count - from);
     if (rc != ENDED)
         return rc ? rc : allowed_mask(a->v, a->work, mask);

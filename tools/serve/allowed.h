@@ -22,8 +22,10 @@
 struct vocabulary; /* read-only once it is open; threads may share it */
 
 struct vocabulary_piece {
-    const char *bytes; /* NULL: never allowed; special tokens and end tokens too */
+    const char *bytes; /* what a schema reads of the token; NULL: never allowed; special tokens and end tokens too */
     size_t size;
+    const char *said;  /* what the token adds to an answer's text; NULL: `bytes` */
+    size_t said_size;
 };
 
 /* Finds the tokens whose text becomes the token only where special tokens are recognised: *out [size] is 1 for them, and the caller frees
@@ -46,10 +48,10 @@ int allowed_mask(const struct vocabulary *v, const struct schema_state *state, u
 
 /* The mask of one sequence (vb_sampling.mask): follows the timeline, also back where drafts were rejected. One thread at a time. */
 struct allowed;
-/* The value begins at index `from`, the first after the prompt; or, with after >= 0, behind the first token `after` at or beyond
- * `from` (the end of thinking): before that everything but end tokens is allowed. Vocabulary and
- * schema must outlive *out. */
-int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int32_t after);
+/* The value begins at index `from`, the first after the prompt. With `thinks`, the answer begins with reasoning, and the value begins at
+ * the first byte behind the first </think>, whichever tokens write it. Before it everything is allowed but end tokens, and tokens that end
+ * </think> and have bytes behind it with which the value cannot begin. Vocabulary and schema must outlive *out. */
+int allowed_open(struct allowed **out, const struct vocabulary *v, const struct schema *s, size_t from, int thinks);
 void allowed_close(struct allowed *a);
 /* context: a struct allowed. The mask depends on the tokens alone. Behind an end token everything is allowed. VB_BAD_ARGUMENT: the tokens
  * are no prefix of a value. */

@@ -74,12 +74,13 @@ void job_release(struct serve_job *job)
     free(job);
 }
 
-/* response_format: what was said so far decides which tokens may follow. If the prompt opened the thinking, its end comes first. */
+/* response_format and forced calls: what was said so far decides which tokens may follow. If the prompt opened the thinking, its end comes
+ * first. */
 static int follow_schema(struct serve_choice *choice)
 {
     const struct serve_job *job = choice->job;
-    int32_t after = job->api == API_CHAT && job->meaning.start == MEANING_THINKS ? job->server->end_think : -1;
-    if (job->schema && allowed_open(&choice->allowed, job->server->pieces, job->schema, choice->prompt->count, after))
+    int thinks = job->api == API_CHAT && job->meaning.start == MEANING_THINKS;
+    if (job->schema && allowed_open(&choice->allowed, job->server->pieces, job->schema, choice->prompt->count, thinks))
         return 0;
     choice->sampling.mask = job->schema ? allowed_next : NULL;
     choice->sampling.mask_context = choice->allowed;

@@ -121,15 +121,10 @@ int request_tools(struct serve_job *job, const json_t *body, struct failure *f)
     int parallel = 1;
     if (check_tools(tools, f) || read_choice(body, tools, &choice, f) || request_flag(body, "parallel_tool_calls", &parallel, f))
         return f->status;
-    job->meaning = (struct meaning_options){.kind = s->meaning, .parse_calls = choice.parse, .most_calls = !parallel, .salt = salt_of(job)};
+    int parse = choice.parse && (choice.forced || !job->schema); /* with response_format the answer is content */
+    job->meaning = (struct meaning_options){.kind = s->meaning, .parse_calls = parse, .most_calls = !parallel, .salt = salt_of(job)};
     job->meaning.start = meaning_start_of(&s->meaning, p->text ? p->text : "", p->text_size);
     if (choice.parse && s->meaning.calls == MEANING_GLM) /* only its arguments have types that the schema decides */
         job->meaning.tools = job->tools = json_deep_copy(tools);
-    if (choice.forced && force_call(job, tools, &choice, parallel, f))
-        return f->status;
-    if (job->schema && job->meaning.start == MEANING_THINKS && s->end_think < 0)
-        return fail_with(f, 400, "unsupported_parameter", choice.forced ? "tool_choice" : "response_format",
-                         "%s cannot be combined with thinking, because </think> is not one token of this model",
-                         choice.forced ? "a forced tool call" : "response_format");
-    return 0;
+    return choice.forced ? force_call(job, tools, &choice, parallel, f) : 0;
 }

@@ -265,7 +265,6 @@ static int open_model(struct server *s, char name[256])
     if (s->chat)
         meaning_of_template(vb_template_source(s->chat, NULL), &s->meaning);
     conversation_probe(s);
-    s->end_think = find_token(s, "</think>");
     code = check_acceptance(s);
     if (code == EXIT_DONE)
         code = read_pieces(s);

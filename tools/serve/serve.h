@@ -35,7 +35,6 @@ struct server {
     const vb_template *chat;       /* NULL: the model has none */
     vb_error chat_error;           /* why chat is NULL */
     struct meaning_kind meaning;   /* how the model writes reasoning and tool calls */
-    int32_t end_think;             /* the token </think>; -1: it is not one token */
     unsigned char mark_byte[16];   /* the bytes that stand for the markers of tool calls in `pieces` (schema_calls.h) */
     int calls_as_objects;  /* the template wants the arguments of earlier tool calls as objects; else as texts */
     int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool calls only */

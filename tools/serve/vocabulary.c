@@ -1,6 +1,6 @@
 /* tools/serve/vocabulary.c -- sorts the pieces of a vocabulary into tries: see vocabulary.h. */
-#include "tools/serve/vocabulary.h"
 #include "tools/serve/schema_internal.h"
+#include "tools/serve/thinking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -105,22 +105,32 @@ static int list_plain(struct vocabulary *v)
 
 /* ---- opening ---- */
 
+static struct vocabulary_bytes add_text(struct vocabulary *v, size_t *bytes, const char *text, size_t size)
+{
+    struct vocabulary_bytes added = {*bytes, text ? size : 0};
+    if (added.size)
+        memcpy(v->text + added.at, text, added.size);
+    *bytes += added.size;
+    return added;
+}
+
 static int take_pieces(struct vocabulary *v, const struct vocabulary_piece *piece)
 {
     size_t bytes = 0;
     for (int32_t t = 0; t < v->size; t++)
-        bytes += piece[t].bytes && piece[t].size <= VOCABULARY_PIECE ? piece[t].size : 0;
+        bytes += piece[t].size + piece[t].said_size;
     v->text = malloc(bytes + 1);
     if (!v->text)
         return VB_NO_MEMORY;
     bytes = 0;
     for (int32_t t = 0; t < v->size; t++) {
-        size_t size = piece[t].bytes && piece[t].size <= VOCABULARY_PIECE ? piece[t].size : 0;
-        v->piece[t] = (struct vocabulary_bytes){bytes, size};
-        if (size)
-            memcpy(v->text + bytes, piece[t].bytes, size);
-        bytes += size;
-        v->longest = size > v->longest ? (uint32_t)size : v->longest;
+        const struct vocabulary_piece *p = &piece[t];
+        v->piece[t] = v->said[t] = add_text(v, &bytes, p->bytes, p->size);
+        if (p->said)
+            v->said[t] = add_text(v, &bytes, p->said, p->said_size);
+        if (p->size > VOCABULARY_PIECE)
+            v->piece[t].size = 0;
+        v->longest = v->piece[t].size > v->longest ? (uint32_t)v->piece[t].size : v->longest;
         v->same[t] = -1;
     }
     return VB_OK;
@@ -136,11 +146,12 @@ int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece 
         return rc;
     v->size = size;
     v->piece = calloc(n, sizeof *v->piece);
+    v->said = calloc(n, sizeof *v->said);
     v->same = calloc(n, sizeof *v->same);
     v->is_plain = calloc(n, 1);
     v->plain = calloc(n, sizeof *v->plain);
     v->end = calloc(ends + 1, sizeof *v->end);
-    if (v->piece && v->same && v->is_plain && v->plain && v->end) {
+    if (v->piece && v->said && v->same && v->is_plain && v->plain && v->end) {
         for (size_t i = 0; i < ends; i++)
             if (end[i] >= 0 && end[i] < size)
                 v->end[v->ends++] = end[i];
@@ -149,6 +160,8 @@ int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece 
             rc = list_plain(v);
         if (!rc)
             rc = make_tries(v);
+        if (!rc)
+            rc = thinking_list(v);
     }
     if (rc)
         vocabulary_close(v);
@@ -161,7 +174,8 @@ void vocabulary_close(struct vocabulary *v)
 {
     if (!v)
         return;
-    void *blocks[] = {v->piece, v->text, v->same, v->all.node, v->not_plain.node, v->is_plain, v->plain, v->plain_up_to, v->end, v};
+    void *blocks[] = {v->piece, v->said, v->text, v->same, v->all.node, v->not_plain.node, v->is_plain, v->plain, v->plain_up_to, v->end, v->may_close,
+                      v->closing, v};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         free(blocks[i]);
 }
@@ -207,11 +221,15 @@ int vocabulary_open(struct vocabulary **out, const vb_tokenizer *tokenizer, int3
     struct vocabulary_piece *piece = calloc((size_t)size + 1, sizeof *piece);
     int rc = piece ? VB_OK : VB_NO_MEMORY;
     *out = NULL;
-    for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++)
+    for (int32_t t = 0; t < size && t < vb_tokenizer_size(tokenizer) && !rc; t++) {
+        piece[t].said = vb_piece(tokenizer, t, &piece[t].said_size);
         if (!special[t])
-            piece[t].bytes = vb_piece(tokenizer, t, &piece[t].size);
-    for (size_t i = 0; i < marks && !rc; i++)
-        piece[mark[i]] = (struct vocabulary_piece){bytes + i, 1};
+            piece[t] = (struct vocabulary_piece){.bytes = piece[t].said, .size = piece[t].said_size};
+    }
+    for (size_t i = 0; i < marks && !rc; i++) {
+        piece[mark[i]].bytes = bytes + i;
+        piece[mark[i]].size = 1;
+    }
     if (!rc)
         rc = vocabulary_of_pieces(out, piece, size, end, ends);
     free(piece);

@@ -23,7 +23,8 @@ struct vocabulary_bytes {
 
 struct vocabulary {
     int32_t size;
-    struct vocabulary_bytes *piece;     /* [size] */
+    struct vocabulary_bytes *piece;     /* [size]: what a schema reads of a token */
+    struct vocabulary_bytes *said;      /* [size]: what the token adds to an answer's text */
     char *text;
     int32_t *same;           /* [size]: the next token with the same bytes, -1: none */
     struct vocabulary_trie all, not_plain;
@@ -34,6 +35,9 @@ struct vocabulary {
     uint32_t most_characters;
     int32_t *end;
     size_t ends;
+    unsigned char *may_close; /* [size]: </think> may end in what the token says (thinking.h) */
+    int32_t *closing;         /* tokens behind whose </think> there may be more bytes */
+    size_t closings;
 };
 
 #endif
