@@ -34,7 +34,8 @@ $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: WRAP := -Wl,--wr
 $(BUILD)/tests/fuzz_schema: $(SCHEMA)
 MEANING := $(patsubst %,$(BUILD)/tools/serve/%.o,meaning meaning_call meaning_format meaning_json writer)
 $(BUILD)/tests/test_meaning $(BUILD)/tests/fuzz_meaning: $(MEANING)
-$(BUILD)/tests/test_meaning: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+$(BUILD)/tests/test_schema_calls: $(sort $(SCHEMA) $(MEANING)) $(BUILD)/tools/serve/schema_calls.o
+$(BUILD)/tests/test_meaning $(BUILD)/tests/test_schema_calls: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
 $(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c %/fail_memory.c,$(wildcard tests/support/*.c)))
 	$(call say,AR $@)
@@ -86,7 +87,8 @@ comma := ,
 space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
-          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop test_schema test_schema_hostile test_allowed test_meaning
+          test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop test_schema test_schema_hostile test_allowed test_meaning \
+          test_schema_calls
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS) $(BUILD)/verbatim
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \

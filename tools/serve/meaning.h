@@ -35,6 +35,25 @@
 
 enum meaning_calls { MEANING_NO_CALLS, MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM };
 
+/* Each marker begins with < and has no other <. */
+enum meaning_mark {
+    MARK_THINK,
+    MARK_END_THINK,
+    MARK_CALLS, /* the first marker of a section of calls; GLM has no sections */
+    MARK_CALL,
+    MARK_SEP,   /* before the arguments; DeepSeek-V3: before the name */
+    MARK_END_CALL,
+    MARK_END_CALLS,
+    MARK_KEY,
+    MARK_END_KEY,
+    MARK_VALUE,
+    MARK_END_VALUE,
+    MEANING_MARKS
+};
+
+/* The text of a marker; NULL: this format does not have it. */
+const char *meaning_mark(enum meaning_calls calls, enum meaning_mark mark);
+
 struct meaning_kind {
     enum meaning_calls calls;
     int thinks; /* 1: the model writes its reasoning between <think> and </think>; 0: it writes no reasoning */

@@ -1,29 +1,10 @@
-/* tools/serve/meaning_internal.h -- the parser of meaning.h: its markers, its state, and how one call is read. */
+/* tools/serve/meaning_internal.h -- the parser of meaning.h: its state, and how one call is read. */
 #ifndef VB_MEANING_INTERNAL_H
 #define VB_MEANING_INTERNAL_H
 
 #include "engine/verbatim.h"
 #include "tools/serve/meaning.h"
 #include "tools/serve/writer.h"
-
-/* Each marker begins with < and has no other <. */
-enum meaning_mark {
-    MARK_THINK,
-    MARK_END_THINK,
-    MARK_CALLS, /* the first marker of a section of calls; GLM has no sections */
-    MARK_CALL,
-    MARK_SEP,   /* before the arguments; DeepSeek-V3: before the name */
-    MARK_END_CALL,
-    MARK_END_CALLS,
-    MARK_KEY,
-    MARK_END_KEY,
-    MARK_VALUE,
-    MARK_END_VALUE,
-    MEANING_MARKS
-};
-
-/* The text of a marker; NULL: this format does not have it. */
-const char *meaning_mark(enum meaning_calls calls, enum meaning_mark mark);
 
 static inline int meaning_is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 

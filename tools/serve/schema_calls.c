@@ -1,6 +1,5 @@
 /* tools/serve/schema_calls.c -- builds the schema of tool calls: see schema_calls.h. */
 #include "tools/serve/schema_calls.h"
-#include "tools/serve/meaning_internal.h"
 #include "tools/serve/schema_internal.h"
 
 #include <stdio.h>
@@ -97,8 +96,8 @@ static int append(struct calls_builder *b, void *array, uint32_t *count, uint32_
     return 1;
 }
 
-/* Adds all of another schema, with its numbers moved. Returns its root. */
-static uint32_t add_schema(struct calls_builder *b, const struct schema *t)
+/* Adds all of another schema, with its numbers moved. */
+static void add_schema(struct calls_builder *b, const struct schema *t)
 {
     struct schema *s = b->s;
     uint32_t nodes = s->nodes, literals = s->literals, properties = s->properties, children = s->children, text = s->text_size;
@@ -107,7 +106,7 @@ static uint32_t add_schema(struct calls_builder *b, const struct schema *t)
         !append(b, &s->property, &s->properties, &s->property_room, t->property, t->properties, sizeof *t->property) ||
         !append(b, &s->child, &s->children, &s->child_room, t->child, t->children, sizeof *t->child) ||
         !append(b, &s->text, &s->text_size, &s->text_room, t->text, t->text_size, 1))
-        return 0;
+        return;
     for (uint32_t i = nodes; i < s->nodes; i++) {
         struct schema_node *n = &s->node[i];
         n->first += n->kind == NODE_LITERAL ? literals : n->kind == NODE_OBJECT ? properties : children;
@@ -122,17 +121,22 @@ static uint32_t add_schema(struct calls_builder *b, const struct schema *t)
     }
     for (uint32_t i = children; i < s->children; i++)
         s->child[i] += nodes;
-    return t->root + nodes;
 }
 
-/* Whether all values of a schema are objects. The root is a union, also of one alternative. */
-static int is_object(const struct schema *t)
+/* Adds the objects among the values of a schema. Returns their node; NO_NODE: no object satisfies the schema. */
+static uint32_t add_objects(struct calls_builder *b, const struct schema *t)
 {
     const struct schema_node *root = &t->node[t->root];
-    int found = root->kind == NODE_OBJECT || (root->kind == NODE_UNION && root->count);
-    for (uint32_t i = 0; root->kind == NODE_UNION && i < root->count; i++)
-        found &= t->node[t->child[root->first + i]].kind == NODE_OBJECT;
-    return found;
+    uint32_t object[SCHEMA_ALTERNATIVES], count = 0, moved = b->s->nodes;
+    for (uint32_t i = 0; i < (root->kind == NODE_UNION ? root->count : 1); i++) {
+        uint32_t node = root->kind == NODE_UNION ? t->child[root->first + i] : t->root;
+        if (t->node[node].kind == NODE_OBJECT && t->node[node].height <= SCHEMA_DEPTH)
+            object[count++] = node + moved;
+    }
+    if (!count)
+        return NO_NODE;
+    add_schema(b, t);
+    return add_group(b, NODE_UNION, object, count);
 }
 
 /* The arguments of a tool. */
@@ -145,14 +149,12 @@ static uint32_t add_parameters(struct calls_builder *b, const char *name, const 
     uint32_t root = 0;
     if (rc == VB_NO_MEMORY)
         fail_memory(b);
-    else if (!rc && !is_object(t))
-        rc = VB_BAD_ARGUMENT, snprintf(error, sizeof error, "they are not the schema of an object");
+    else if (!rc && !b->code && (root = add_objects(b, t)) == NO_NODE)
+        rc = VB_BAD_ARGUMENT, snprintf(error, sizeof error, "no object satisfies them");
     if (!b->code && rc) {
         b->code = rc;
         snprintf(b->error, 512, "the parameters of %.64s: %.400s", name, error);
     }
-    if (!b->code)
-        root = add_schema(b, t);
     schema_close(t);
     json_decref(none);
     return root;

@@ -13,7 +13,7 @@
 #include "tools/serve/allowed.h"
 #include "tools/serve/fingerprint.h"
 #include "tools/serve/http.h"
-#include "tools/serve/meaning_internal.h"
+#include "tools/serve/meaning.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/request.h"
