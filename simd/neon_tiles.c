@@ -1,4 +1,4 @@
-/* simd/neon_tiles.c -- the tile of four rows by up to six tokens, strips, and the decoders.
+/* simd/neon_tiles.c -- the tile of four rows by up to six tokens, and the decoders.
  *
  * 32 registers hold 16 to 24 accumulators: all four quads of one token's sums, two quads of two or three tokens, one
  * quad of four to six; then the block again (from L1) for the other quads. Lanes never meet before the fold, so the
@@ -129,66 +129,6 @@ static void tile(size_t T, const struct tile *p)
     }
 }
 
-/* sixteen columns at a time */
-ALWAYS_INLINE void strip_of(enum tile_source source, int T, float *y, size_t ldy, size_t columns, const char *w, size_t pitch,
-                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
-{
-    enum { VECTORS = 4 };
-    const int size = source == FROM_BF16 ? 2 : 4;
-    for (size_t c = 0; c < columns; c += 4 * VECTORS) {
-        float32x4_t a[TILE_TOKENS][VECTORS];
-        UNROLL
-        for (int t = 0; t < T; t++)
-            UNROLL
-            for (int i = 0; i < VECTORS; i++)
-                a[t][i] = first ? vdupq_n_f32(0.0f) : vld1q_f32(y + (size_t)t * ldy + c + i * 4);
-        const char *row = w + c * (size_t)size;
-        for (size_t n = 0; n < rows; n++, row += pitch) {
-            float32x4_t h[VECTORS];
-            UNROLL
-            for (int i = 0; i < VECTORS; i++)
-                h[i] = source == FROM_BF16 ? widen_bf16(vreinterpret_u16_u8(vld1_u8((const void *)(row + i * 8))))
-                                           : load_f32(row + i * 16);
-            if (prefetch)
-                __builtin_prefetch(row + prefetch);
-            UNROLL
-            for (int t = 0; t < T; t++) {
-                float32x4_t u = vdupq_n_f32(x[(size_t)t * ldx + n]);
-                UNROLL
-                for (int i = 0; i < VECTORS; i++)
-                    a[t][i] = vfmaq_f32(a[t][i], u, h[i]);
-            }
-        }
-        UNROLL
-        for (int t = 0; t < T; t++)
-            UNROLL
-            for (int i = 0; i < VECTORS; i++)
-                vst1q_f32(y + (size_t)t * ldy + c + i * 4, a[t][i]);
-    }
-}
-
-ALWAYS_INLINE void strip_from(enum tile_source source, float *y, size_t ldy, size_t T, size_t columns, const void *w, size_t pitch,
-                              size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
-{
-    switch (T) {
-    case 1: strip_of(source, 1, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 2: strip_of(source, 2, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 3: strip_of(source, 3, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 4: strip_of(source, 4, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 5: strip_of(source, 5, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch); break;
-    default: strip_of(source, 6, y, ldy, columns, w, pitch, rows, x, ldx, first, prefetch);
-    }
-}
-
-static void strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch, size_t rows,
-                  const float *x, size_t ldx, int first, size_t prefetch)
-{
-    if (source == FROM_BF16)
-        strip_from(FROM_BF16, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
-    else
-        strip_from(FROM_F32, y, ldy, T, columns, w, pitch, rows, x, ldx, first, prefetch);
-}
-
 /* a quarter of a chunk: 8 weights to out[0..7], or packed to 4 of the odd and 4 of the even ones */
 ALWAYS_INLINE void decode_quarter(float *out, enum weight_type type, const uint8_t *codes, float32x4_t scale, int packed)
 {
@@ -241,4 +181,4 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip = strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip = neon_strip, .decode = decode, .pack = pack};

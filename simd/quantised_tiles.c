@@ -7,8 +7,6 @@
 
 _Static_assert(MANY_PANELS * sizeof(struct open_panel) <= KERNEL_SCRATCH, "kernels.h promises too little");
 
-static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
-
 struct quantised_product {
     const struct quantised_loops *v;
     const struct weight_view *w;

@@ -1,4 +1,4 @@
-/* simd/tiles.c -- how a matrix is cut into tiles and strips, once for all vector instruction sets.
+/* simd/tiles.c -- how a matrix is cut into tiles, once for all vector instruction sets.
  *
  * No choice made here can reach the bits: a sum is never split differently, only computed earlier or later. Measured
  * (prototypes, BF16): few tokens want the four rows of a tile to be four streams that are each read front to back;
@@ -22,18 +22,6 @@ struct work {
     float wide[WIDE_FLOATS];              /* narrow vectors, widened */
 };
 _Static_assert(sizeof(struct work) <= KERNEL_SCRATCH, "kernels.h promises too little");
-
-static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
-
-static size_t weight_size(enum weight_type type)
-{
-    return type == WEIGHT_F32 ? 4 : type == WEIGHT_F8_E4M3 ? 1 : 2;
-}
-
-static const unsigned char *weight_at(const struct weight_view *w, size_t i, size_t j)
-{
-    return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
-}
 
 /* n stored weights, natural or packed; a chunk that is cut short is decoded from a copy */
 static void decode_codes(const struct vector_loops *v, float *out, enum weight_type type, const unsigned char *codes,
@@ -60,9 +48,9 @@ static void decode_codes(const struct vector_loops *v, float *out, enum weight_t
         memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
-/* weights (i, j .. j+n); a run of F8 weights shares one scale */
-static void decode_run(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j,
-                       size_t n, int packed)
+/* A run of F8 weights shares one scale. */
+void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
+                  int packed)
 {
     if (w->type != WEIGHT_F8_E4M3) {
         decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f, packed);
@@ -244,7 +232,7 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
         tile.first = k == 0;
         for (size_t i = 0; p->decoded && i < rows->tiles; i++)
             for (size_t r = 0; r < rows->count; r++)
-                decode_run(p->v, panel[i * TILE_ROWS + r], w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
+                tiled_decode(p->v, panel[i * TILE_ROWS + r], w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
         for (size_t r = 0; r < rows->count; r++)
             tile.w[r] = p->decoded ? (const void *)panel[r] : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
@@ -328,49 +316,4 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
     for (size_t t = 0; t < T; t++)
         v->decode(wide + t * K, WEIGHT_BF16, x + t * ldx, K / DOT_CHUNK, 1.0f, 1);
     tiled_matmul(v, y, ldy, w, n0, n1, wide, K, T, scratch);
-}
-
-/* --- fma_rows --- */
-
-#define STRIP_ROWS 128 /* rows x STRIP weights that stay in L1 while many tokens pass */
-#define AHEAD 8        /* rows, of the first tokens among many: the others find the strip in L1 */
-#define FEW_ROWS 16    /* of a wide matrix with few tokens: rows that are read side by side, each front to back */
-
-void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch)
-{
-    struct strips {
-        float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][HALF_STRIP];
-    } *work = scratch;
-    float (*cut)[HALF_STRIP] = work->cut;
-    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->tokens && c1 - c0 > 2 * STRIP;
-    size_t pitch = w->stride * weight_size(w->type), rows = side_by_side ? FEW_ROWS : STRIP_ROWS, width;
-
-    for (size_t t = 0; w->rows == 0 && t < T; t++)
-        for (size_t c = c0; c < c1; c++)
-            y[t * ldy + c] = 0.0f;
-    for (size_t n = 0; n < w->rows; n += rows)
-        for (size_t c = c0; c < c1; c += width) {
-            size_t block = min_size(w->rows - n, rows);
-            width = c1 - c < STRIP ? HALF_STRIP : STRIP;
-            size_t count = min_size(c1 - c, width);
-            int whole = count == width, direct = stored && whole;
-            for (size_t r = 0; !direct && r < block; r++) {
-                decode_run(v, work->decoded[r], w, n + r, c, count, 0);
-                memset(work->decoded[r] + count, 0, (width - count) * sizeof(float));
-            }
-            enum tile_source source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32;
-            const void *weights = direct ? (const void *)weight_at(w, n, c) : work->decoded;
-            for (size_t t = 0, tokens; t < T; t += tokens) {
-                tokens = min_size(T - t, v->tokens);
-                float *to = y + t * ldy + c;
-                for (size_t i = 0; !whole && n && i < tokens; i++)
-                    memcpy(cut[i], to + i * ldy, count * sizeof *y);
-                v->strip(whole ? to : cut[0], whole ? ldy : HALF_STRIP, tokens, width, source, weights,
-                         direct ? pitch : sizeof work->decoded[0], block, x + t * ldx + n, ldx, n == 0,
-                         !direct || t ? 0 : side_by_side ? rows * pitch : AHEAD * pitch);
-                for (size_t i = 0; !whole && i < tokens; i++)
-                    memcpy(to + i * ldy, cut[i], count * sizeof *y);
-            }
-        }
 }

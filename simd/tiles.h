@@ -3,11 +3,11 @@
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
  * a row and a token has its own sixteen sums, and all of them are in registers. A strip is STRIP or HALF_STRIP columns
  * of the result of the kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct
- * vector_loops). tiles.c cuts matrices into tiles and strips and calls these functions.
+ * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than HALF_STRIP columns are left, tiles.c first decodes the weights to f32 and pads them with +0. tiles.c also
- * decodes all F16 and F8 weights to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
+ * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16 and F8 weights are always
+ * decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
  * the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
@@ -70,8 +70,26 @@ void tiled_matmul(const struct vector_loops *v, float *y, size_t ldy, const stru
                   const float *x, size_t ldx, size_t T, void *scratch);
 void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                        size_t n1, const uint16_t *x, size_t ldx, size_t T, void *scratch);
+/* Decodes weights (i, j) .. (i, j + n - 1) of w, of any type that follows rule 1, to f32, in natural order or packed. */
+void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
+                  int packed);
+/* Defined in strips.c. */
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch);
+
+/* --- what tiles.c and strips.c share --- */
+
+static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
+
+static inline size_t weight_size(enum weight_type type)
+{
+    return type == WEIGHT_F32 ? 4 : type == WEIGHT_F8_E4M3 ? 1 : 2;
+}
+
+static inline const unsigned char *weight_at(const struct weight_view *w, size_t i, size_t j)
+{
+    return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
+}
 
 /* Copies the n < DOT_CHUNK numbers of an incomplete chunk, fills the rest of the copy with +0, and returns the copy. */
 static inline const float *copy_cut(float copy[DOT_CHUNK], const float *x, size_t n)
