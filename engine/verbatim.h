@@ -284,6 +284,18 @@ typedef struct vb_tree_shape {
     int32_t nodes; /* largest number of drafts in a round, K to VB_MAX_NODES; 0: topk * K, but at most VB_MAX_NODES */
 } vb_tree_shape;
 
+/* A list of the tokens that MTP modules may draft. Reading all rows of the output head takes a large part of the time of
+ * a draft; with such a list, only the rows of its tokens are read. Drafts may differ. With strict acceptance the output
+ * does not. In acceptance mode rejection, drafts are drawn from the tokens of the list.
+ *
+ * vb_draft_vocab_open copies rows of the output head, unless the tokens are 0 .. count-1. Sessions may share a list. A
+ * list must be closed before its model is closed. Returns VB_BAD_ARGUMENT if the model has no MTP modules, if the list
+ * is empty, or if it contains a token twice or an id outside the vocabulary. */
+typedef struct vb_draft_vocab vb_draft_vocab;
+int vb_draft_vocab_open(vb_draft_vocab **out, const vb_model *model, const int32_t *tokens, size_t count, vb_error *err);
+size_t vb_draft_vocab_bytes(const vb_draft_vocab *vocab); /* size of the copied rows in bytes */
+void vb_draft_vocab_close(vb_draft_vocab *vocab);
+
 /* Options that say how a session makes drafts. Drafts make decoding faster. If vb_sampling.acceptance is "strict", they
  * do not change the output. A struct that is all zeros means no drafts. */
 typedef struct vb_drafting {
@@ -301,6 +313,8 @@ typedef struct vb_drafting {
                              no method reads is an error */
     const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). The draft
                               model must outlive the session. Token ids that only one of the two models has are not drafted */
+    const vb_draft_vocab *vocab; /* for methods with needs_modules: the tokens that may be drafted; NULL: all tokens. The list must
+                                    outlive the session. Other methods ignore it */
     const char *head;     /* for methods with needs_head: the directory of a published EAGLE head, which the session opens */
     vb_draft_callback callback; /* for methods with needs_callback */
     void *context;        /* passed to the callback */

@@ -30,6 +30,35 @@ static int decode(struct cli *c)
     return code;
 }
 
+struct tally {
+    int32_t id;
+    size_t count;
+};
+
+/* The most frequent id first; among equally frequent ids, the lowest first. */
+static int by_frequency(const void *a, const void *b)
+{
+    const struct tally *x = a, *y = b;
+    return x->count != y->count ? (x->count < y->count) - (x->count > y->count) : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Replaces ids[0..*count) by at most `most` of the ids that occur in them, the most frequent first. */
+static void keep_most_frequent(const struct cli *c, int32_t *ids, size_t *count, size_t most)
+{
+    size_t size = (size_t)vb_tokenizer_size(c->tokenizer), kept = 0;
+    struct tally *tallies = calloc(size, sizeof *tallies);
+    cli_must(tallies);
+    for (size_t i = 0; i < size; i++)
+        tallies[i].id = (int32_t)i;
+    for (size_t i = 0; i < *count; i++)
+        tallies[ids[i]].count++;
+    qsort(tallies, size, sizeof *tallies, by_frequency);
+    for (; kept < size && kept < most && tallies[kept].count; kept++)
+        ids[kept] = tallies[kept].id;
+    *count = kept;
+    free(tallies);
+}
+
 static int encode(struct cli *c, const char *name, const char *text, size_t size)
 {
     int32_t *ids;
@@ -39,6 +68,8 @@ static int encode(struct cli *c, const char *name, const char *text, size_t size
     int code = cli_encode(c, name, text, size, !c->no_special, &ids, &count);
     if (code != EXIT_DONE)
         return code;
+    if (c->most_frequent)
+        keep_most_frequent(c, ids, &count, (size_t)c->most_frequent);
     if (c->json) {
         json_t *list = json_array();
         if (c->bos)
@@ -63,6 +94,8 @@ static int run(struct cli *c)
     if (!!c->text + !!c->file + !!c->decode != 1)
         return cli_fail(c, EXIT_USAGE, "wanted one of TEXT, --file and --decode, found %d",
                         !!c->text + !!c->file + !!c->decode);
+    if (c->most_frequent && (c->decode || c->bos))
+        return cli_fail(c, EXIT_USAGE, "--most-frequent counts the tokens of a text; it excludes --decode and --bos");
     if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     if (c->decode)

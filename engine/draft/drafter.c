@@ -2,6 +2,7 @@
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
 #include "engine/choose/sampler.h"
+#include "engine/draft/vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,8 @@ int drafter_check(const struct drafter_type *type, const struct model *m, const 
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
     if (type->needs_callback && !o->drafting.callback)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
+    if (type->needs_modules && o->drafting.vocab && o->drafting.vocab->model != m)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary was opened for another model than %s", checkpoint_dir(m->checkpoint));
     int code = check_settings(o->drafting.settings, err);
     return !code && type->check ? type->check(m, o, err) : code;
 }

@@ -2,11 +2,28 @@
 #include "engine/draft/mtp.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/numbers.h"
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
+
+/* Calls s->choose with a row of the target's vocabulary. Tokens that the network does not have get minus infinity.
+ * Returns the network's id of the chosen token. */
+static int32_t choose_widened(void *context, const float *logits, int number)
+{
+    struct mtp_state *s = context;
+    int32_t i, n = (int32_t)s->net->vocab_size;
+    for (size_t v = 0; v < s->model->config.dims.V; v++)
+        s->widened[v] = -INFINITY;
+    for (i = 0; i < n; i++)
+        s->widened[mtp_token(s, i)] = logits[i];
+    int32_t token = s->choose(s->choose_context, s->widened, number);
+    for (i = 0; i < n && mtp_token(s, i) != token;)
+        i++;
+    return i < n ? i : -1;
+}
 
 int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
@@ -15,8 +32,14 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     *s = (struct mtp_state){.model = m, .net = net, .options = *o, .room = o->most_observed + 2 * ROWS_WORTH_A_PASS};
     size_t d = net->width, more = o->topk > 1 ? (size_t)(o->topk * o->max_draft) : 0;
     size_t rows = d > SIZE_MAX / sizeof(float) / s->room ? SIZE_MAX : s->room * d * sizeof(float);
-    if (net->other_tokens)
-        s->options.choose = NULL; /* which takes a row of the target's vocabulary */
+    int widens = net->other_tokens && o->choose;
+    if (widens) {
+        s->options.choose = choose_widened;
+        s->options.choose_context = s;
+        s->widened = vb_alloc(a, m->config.dims.V, sizeof *s->widened);
+    }
+    s->choose = o->choose;
+    s->choose_context = o->choose_context;
     s->tokens = vb_alloc(a, o->context + 1, sizeof *s->tokens);
     s->pending = vb_alloc_unset(a, rows); /* pages that a short sequence never needs stay untouched */
     s->h = vb_alloc_unset(a, rows);
@@ -27,7 +50,7 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
-                  (net->type->take && !s->taken), code = VB_OK;
+                  (net->type->take && !s->taken) || (widens && !s->widened), code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
@@ -55,7 +78,7 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].hidden_of_next);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
+    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);
@@ -238,7 +261,7 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct m
 int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
 {
     struct draft_net *net;
-    int code = mtp_net_open(&net, m, err);
+    int code = mtp_net_open(&net, m, o->asked->drafting.vocab, err);
     return code ? code : mtp_drafter_open(out, net, m, o, num_depths, err);
 }
 

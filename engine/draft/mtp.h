@@ -47,7 +47,10 @@ struct mtp_state {
     size_t base;          /* index of the first row in the caches, or of the first row that will be in them */
     size_t deferred;      /* as `rows` in mtp_defer */
     float *h, *g, *next;  /* [room, d]: input of a pass, its output for the head, and its output for the next depth */
-    float *logits;        /* [V] */
+    float *logits;        /* [net->vocab_size] */
+    int32_t (*choose)(void *context, const float *logits, int number); /* as in drafter_options */
+    void *choose_context;
+    float *widened;       /* [V]: a row of logits of the target's vocabulary, for `choose`; NULL if not needed */
     struct row *rows;     /* [room] */
     size_t head_row;      /* index of the newest pass's last row; rows of padding do not count */
     int missing;          /* nonzero: in this round, the target's newest hidden state is unknown, and zeros replace it */

@@ -1,14 +1,18 @@
 /* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's workspace. */
 #include "engine/draft/net.h"
+#include "engine/draft/vocab.h"
 
 #include <string.h>
 
 struct mtp_net { /* handed around as its first part */
     struct draft_net net;
     const struct model *model;
+    const vb_draft_vocab *vocab; /* NULL: every token may be drafted */
 };
 
-static const struct model *model_of(const struct draft_net *net) { return ((const struct mtp_net *)(const void *)net)->model; }
+static const struct mtp_net *of(const struct draft_net *net) { return (const struct mtp_net *)(const void *)net; }
+
+static const struct model *model_of(const struct draft_net *net) { return of(net)->model; }
 
 static const struct mtp_module *module_of(const struct draft_net *net, int depth)
 {
@@ -49,16 +53,24 @@ static void pass(struct draft_net *net, struct workspace *w, int depth, const st
 
 static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
 {
-    forward_head(w, &module_of(net, depth)->head, out, g, S);
-    forward_tap_logits(w, out, first, S);
+    const vb_draft_vocab *vocab = of(net)->vocab;
+    forward_head(w, vocab ? &vocab->heads[depth % model_of(net)->num_mtp] : &module_of(net, depth)->head, out, g, S);
+    forward_tap_logits(w, out, net->vocab_size, first, S);
 }
+
+static int32_t token(const struct draft_net *net, int32_t drafted)
+{
+    return of(net)->vocab && drafted >= 0 ? of(net)->vocab->tokens[drafted] : drafted;
+}
+
+static int is_same(const struct draft_net *a, const struct draft_net *b) { return of(a)->vocab == of(b)->vocab; }
 
 static void close_net(struct draft_net *net) { vb_free(model_of(net)->allocator, net); }
 
 static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits,
-                                              .close = close_net};
+                                              .token = token, .is_same = is_same, .close = close_net};
 
-int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err)
+int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_vocab *vocab, vb_error *err)
 {
     const struct config *c = &m->config;
     struct mtp_net *n = vb_alloc(m->allocator, 1, sizeof *n);
@@ -66,9 +78,10 @@ int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err)
     if (!n)
         return vb_fail(err, VB_NO_MEMORY, "no memory for MTP modules");
     n->model = m;
-    n->net = (struct draft_net){.type = &modules, .width = c->dims.d, .vocab_size = c->dims.V,
+    n->vocab = vocab;
+    n->net = (struct draft_net){.type = &modules, .width = c->dims.d, .vocab_size = vocab ? vocab->count : c->dims.V,
                                 .cache_width = c->dims.row,
-                                .rows_before = c->conventions.value[FIRST_ROW] ? 1 : 0};
+                                .rows_before = c->conventions.value[FIRST_ROW] ? 1 : 0, .other_tokens = vocab != NULL};
     *out = &n->net;
     return VB_OK;
 }

@@ -18,7 +18,7 @@ struct draft_net {
     size_t cache_width; /* numbers in a cache row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
     size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
-    int other_tokens;   /* nonzero if the network's vocabulary differs from the target's */
+    int other_tokens;   /* nonzero if the network's vocabulary differs from the target's; `token` is then not NULL */
 };
 
 struct draft_net_type {
@@ -44,8 +44,7 @@ struct draft_net_type {
     /* Computes the hidden states h [n, width] for depth 0 from n rows of the target. NULL if depth 0 reads the target's
      * rows unchanged. */
     void (*take)(struct draft_net *net, struct workspace *w, float *h, const float *of_target, size_t n);
-    /* Returns whether two networks have the same weights. NULL if all weights of the network are part of the target
-     * model. */
+    /* Returns whether two networks of one target have the same weights and the same vocabulary. NULL if they always do. */
     int (*is_same)(const struct draft_net *a, const struct draft_net *b);
     uint64_t (*fingerprint)(const struct draft_net *net); /* returns a hash of the network's own weights; NULL if the network has no
                                                              weights of its own */
@@ -54,7 +53,8 @@ struct draft_net_type {
     void (*close)(struct draft_net *net); /* frees everything, including *net */
 };
 
-/* Opens the model's MTP modules as a network. Depth k uses module k mod (number of modules). */
-int mtp_net_open(struct draft_net **out, const struct model *m, vb_error *err);
+/* Opens the model's MTP modules as a network. Depth k uses module k mod (number of modules). If `vocab` is not NULL, the
+ * network's token i is token vocab->tokens[i] of the target. */
+int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_vocab *vocab, vb_error *err);
 
 #endif

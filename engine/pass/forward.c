@@ -273,10 +273,9 @@ void forward_head(struct workspace *w, const struct weight_view *head, float *lo
     op_linear(&w->cx, logits, hidden, head, S);
 }
 
-void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count)
+void forward_tap_logits(const struct workspace *w, const float *logits, size_t vocab_size, size_t first, size_t count)
 {
-    size_t V = w->model->config.dims.V;
     if (w->tapper)
         tapper_tell(w->tapper, w->tapper->depth < 0 ? "lm_head.output" : "shared_head.head.output", first, count, logits, 0,
-                    V, V);
+                    vocab_size, vocab_size);
 }

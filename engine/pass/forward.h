@@ -101,7 +101,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 /* Computes logits [S, V] = head(hidden). The hidden states are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
 
-/* Reports logits [count, V] to the tap callback. These logits belong to rows [first, first + count) of the newest pass. */
-void forward_tap_logits(const struct workspace *w, const float *logits, size_t first, size_t count);
+/* Reports logits [count, vocab_size] to the tap callback. These logits belong to rows [first, first + count) of the newest
+ * pass. */
+void forward_tap_logits(const struct workspace *w, const float *logits, size_t vocab_size, size_t first, size_t count);
 
 #endif

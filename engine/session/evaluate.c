@@ -26,7 +26,7 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths, s->model->num_mtp ? VB_MAX_DRAFT : 0);
     if (e->depths && s->cached)
         return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
-    int code = e->depths ? mtp_net_open(&e->net, s->model, err) : VB_OK;
+    int code = e->depths ? mtp_net_open(&e->net, s->model, NULL, err) : VB_OK;
     for (int k = 0; k < e->depths && !code; k++) {
         code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache_width, s->model->allocator, err);
         e->caches[k].sequence = s->options.sequence;
@@ -63,7 +63,7 @@ static int tell(struct evaluation *e, int depth, size_t index, const float *hidd
             e->net->type->logits(e->net, w, depth, w->logits, hidden + i * d, i, rows);
         } else {
             forward_head(w, &w->model->lm_head, w->logits, hidden + i * d, rows);
-            forward_tap_logits(w, w->logits, i, rows);
+            forward_tap_logits(w, w->logits, V, i, rows);
         }
         for (size_t j = 0; j < rows; j++)
             if (e->row(e->context, depth, index + i + j, w->logits + j * V, hidden + (i + j) * d))

@@ -26,7 +26,7 @@ static void logits_of(struct workspace *w, struct run **runs, size_t count)
     for (size_t i = 0; i < count; i++) {
         struct plan *p = &runs[i]->plan;
         if (chooses(runs[i]))
-            forward_tap_logits(w, p->logits, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
+            forward_tap_logits(w, p->logits, w->model->config.dims.V, p->first_row + p->committed - 1, 1 + (size_t)p->drafts);
     }
 }
 

@@ -118,6 +118,13 @@ TEST(numbers_are_checked)
     REFUSE(USAGE, "ngram-max is many", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "ngram-min=2,ngram-max=many");
     REFUSE(USAGE, "unknown setting n=1", "generate", V3, "--tokens", "5", "--draft", "ngram", "--draft-settings", "n=1");
     REFUSE(USAGE, "p-min is 1.5", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-p-min", "1.5");
+    REFUSE(USAGE, "--draft-vocab is 161, wanted @FILE or a number from 1 to 160", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle",
+           "--draft-vocab", "161");
+    REFUSE(USAGE, "--draft-vocab is 5,6, wanted", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-vocab", "5,6");
+    REFUSE(USAGE, "token id 0 is \"some\"", "generate", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-vocab", "some");
+    REFUSE(USAGE, "--draft-vocab is for draft methods with MTP modules, not for ngram", "generate", V3, "--tokens", "5", "--draft", "ngram",
+           "--draft-vocab", "7");
+    REFUSE(USAGE, "excludes --decode and --bos", "tokenize", V3, "--decode", "5", "--most-frequent", "2");
     REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
     REFUSE(USAGE, "is for --draft draft-model, eagle and eagle3, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
     REFUSE(USAGE, "not for mtp-eagle", "verify", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-model", V3);
@@ -468,7 +475,7 @@ static int names_option(const char *text, const char *option)
 TEST(help_names_every_option)
 {
 #define COMPUTE " --threads --isa --precision --prefill-chunk --context --numa --mlock --json"
-#define DRAFT " --draft --draft-tokens --draft-p-min --ngram-min --ngram-max --draft-settings --draft-model --draft-precision"
+#define DRAFT " --draft --draft-tokens --draft-p-min --draft-vocab --ngram-min --ngram-max --draft-settings --draft-model --draft-precision"
 #define PROMPT " --prompt --prompt-file --tokens --bos --no-bos --temperature --top-k --top-p --min-p --seed" \
                " --repetition-penalty --presence-penalty --frequency-penalty --logit-bias"
 #define CHAT " --messages --system --chat-template-kwargs"
@@ -480,7 +487,7 @@ TEST(help_names_every_option)
         {"verify", "-n --ignore-eos --all --prefill --stop" ACCEPTANCE COMPUTE PROMPT DRAFT CHAT},
         {"draft", "--prefill" COMPUTE PROMPT DRAFT ACCEPTANCE CHAT},
         {"logits", "--tokens -o" COMPUTE},
-        {"tokenize", "--file --decode --bos --no-special --json"},
+        {"tokenize", "--file --decode --bos --no-special --most-frequent --json"},
         {"inspect", "--check --precision --json"},
         {"quantize", "-o --type --embedding-type --head-type --force --threads --json"},
         {"demo", "-n --rounds --held-out --large --ignore-eos --prefill --numa --mlock --threads --isa --precision --prefill-chunk --context" PROMPT}};

@@ -95,6 +95,23 @@ TEST(special_tokens_are_recognised_unless_told_otherwise)
     json_decref(bos);
 }
 
+TEST(the_most_frequent_ids_come_first)
+{
+    json_t *a = JSON("tokenize", TOKENIZER, "a"), *b = JSON("tokenize", TOKENIZER, "b"), *c = JSON("tokenize", TOKENIZER, "<|end|>");
+    json_t *ids = JSON("tokenize", TOKENIZER, "b<|end|>a<|end|>b<|end|>b<|end|>", "--most-frequent", "2");
+    assert_int_equal(json_array_size(ids), 2);
+    assert_true(json_equal(json_array_get(ids, 0), json_array_get(c, 0)));
+    assert_true(json_equal(json_array_get(ids, 1), json_array_get(b, 0)));
+    json_decref(ids);
+    ids = JSON("tokenize", TOKENIZER, "b<|end|>a<|end|>b<|end|>b<|end|>", "--most-frequent", "1000");
+    assert_int_equal(json_array_size(ids), 3);
+    assert_true(json_equal(json_array_get(ids, 2), json_array_get(a, 0)));
+    json_decref(ids);
+    json_decref(a);
+    json_decref(b);
+    json_decref(c);
+}
+
 TEST(a_files_bytes_are_taken_as_they_are)
 {
     static const char bytes[] = "\xef\xbb\xbf one\r\n\0two\r\n"; /* a byte order mark, a 0 */
@@ -259,6 +276,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenize_gives_ids_and_decode_the_same_text),
         cmocka_unit_test(special_tokens_are_recognised_unless_told_otherwise),
+        cmocka_unit_test(the_most_frequent_ids_come_first),
         cmocka_unit_test(a_files_bytes_are_taken_as_they_are),
         cmocka_unit_test(text_that_is_not_utf8_and_ids_that_are_no_tokens_are_refused),
         cmocka_unit_test(bos_is_as_the_tokenizer_says_unless_told_otherwise),

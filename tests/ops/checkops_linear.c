@@ -2,6 +2,7 @@
 #include "tests/ops/checkops.h"
 
 #include "ops/embed.h"
+#include "ops/gather.h"
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
 #include "ops/rope.h"
@@ -451,6 +452,26 @@ TEST(rope_is_within_its_bound_of_the_formula)
         }
 }
 
+/* ---- gather ---- */
+
+static void gathered_rows_are_the_rows_of_the_matrix(void **state)
+{
+    static const int32_t rows[] = {6, 0, 18, 5};
+    uint64_t seed = 77;
+    (void)state;
+    for (int type = 0; type < WEIGHT_TYPES; type++) {
+        struct matrix m = random_matrix((enum weight_type)type, 19, 70, &seed);
+        CASE("gather of type %d", type);
+        float *x = guarded_floats(COUNT(rows) * 70 + 70), *row = x + COUNT(rows) * 70; /* large enough for every type */
+        struct weight_view copy = weight_gather(x, &m.view, rows, COUNT(rows));
+        assert_int_equal(copy.rows, COUNT(rows));
+        for (size_t i = 0; i < COUNT(rows); i++) {
+            decode_weights(row, &copy, i, 0, 70);
+            assert_memory_equal(row, m.value + (size_t)rows[i] * 70, 70 * sizeof *row);
+        }
+    }
+}
+
 #define T(name) cmocka_unit_test_teardown(name, release_all)
 
 int main(void)
@@ -473,6 +494,7 @@ int main(void)
         T(yarn_keeps_fast_waves_stretches_slow_ones_and_blends_between),
         T(rope_rotates_pairs_or_halves_in_place_and_touches_nothing_else),
         T(rope_is_within_its_bound_of_the_formula),
+        T(gathered_rows_are_the_rows_of_the_matrix),
     };
     return cmocka_run_group_tests_name("checkops_linear", tests, NULL, NULL);
 }

@@ -82,9 +82,10 @@ struct foreign_draft {
 
 /* The drafting options whose form in the session options differs from the form on the command line; see tools/cli/drafting.c. */
 struct cli_drafting {
-    const char *model_dir, *precision, *given_settings;
+    const char *model_dir, *precision, *given_settings, *given_vocab;
     int32_t ngram_min, ngram_max; /* 0: not given */
     char settings[512];           /* all settings of the draft method, in the form that vb_drafting.settings wants */
+    vb_draft_vocab *vocab;        /* the list of --draft-vocab; session.drafting.vocab points to it too */
     vb_model *model;              /* the model of --draft-model, opened by cli_open; session.drafting.model points to it too */
 };
 
@@ -98,6 +99,7 @@ struct cli {
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
     const char *system, *messages, *template_kwargs; /* for a conversation */
     const char *prompts; /* for generate: the file of --prompts */
+    int32_t most_frequent;  /* for tokenize; 0: not given */
     int32_t max_sequences;  /* for --prompts; 0: not given */
     long long cache_tokens; /* for --prompts; 0: not given */
     const char *where; /* a prefix for error messages that names a line of a file; NULL: no prefix */

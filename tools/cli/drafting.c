@@ -1,4 +1,5 @@
 /* tools/cli/drafting.c -- the command line options of draft methods, and the second model that some methods need. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli/cli.h"
@@ -45,6 +46,8 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
     if (c->drafting.precision && method.needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
+    if (c->drafting.given_vocab && !method.needs_modules && (draft || !may_be_unnamed))
+        return cli_fail(c, EXIT_USAGE, "--draft-vocab is for draft methods with MTP modules, not for %s", draft ? draft : "none");
     return gather_settings(c);
 }
 
@@ -66,6 +69,34 @@ static int check_tokens(const struct cli *c)
     int differ = vb_tokenizers_match(c->tokenizer, other, &err);
     vb_tokenizer_close(other);
     return differ ? cli_fail(c, EXIT_USAGE, "--draft-model %s does not have the tokens of %s: %s", dir, c->model_dir, err.message) : EXIT_DONE;
+}
+
+/* Opens the draft vocabulary of --draft-vocab, whose value is N or @FILE. */
+static int open_vocab(struct cli *c)
+{
+    const char *given = c->drafting.given_vocab;
+    int32_t *ids, V = vb_vocab_size(c->model);
+    size_t count;
+    vb_error err;
+    if (!given || !vb_mtp_modules(c->model))
+        return EXIT_DONE;
+    int code = cli_ids(c, given, &ids, &count);
+    if (code == EXIT_DONE && given[0] != '@') {
+        int32_t n = count == 1 ? ids[0] : 0;
+        free(ids);
+        if (n < 1 || n > V)
+            return cli_fail(c, EXIT_USAGE, "--draft-vocab is %s, wanted @FILE or a number from 1 to %d", given, V);
+        count = (size_t)n;
+        ids = malloc(count * sizeof *ids);
+        cli_must(ids);
+        for (int32_t i = 0; i < n; i++)
+            ids[i] = i;
+    }
+    if (code == EXIT_DONE && vb_draft_vocab_open(&c->drafting.vocab, c->model, ids, count, &err))
+        code = cli_error(c, &err);
+    free(ids);
+    c->session.drafting.vocab = c->drafting.vocab;
+    return code;
 }
 
 int cli_drafting_open(struct cli *c, const vb_model_options *options)
@@ -92,6 +123,8 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
         c->session.drafting.model = c->drafting.model;
         code = check_tokens(c);
     }
+    if (code == EXIT_DONE)
+        code = open_vocab(c);
     if (code == EXIT_DONE && method.name && vb_draft_check(c->model, &c->session.drafting, &err))
         return cli_error(c, &err);
     return code;
@@ -99,6 +132,7 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
 
 void cli_drafting_close(struct cli *c)
 {
+    vb_draft_vocab_close(c->drafting.vocab);
     if (c->drafting.model)
         vb_model_close(c->drafting.model);
 }

@@ -51,6 +51,8 @@ const struct option options_to_run[] = {
      "Do not put the BOS token before the text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
     {"--decode", NULL, "IDS", PROMPT_OPTIONS, TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0,
      "Print the text of these token ids: 5,6,7, or @FILE for a file of integers."},
+    {"--most-frequent", NULL, "N", PROMPT_OPTIONS, TAKES_TEXT, INT_VALUE, AT(most_frequent), 1, 1 << 30,
+     "Print only the N most frequent ids of the text, the most frequent first. --draft-vocab reads such a list."},
     {"--no-special", NULL, NULL, PROMPT_OPTIONS, TAKES_TEXT, FLAG, AT(no_special), 0, 0,
      "Encode special tokens that appear in the text as ordinary text."},
 
@@ -105,6 +107,9 @@ const struct option options_to_run[] = {
      "Verify the N most probable tokens of the tree. N is between K (--draft-tokens) and 64 (default: --draft-topk times K)."},
     {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(drafting.p_min), 0, 0,
      "Draft no further token in a round when the probability of the next draft is below P (default 0: never)."},
+    {"--draft-vocab", NULL, "N|@FILE", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.given_vocab), 0, 0,
+     "Let MTP modules draft only some tokens: the N tokens with the lowest ids, or those whose ids are in FILE. A draft then reads only "
+     "the rows of these tokens from the output head. tokenize --most-frequent makes such a file from a text."},
     {"--ngram-min", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_min), 1, 64,
      "With --draft ngram: make drafts only if at least the last N tokens occur earlier in the text. N is 1 to 64 (default 2)."},
     {"--ngram-max", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT, INT_VALUE, AT(drafting.ngram_max), 1, 64,

@@ -175,6 +175,22 @@ def test_trees_of_drafts(models):
         model.generate(PROMPT, 30, draft="mtp-vanilla", draft_topk=3)
 
 
+def test_a_draft_vocabulary_changes_drafts_and_no_bit(models):
+    model = models("tale")
+    plain = model.generate(PROMPT, 40, ignore_eos=True)
+    vocab = model.draft_vocab(sorted(set(plain.tokens))[:20])
+    drafted = model.generate(PROMPT, 40, ignore_eos=True, draft="mtp-eagle", draft_tokens=2, draft_vocab=vocab)
+    assert drafted.fingerprint == plain.fingerprint and drafted.stats["drafted"] > 0 and vocab.bytes > 0
+    session = model.session(context=60, draft="mtp-eagle", draft_vocab=vocab)
+    vocab.close()
+    with pytest.raises(ValueError, match="the session is closed"):
+        session.append(PROMPT)
+    with pytest.raises(ValueError, match="the draft vocabulary is closed"):
+        model.session(context=60, draft="mtp-eagle", draft_vocab=vocab)
+    with pytest.raises(verbatim.VerbatimError, match="listed twice"):
+        model.draft_vocab([3, 3])
+
+
 def test_a_draft_model_drafts_and_lives_as_long_as_its_session(models):
     plain = models("tale").generate(PROMPT, 40)
     small = verbatim.Model(path("tale"), precision="bf16")

@@ -17,9 +17,9 @@ from ._call import VerbatimError
 from .batch import Batch
 from .model import Model, Taps, conventions, systems
 from .server import Server
-from .session import DraftMethod, Event, Result, Session, Tap, draft_head, draft_methods, instruction_sets, session_info
+from .session import DraftMethod, DraftVocab, Event, Result, Session, Tap, draft_head, draft_methods, instruction_sets, session_info
 from .tensors import TensorInfo, Tensors, write_tensors
 from .tokenizer import ChatTemplate, Tokenizer
 
-__all__ = ["Batch", "ChatTemplate", "Code", "DraftMethod", "Event", "Model", "Result", "Server", "Session", "Tap", "Taps", "TensorInfo", "Tensors", "Tokenizer", "VerbatimError", "__version__",
+__all__ = ["Batch", "ChatTemplate", "Code", "DraftMethod", "DraftVocab", "Event", "Model", "Result", "Server", "Session", "Tap", "Taps", "TensorInfo", "Tensors", "Tokenizer", "VerbatimError", "__version__",
            "conventions", "draft_head", "draft_methods", "instruction_sets", "session_info", "systems", "write_tensors"]

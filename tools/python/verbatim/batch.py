@@ -68,13 +68,14 @@ class Batch(Closing):
         unknown = set(options) - SAMPLING - DRAFTING
         if unknown:
             raise TypeError("%s: no option of a request" % ", ".join(sorted(unknown)))
-        names, merged, model = set(options), {**self._options, **options}, options.get("draft_model")
+        names, merged = set(options), {**self._options, **options}
+        needed = [options[name] for name in ("draft_model", "draft_vocab") if options.get(name) is not None]
         sampling = drafting = None
         if names & SAMPLING:
             sampling = sampling_options(self._guard, self.model, **{name: merged[name] for name in SAMPLING & set(merged)})
         if names & DRAFTING:
             drafting = drafting_options(self._guard, **{name: merged[name] for name in DRAFTING & set(merged)})
-        return sampling, drafting, [] if model is None else [model]
+        return sampling, drafting, needed
 
     def add(self, prompt, n: int, *, ignore_eos=False, tokenizer=None, stop=(), stop_tokens=(), on_token=None, on_prompt_row=None,
             on_result=None, **options) -> int:

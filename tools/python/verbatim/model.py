@@ -14,7 +14,7 @@ import numpy as np
 from . import _c
 from ._call import Closing, Handle, check, ids_array, path_bytes
 from .batch import Batch, generate_many
-from .session import ROW, Result, Session, number
+from .session import ROW, DraftVocab, Result, Session, number
 from .tokenizer import take_text
 
 
@@ -99,6 +99,9 @@ class Model(Closing):
 
     def is_end_token(self, token: int) -> bool:
         return bool(self._lib.vb_is_end_token(self._pointer(), token))
+
+    def draft_vocab(self, tokens) -> DraftVocab:
+        return DraftVocab(self, tokens)
 
     def session(self, **options) -> Session:
         return Session(self, **options)

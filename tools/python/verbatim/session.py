@@ -6,6 +6,7 @@ import ctypes as C
 import dataclasses
 import os
 import typing
+import weakref
 
 import numpy as np
 
@@ -59,6 +60,7 @@ class Session(Closing):
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
                    tokens, int32; what is beyond max or not in the vocabulary is left out
     draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
+    draft_vocab    a DraftVocab (Model.draft_vocab): the tokens that MTP modules may draft; None: all
     draft_head     the directory of a published head, for draft="eagle" and "eagle3"
     draft_topk     2 to 16: drafts are a tree, draft_tokens deep, in which up to that many follow each; of mtp-eagle, eagle and
                    eagle3. draft_nodes: the most of a round (None: draft_topk * K, at most 64)
@@ -209,6 +211,27 @@ def session_info(path, check_all=False) -> dict:
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
 
 
+class DraftVocab(Closing):
+    """The tokens that MTP modules may draft (`tokens`, ids of the model in any order). Made by Model.draft_vocab. A draft then reads
+    only these rows of the output head. Sessions may share it. A context manager; closing it closes its sessions too."""
+
+    _closed = "the draft vocabulary is closed"
+
+    def __init__(self, model, tokens):
+        self._lib, self._sessions = _c.library(), weakref.WeakSet()
+        ids = ids_array(tokens)
+        pointer, err = C.c_void_p(), _c.vb_error()
+        check(self._lib.vb_draft_vocab_open(C.byref(pointer), model._pointer(), ids_pointer(ids), ids.size, C.byref(err)), err)
+        self._handle = Handle(pointer.value, self._lib.vb_draft_vocab_close, model._handle)
+        self.bytes = self._lib.vb_draft_vocab_bytes(pointer.value)  # of the rows that were copied
+        model._sessions.add(self)
+
+    def close(self):
+        for session in list(self._sessions):
+            session.close()
+        self._handle.close()
+
+
 class DraftMethod(typing.NamedTuple):
     """A way to draft. needs_*: without which it is refused."""
 
@@ -250,7 +273,7 @@ def instruction_sets() -> list[str]:
     return names
 
 
-def drafting_options(guard, *, draft=None, draft_tokens=None, draft_model=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None,
+def drafting_options(guard, *, draft=None, draft_tokens=None, draft_model=None, draft_vocab=None, draft_head=None, draft_p_min=0.0, draft_auto=False, draft_topk=None,
                      draft_nodes=None, draft_settings=None):
     """How Session drafts, for C; see there."""
     options = _c.vb_drafting(
@@ -261,6 +284,7 @@ def drafting_options(guard, *, draft=None, draft_tokens=None, draft_model=None, 
         tree=_c.vb_tree_shape(number("draft_topk", draft_topk, 1), number("draft_nodes", draft_nodes, 1)),
         settings=",".join("%s=%s" % pair for pair in draft_settings.items()).encode() if draft_settings else None,
         model=None if draft_model is None else draft_model._pointer(),
+        vocab=None if draft_vocab is None else draft_vocab._pointer(),
         head=None if draft_head is None else os.fspath(draft_head).encode(),
     )
     if callable(draft):
@@ -299,7 +323,7 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
                     scores=False, **options):
     """What Session is told, for C, and the models that are needed; see there."""
     drafting = {name: options.pop(name) for name in DRAFTING & set(options)}
-    draft_model = drafting.get("draft_model")
+    needed = [drafting[name] for name in ("draft_model", "draft_vocab") if drafting.get(name) is not None]
     told = _c.vb_session_options(
         context=number("context", context, 1),
         prefill_chunk=number("prefill_chunk", prefill_chunk, 1),
@@ -314,7 +338,7 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
     )
     # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
     told.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
-    return told, [model] + ([] if draft_model is None else [draft_model])
+    return told, [model] + needed
 
 
 def generate_options(n, ignore_eos, tokenizer, stop, stop_tokens):
