@@ -412,8 +412,8 @@ typedef struct vb_thread_use {
     int32_t most;      /* largest number of threads, from the options */
     double mean;       /* average number of threads per pass; 0 before the first pass */
     size_t passes;     /* number of passes; passes of the target, MTP modules, EAGLE heads and draft models are counted together */
-    size_t left_out;   /* how often the operating system interrupted a thread while it computed; after an interruption the thread is
-                          not used for some time */
+    size_t left_out;   /* how often a thread was not used for some time, because the operating system often interrupted it while it
+                          computed */
     double waited;     /* seconds that threads waited for interrupted threads */
 } vb_thread_use;
 void vb_session_threads(const vb_session *session, vb_thread_use *use);

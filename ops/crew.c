@@ -271,10 +271,14 @@ double crew_patience(double led) { return led > SHORTEST_MISS ? led : SHORTEST_M
 
 #define SHORTEST_REST 16.0 /* shortest rest, as a multiple of the wait; so at most 1/17 of the time is lost */
 #define LONGEST_REST 4.0   /* limit in seconds for doubled rests; SHORTEST_REST times the wait may be longer */
+#define WORTH 2.0          /* a member is not left out if the loss by its waits is below its gain divided by this number */
 
-/* If the member is interrupted again soon after its rest, the next rest is twice as long. */
-double crew_rest(double waited, double rest, double since)
+/* With n threads, a member's gain is a share of about 1/n of the work. If the member is interrupted again soon after its rest,
+ * the next rest is twice as long. */
+double crew_rest(double waited, double rest, double since, int threads)
 {
+    if (since > WORTH * threads * waited)
+        return 0.0;
     double least = SHORTEST_REST * waited, twice = since < rest ? 2.0 * rest : 0.0;
     if (twice > LONGEST_REST)
         twice = LONGEST_REST;
@@ -310,9 +314,9 @@ static void leave_out_the_late(struct crew *c, double waited)
         struct crew_member *m = &c->member[i];
         if (!m->late)
             continue;
-        m->rest = crew_rest(waited, m->rest, t - m->until);
+        m->rest = crew_rest(waited, m->rest, t - m->until, c->in_use);
         m->until = t + m->rest;
-        c->left_out++;
+        c->left_out += m->rest > 0.0;
         c->changed = 1;
     }
 }

@@ -6,9 +6,10 @@
  * scheduler tick.
  *
  * In a crew, a region ends when its tasks are done. It does not matter which threads have done them. The leader waits
- * only for a member that was interrupted inside a task. After such a wait, this member gets no tasks for a time that is
- * many times as long as the wait. So only a small part of the time is lost to busy cores. No bit of the results depends
- * on which thread does a task. */
+ * only for a member that was interrupted inside a task. If these waits cost more than the member's work gains, the member
+ * gets no tasks for a time that is many times as long as the wait. So only a small part of the time is lost to busy
+ * cores. If the interruptions are short and rare, as when a server's thread sends tokens after each pass, the member
+ * goes on. No bit of the results depends on which thread does a task. */
 #ifndef VB_CREW_H
 #define VB_CREW_H
 
@@ -30,7 +31,8 @@ struct crew_member {
     pthread_cond_t wake;
     /* this member was still inside a task after crew_patience seconds; only the leader uses `late`, `rest` and `until` */
     _Alignas(64) int late;
-    double rest, until;    /* this member is left out for `rest` seconds, until the monotonic clock shows `until` */
+    /* this member was interrupted and is left out for `rest` seconds, until the monotonic clock shows `until`; `rest` may be 0 */
+    double rest, until;
 };
 
 struct crew {
@@ -93,8 +95,9 @@ void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_
  * seconds the leader waits before it treats a member as interrupted. `led`: for how many seconds the leader itself has
  * worked on the job. A single task of a member normally takes less time than that. */
 double crew_patience(double led);
-/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it. The previous
- * rest of this member lasted `rest` seconds and ended `since` seconds ago. */
-double crew_rest(double waited, double rest, double since);
+/* Returns for how many seconds a member is left out, after the leader has waited `waited` seconds for it; 0: it is not
+ * left out. The previous rest of this member lasted `rest` seconds (0 if it was not left out after the previous wait)
+ * and ended `since` seconds ago. threads: how many threads work, the leader and this member included. */
+double crew_rest(double waited, double rest, double since, int threads);
 
 #endif

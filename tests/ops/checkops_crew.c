@@ -233,13 +233,18 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The leader waits for it once; the jobs after that do without it. */
-TEST(a_thread_that_was_interrupted_inside_a_task_is_left_out)
+/* The leader waits for it twice in a short time; the jobs after that do without it. */
+TEST(a_thread_that_is_often_interrupted_inside_a_task_is_left_out)
 {
     struct crew *c = begin_all(3, 1, 0);
     struct meeting m = {.wanted = 3};
     crew_run(c, (const size_t[]){0, 3}, interrupted, &m);
-    assert_true(c->left_out >= 1 && c->waited > 0.0);
+    assert_true(c->left_out == 0 && c->waited > 0.0 && c->member[2].until > 0.0 && c->member[2].until <= now());
+    c->member[2].until = now() + 1000.0; /* as if the wait had only just ended, however slow this machine is */
+    c->changed = 0;                      /* but it may work */
+    m = (struct meeting){.wanted = 3};
+    crew_run(c, (const size_t[]){0, 3}, interrupted, &m);
+    assert_true(c->left_out >= 1);
     double until = c->member[2].until;
     assert_true(c->member[2].rest >= 16.0 * 0.09); /* less than it slept: the leader begins to wait a little later */
     for (int times = 0; times < 100; times++) {
@@ -262,11 +267,21 @@ TEST(a_thread_that_was_interrupted_inside_a_task_is_left_out)
 
 TEST(at_most_a_seventeenth_of_the_time_is_lost_to_waiting)
 {
-    assert_true(crew_rest(0.004, 0.0, 1e9) >= 16 * 0.004);
-    assert_true(crew_rest(0.004, 1.0, 2.0) < 0.1);  /* it was long back: as at first */
-    assert_true(crew_rest(0.004, 1.0, 0.5) >= 2.0); /* it missed again at once */
-    assert_true(crew_rest(0.004, 3.0, 0.5) <= 4.0); /* but it is asked again now and then */
-    assert_true(crew_rest(1.0, 3.0, 0.5) >= 16.0);
+    assert_true(crew_rest(0.004, 0.0, 0.008, 2) >= 16 * 0.004);
+    assert_true(crew_rest(0.004, 0.01, 0.012, 2) < 0.1); /* its rest was over long ago: as at first */
+    assert_true(crew_rest(0.004, 1.0, 0.012, 2) >= 2.0); /* it was interrupted again at once */
+    assert_true(crew_rest(0.004, 3.0, 0.012, 2) <= 4.0); /* but it is asked again now and then */
+    assert_true(crew_rest(1.0, 3.0, 1.5, 2) >= 16.0);
+}
+
+/* A member works for t seconds and is then interrupted for w seconds. With n threads, it gains more than it costs if t > (n - 1) w. */
+TEST(a_member_that_gains_more_than_it_costs_is_not_left_out)
+{
+    for (int n = 2; n <= 64; n *= 2) {
+        assert_true(crew_rest(0.0005, 1.0, 3 * n * 0.0005, n) <= 0.0);
+        assert_true(crew_rest(0.0005, 0.0, n * 0.0005, n) > 0.0);
+    }
+    assert_true(crew_rest(1.0, 4.0, 1e9, 1024) <= 0.0); /* the first time */
     assert_true(crew_patience(0.0) > 0.0 && crew_patience(1.0) >= 1.0);
 }
 
@@ -318,8 +333,9 @@ int main(void)
         cmocka_unit_test(where_the_number_is_exact_every_thread_has_a_task_of_every_job),
         cmocka_unit_test(a_crew_works_with_as_many_threads_as_are_asked_for),
         cmocka_unit_test(a_crew_that_never_works_ends),
-        cmocka_unit_test(a_thread_that_was_interrupted_inside_a_task_is_left_out),
+        cmocka_unit_test(a_thread_that_is_often_interrupted_inside_a_task_is_left_out),
         cmocka_unit_test(at_most_a_seventeenth_of_the_time_is_lost_to_waiting),
+        cmocka_unit_test(a_member_that_gains_more_than_it_costs_is_not_left_out),
         cmocka_unit_test(the_child_of_a_fork_works_alone),
     };
     alarm(600); /* a task that is lost would be waited for for ever */
