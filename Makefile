@@ -71,7 +71,8 @@ endif
 OPENS_FILES := engine/files/checkpoint_fingerprint.c engine/model/numa.c engine/model/topology.c engine/session/load.c engine/session/save.c
 frame_limit = -Wframe-larger-than=$(if $(filter $(OPENS_FILES),$1),32768,16384)
 stack_flags = -fstack-clash-protection $(if $(SANITIZE)$(filter -O0,$(OPT)),,$(frame_limit))
-library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(and $(GUIDED),$(filter simd/%,$1)),-fno-sanitize=all)
+library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(and $(GUIDED),$(filter simd/%,$1)),-fno-sanitize=all) \
+                $(if $(filter simd/avx% simd/neon%,$1),$(UNCHECKED_VECTORS))
 ifeq ($(ARCH),aarch64)
 $(BUILD)/simd/neon_dotprod.o: private FLAGS += -march=armv8.2-a+dotprod
 endif
@@ -102,7 +103,7 @@ help:
 ## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
 ## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
-## make test-all        make test, tsan, coverage, fuzz and serve-all, and the full products of settings
+## make test-all        make test, tsan, coverage, fuzz, ubsan, crossbuild and serve-all, and the full products of settings
 ## make serve-all       the server with the openai client and lm-evaluation-harness (installed with pip), in crowds, under sanitizers
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu

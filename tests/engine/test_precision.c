@@ -212,8 +212,8 @@ static void run_with(const vb_model *m, const struct kernels *k, vb_session_opti
  * another finds. */
 static void expect_same_bits(const char *dir)
 {
-    static struct record plain, other, f32;
-    static const struct { const char *draft; int K, threads, chunk; float temperature; } settings[] = {
+    static struct record plain[2], other, f32; /* plain: by temperature */
+    static const struct { const char *draft; int K, threads, chunk, temperature; } settings[] = {
         {"none", 0, 2, 1, 0}, {"none", 0, 3, 7, 1}, {"mtp-vanilla", 3, 2, 0, 1}, {"mtp-eagle", 5, 1, 7, 0},
         {"eagle-reroll", 2, 3, 0, 1}, {"eagle-keep", 4, 2, 3, 0},
     };
@@ -222,11 +222,14 @@ static void expect_same_bits(const char *dir)
     for (int first = 0; first < 2; first++) {
         vb_model *m = open_in(dir, "bf16"), *m32 = open_in(dir, "f32");
         random_tokens(m, 5, prompt, COUNT(prompt));
-        for (size_t i = 0; i < COUNT(settings); i++) {
-            vb_session_options o = {.threads = 1, .sampling = {.temperature = settings[i].temperature, .seed = 9}};
-            run_with(m, kernels_select(first ? "scalar" : "best", NULL), o, prompt, COUNT(prompt), 30, &plain);
+        for (int t = 0; t < 2; t++) {
+            vb_session_options o = {.threads = 1, .sampling = {.temperature = (float)t, .seed = 9}};
+            run_with(m, kernels_select(first ? "scalar" : "best", NULL), o, prompt, COUNT(prompt), 30, &plain[t]);
             run_with(m32, kernels_select("best", NULL), o, prompt, COUNT(prompt), 30, &f32);
-            assert_true(plain.result.fingerprint != f32.result.fingerprint);
+            assert_true(plain[t].result.fingerprint != f32.result.fingerprint);
+        }
+        for (size_t i = 0; i < COUNT(settings); i++) {
+            vb_session_options o = {.sampling = {.temperature = (float)settings[i].temperature, .seed = 9}};
             if (settings[i].K && !vb_mtp_modules(m))
                 continue;
             o.drafting.method = settings[i].draft;
@@ -241,7 +244,7 @@ static void expect_same_bits(const char *dir)
                          (*k)->variant ? " " : "", (*k)->variant ? (*k)->variant : "", o.drafting.method, o.drafting.tokens, o.threads,
                          o.prefill_chunk);
                 run_with(m, *k, o, prompt, COUNT(prompt), 30, &other);
-                check_same(what, &plain, &other);
+                check_same(what, &plain[settings[i].temperature], &other);
             }
         }
         vb_model_close(m);
