@@ -143,8 +143,8 @@ void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weight
 
 size_t op_moe_scratch(size_t S, size_t d, size_t intermediate, size_t shared_intermediate, size_t experts, size_t chosen)
 {
-    return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) +
-           op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float) + experts) +
+    return op_scratch_bytes(S * d) + op_scratch_bytes(S * chosen * d) + op_scratch_bytes(S * chosen) + op_scratch_bytes(experts) +
+           op_scratch_bytes((experts + 1) * sizeof(struct bundle) / sizeof(float)) +
            op_packed_scratch(S, d) + op_packed_scratch(S * chosen, d) +
            bundle_scratch(S, shared_intermediate) + bundle_scratch(S * chosen, intermediate) +
            op_scratch_bytes(first_floats(experts + 1));
@@ -161,20 +161,25 @@ struct moe_pass {
     float *shared, *out, *y;       /* [S, d], [S*chosen, d], [S, d] */
 };
 
-/* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these bundles. */
-static size_t group_by_expert(struct bundle *bundles, int32_t *place, const int32_t *expert, const struct moe_weights *w,
+/* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these bundles.
+ * next [experts] is scratch memory: the number of each expert's pairs, then the place of its next pair. */
+static size_t group_by_expert(struct bundle *bundles, int32_t *place, int32_t *next, const int32_t *expert, const struct moe_weights *w,
                               size_t S)
 {
-    size_t count = 0, first = 0;
+    size_t count = 0, pairs = S * w->chosen;
+    int32_t first = 0;
+    memset(next, 0, w->experts * sizeof *next);
+    for (size_t i = 0; i < pairs; i++)
+        next[expert[i]]++;
     for (size_t e = 0; e < w->experts; e++) {
-        size_t n = 0;
-        for (size_t i = 0; i < S * w->chosen; i++)
-            if ((size_t)expert[i] == e)
-                place[i] = (int32_t)(first + n++);
+        int32_t n = next[e];
         if (n)
-            bundles[count++] = (struct bundle){.w = w->weights_of(w->arg, e), .count = n};
+            bundles[count++] = (struct bundle){.w = w->weights_of(w->arg, e), .count = (size_t)n};
+        next[e] = first;
         first += n;
     }
+    for (size_t i = 0; i < pairs; i++)
+        place[i] = next[expert[i]]++;
     return count;
 }
 
@@ -216,9 +221,9 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
             const struct moe_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), pairs = S * w->chosen;
-    struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float) + w->experts);
-    int32_t *place = (int32_t *)(void *)op_take(cx, pairs);
-    size_t count = group_by_expert(bundles, place, expert, w, S), d = bundles[0].w.down->rows, first = 0;
+    struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float));
+    int32_t *place = (int32_t *)(void *)op_take(cx, pairs), *next = (int32_t *)(void *)op_take(cx, w->experts);
+    size_t count = group_by_expert(bundles, place, next, expert, w, S), d = bundles[0].w.down->rows, first = 0;
     struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .y = y};
     p.shared = op_take(cx, S * d);
     p.out = op_take(cx, pairs * d);
