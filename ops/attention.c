@@ -8,24 +8,25 @@
 #include "ops/round.h"
 #include "ops/weights.h"
 
-#define MOST_QUERIES 64             /* queries at once */
-#define MOST_SCORES ((size_t)1 << 24) /* scores at once; both limits bound the scratch memory of a long prefill, and change no
-                                         bit */
-#define GROUP 48                    /* (query, head) pairs that share one reading of the cache */
-#define COLUMNS 64                  /* columns of the latent that one task sums */
-#define MOST_VALUES ((size_t)1 << 20) /* largest size of kept o_b; if o_b is kept, the cache is read only once */
+#define MOST_QUERIES 64               /* queries at once */
+#define MOST_VALUES ((size_t)1 << 22) /* numbers of o_b at once; both limits bound the scratch memory of a long prefill, and
+                                         change no bit */
+#define GROUP 48                      /* (query, head) pairs that share one reading of the cache */
+#define SCORE_STRIDE (ATTENTION_BLOCK + 16) /* from the scores of a pair to those of the next; no power of two */
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
 static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
 
-/* Returns the distance between the scores of two (query, head) pairs. 16 is added so that it is no power of two. */
-static size_t score_stride(size_t context) { return blocks_of(context) * ATTENTION_BLOCK + 16; }
+static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
+
+/* Returns how many numbers the o_b of one query have. */
+static size_t values_of(const struct attention *a, size_t context) { return a->heads * blocks_of(context) * packed_latent(a); }
 
 static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
 {
-    return at_most(S, at_most(MOST_QUERIES, at_least(1, MOST_SCORES / (a->heads * score_stride(context)))));
+    return at_most(S, at_most(MOST_QUERIES, at_least(1, MOST_VALUES / values_of(a, context))));
 }
 
 /* Queries [s, s + queries) and heads [h, h + heads). A group has all heads, or only one query. */
@@ -43,38 +44,29 @@ struct attention_pass {
     size_t S, row;       /* S: number of queries; row: floats in a cache row or a packed query */
     struct attention_group *groups;
     size_t group_count, blocks;
+    size_t whole, tasks; /* tasks of the cache: `whole` (group, block) tasks, then halves of such tasks */
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
-    float *score;                 /* [S*H, score_stride]: s, then p */
-    size_t ld;                    /* score_stride of the longest timeline */
+    float *score;                 /* [threads, GROUP, SCORE_STRIDE]: s of one block, then p */
     float *m, *l;                 /* [S*H, blocks]. m: m_b, later e_b; l: l_b */
-    float *L;                     /* [S*H] */
-    float *values;                /* [S*H, blocks, packed(c)] = o_b; NULL: o_b is not kept */
+    float *values;                /* [S*H, blocks, packed(c)] = o_b */
     float *latent;                /* [S*H, packed(c)] = o, in packed order like the cache rows */
     struct op_packed o;           /* o in the form that w_uv needs, if this is not f32; row s*H + h */
     float *q_nope;                /* [S, H, n] rounded, in precision bf16 */
     struct quantised_group *q_groups; /* q_nope quantised, if W_uk is quantised */
     float *rows;                  /* [threads, 256, row]: copies of cache rows that are not adjacent in memory */
+    float *shown;                 /* [blocks * 256]: scores for the probe */
 };
-
-static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
-
-/* Returns how many numbers o_b has for this many pairs, or 0 if these are too many to be kept. */
-static size_t values_of(const struct attention *a, size_t pairs, size_t context)
-{
-    size_t numbers = pairs * blocks_of(context) * packed_latent(a);
-    return numbers <= MOST_VALUES ? numbers : 0;
-}
 
 size_t op_attention_scratch(const struct attention *a, size_t S, size_t context, int threads)
 {
-    size_t width = a->latent + a->rope, row = packed_length(width);
+    size_t width = a->latent + a->rope, row = packed_length(width), blocks = blocks_of(context);
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
-    return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) + op_scratch_bytes(pairs * score_stride(context)) +
-           2 * op_scratch_bytes(pairs * blocks_of(context)) + op_scratch_bytes(pairs) +
-           op_scratch_bytes(values_of(a, pairs, context)) +
-           op_scratch_bytes(pairs * packed_latent(a)) + op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
+    return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
+           op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) + 2 * op_scratch_bytes(pairs * blocks) +
+           op_scratch_bytes(queries * values_of(a, context)) + op_scratch_bytes(pairs * packed_latent(a)) +
+           op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
            op_scratch_bytes(pairs * sizeof(struct attention_group) / sizeof(float)) +
-           op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row);
+           op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row) + op_scratch_bytes(blocks * ATTENTION_BLOCK);
 }
 
 /* ---- queries ---- */
@@ -130,7 +122,6 @@ static void make_groups(struct attention_pass *p)
     size_t H = p->a->heads, heads = at_most(H, GROUP), longest = 0;
     for (size_t s = 0; s < p->S; s++)
         longest = at_least(longest, p->seen[s].length);
-    p->ld = score_stride(longest);
     p->blocks = blocks_of(longest);
     while (heads > 8 && p->S * ((H + heads - 1) / heads) * p->blocks < 3 * (size_t)p->cx->threads)
         heads = (heads + 1) / 2; /* smaller groups, so that every thread has work when there are few queries and few tokens */
@@ -148,23 +139,34 @@ static void make_groups(struct attention_pass *p)
     }
 }
 
-/* Returns columns [c0, c1) of the cache rows of tokens [j, j+n). If these rows are not adjacent in memory, they are
- * copied first. */
-static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct timeline *t, size_t j, size_t n,
-                                     size_t c0, size_t c1)
+/* The last tasks are cut into halves, so that no thread waits long for another at the end. */
+static void make_tasks(struct attention_pass *p)
 {
-    struct weight_view w = {.type = WEIGHT_F32, .rows = n, .cols = c1 - c0, .stride = p->row, .packed = 1};
-    size_t run = 1;
-    while (run < n && t->slots[j + run] == t->slots[j] + (int32_t)run)
-        run++;
-    w.data = t->rows + (size_t)t->slots[j] * p->row + c0;
-    if (run < n) {
-        float *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row;
-        for (size_t i = 0; i < n; i++)
-            memcpy(rows + i * p->row, t->rows + (size_t)t->slots[j + i] * p->row + c0, (c1 - c0) * sizeof *rows);
-        w.data = rows;
+    size_t all = p->group_count * p->blocks, halved = at_most(all, 2 * (size_t)p->cx->threads);
+    if (p->cx->threads == 1)
+        halved = 0;
+    p->whole = all - halved;
+    p->tasks = all + halved;
+}
+
+/* Finds the group and the block of a task. A half of a group has half of its heads or, if the group has several queries,
+ * of its queries. Returns 0 if there is no such task, or nothing to do in it. */
+static int find_task(const struct attention_pass *p, size_t task, struct attention_group *g, size_t *block)
+{
+    size_t at = task < p->whole ? task : p->whole + (task - p->whole) / 2, second = (task - p->whole) % 2;
+    if (task >= p->tasks)
+        return 0;
+    *g = p->groups[at / p->blocks];
+    *block = at % p->blocks;
+    if (task >= p->whole) {
+        size_t *first = g->queries > 1 ? &g->s : &g->h, *count = g->queries > 1 ? &g->queries : &g->heads, half = (*count + 1) / 2;
+        *first += second ? half : 0;
+        *count = second ? *count - half : half;
     }
-    return w;
+    g->length = 0;
+    for (size_t s = g->s; s < g->s + g->queries; s++)
+        g->length = at_least(g->length, p->seen[s].length);
+    return g->heads && *block * ATTENTION_BLOCK < g->length;
 }
 
 static size_t first_pair(const struct attention_pass *p, const struct attention_group *g) { return g->s * p->a->heads + g->h; }
@@ -177,166 +179,117 @@ static const struct timeline *longest_of(const struct attention_pass *p, const s
     return t;
 }
 
-/* Returns to how many tokens of the block that begins at j query s attends. */
-static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t j)
+static size_t tokens_of(const struct attention_group *g, size_t block)
 {
-    size_t length = p->seen[s].length;
+    return at_most(ATTENTION_BLOCK, g->length - block * ATTENTION_BLOCK);
+}
+
+/* Returns to how many tokens of the block query s attends. */
+static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t block)
+{
+    size_t length = p->seen[s].length, j = block * ATTENTION_BLOCK;
     return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
 }
 
-/* ---- scores, block by block ---- */
-
-/* Computes the scores of a group for one block, for every token to which at least one query of the group attends.
- * Scores of tokens to which a query does not attend are never read. Returns the cache rows of the block. */
-static struct weight_view scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
-{
-    size_t j = block * ATTENTION_BLOCK, n = at_most(ATTENTION_BLOCK, g->length - j), pair = first_pair(p, g);
-    size_t pairs = g->queries * g->heads;
-    struct weight_view rows = cache_rows(p, thread, longest_of(p, g), j, n, 0, p->row);
-    float *score = p->score + pair * p->ld + j;
-    p->cx->k->matmul[WEIGHT_F32](score, p->ld, &rows, 0, n, p->query_packed + pair * p->row, p->row, pairs,
-                                op_kernel_scratch(p->cx, thread));
-    for (size_t i = 0; i < pairs; i++)
-        p->cx->k->scale(score + i * p->ld, p->a->scale, n);
-    return rows;
-}
-
-/* Computes o_b of pairs [pair, pair + pairs) over n tokens of a block. `rows` has `columns` columns. */
-static void sum_values(const struct attention_pass *p, int thread, float *o_b, size_t ld, struct weight_view *rows, size_t n, size_t pair, size_t pairs,
-                       size_t block, size_t columns)
-{
-    rows->rows = n;
-    p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, columns, p->score + pair * p->ld + block * ATTENTION_BLOCK, p->ld, pairs,
-                                  op_kernel_scratch(p->cx, thread));
-}
-
-/* Returns how many queries of a group, from q on, attend to the same number of tokens of the block at j. *n is this
- * number of tokens. */
-static size_t see_the_same(const struct attention_pass *p, const struct attention_group *g, size_t q, size_t j, size_t *n)
-{
-    size_t same = 1;
-    *n = seen_of_block(p, g->s + q, j);
-    while (q + same < g->queries && seen_of_block(p, g->s + q + same, j) == *n)
-        same++;
-    return same;
-}
-
-/* Computes and keeps all columns of o_b of a group. */
-static void keep_values(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block, struct weight_view *rows)
-{
-    for (size_t q = 0, same, n; q < g->queries; q += same) {
-        size_t pair = first_pair(p, g) + q * g->heads;
-        same = see_the_same(p, g, q, block * ATTENTION_BLOCK, &n);
-        if (n)
-            sum_values(p, thread, p->values + (pair * p->blocks + block) * packed_latent(p->a), p->blocks * packed_latent(p->a), rows, n,
-                       pair, same * g->heads, block, packed_latent(p->a));
-    }
-}
-
-/* Computes s_j, m_b, p_j and l_b of one block for one group. Also computes o_b if o_b is kept, because the rows are now
- * in the CPU's cache. */
-static void score_block(void *arg, size_t task, int thread)
-{
-    struct attention_pass *p = arg;
-    const struct attention_group *g = &p->groups[task / p->blocks];
-    size_t block = task % p->blocks, j = block * ATTENTION_BLOCK, pair = first_pair(p, g);
-    if (j >= g->length)
-        return;
-    struct weight_view rows = scores_of_block(p, thread, g, block);
-    for (size_t i = 0; i < g->queries * g->heads; i++, pair++) {
-        size_t n = seen_of_block(p, g->s + i / g->heads, j), at = pair * p->blocks + block;
-        float *score = p->score + pair * p->ld + j;
-        if (n)
-            p->m[at] = p->cx->k->softmax_block(score, score, n, &p->l[at]);
-    }
-    if (p->values)
-        keep_values(p, thread, g, block, &rows);
-}
-
-/* Computes M, e_b and L of some queries. */
-static void join_blocks(void *arg, size_t first, size_t count)
-{
-    struct attention_pass *p = arg;
-    size_t H = p->a->heads;
-    for (size_t pair = first * H; pair < (first + count) * H; pair++) {
-        size_t blocks = blocks_of(p->seen[pair / H].length);
-        float *m = p->m + pair * p->blocks, *l = p->l + pair * p->blocks, M = m[0], L = 0.0f;
-        for (size_t b = 1; b < blocks; b++)
-            M = m[b] > M ? m[b] : M;
-        for (size_t b = 0; b < blocks; b++)
-            m[b] = m[b] - M;
-        p->cx->k->exp(m, m, blocks);
-        for (size_t b = 0; b < blocks; b++)
-            L = fmaf(m[b], l[b], L);
-        p->L[pair] = L;
-    }
-}
-
-/* ---- values, column by column ---- */
-
-/* o += e_b o_b, for columns [c0, c0 + columns) of pairs [pair, pair + pairs). `o_b` is that of the first pair; ld is
- * the distance to the next pair's. */
-static void add_values(const struct attention_pass *p, const float *o_b, size_t ld, size_t pair, size_t pairs, size_t block, size_t c0,
-                       size_t columns)
-{
-    for (size_t i = 0; i < pairs; i++, pair++)
-        p->cx->k->axpy(p->latent + pair * packed_latent(p->a) + c0, p->m[pair * p->blocks + block], o_b + i * ld, columns);
-}
-
-/* Adds the kept o_b of all blocks. */
-static void add_kept(const struct attention_pass *p, const struct attention_group *g, size_t c0, size_t columns)
-{
-    for (size_t pair = first_pair(p, g), i = 0; i < g->queries * g->heads; i++, pair++)
-        for (size_t block = 0; block < blocks_of(p->seen[g->s + i / g->heads].length); block++)
-            add_values(p, p->values + (pair * p->blocks + block) * packed_latent(p->a) + c0, 0, pair, 1, block, c0, columns);
-}
-
-/* Computes o_b block by block and adds it to o. Queries that attend to the same number of tokens of a block are
- * computed together. */
-static void add_blocks(const struct attention_pass *p, int thread, const struct attention_group *g, size_t c0, size_t columns)
+/* Returns the cache rows of a block. If these rows are not adjacent in memory, they are copied first. */
+static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
 {
     const struct timeline *t = longest_of(p, g);
-    float o_b[GROUP][COLUMNS];
-    for (size_t block = 0, j = 0; j < g->length; block++, j += ATTENTION_BLOCK) {
-        struct weight_view rows = cache_rows(p, thread, t, j, at_most(ATTENTION_BLOCK, g->length - j), c0, c0 + columns);
-        for (size_t q = 0, same, n; q < g->queries; q += same) {
-            size_t pair = first_pair(p, g) + q * g->heads;
-            same = see_the_same(p, g, q, j, &n);
-            if (!n)
-                continue;
-            sum_values(p, thread, o_b[0], COLUMNS, &rows, n, pair, same * g->heads, block, columns);
-            add_values(p, o_b[0], COLUMNS, pair, same * g->heads, block, c0, columns);
-        }
+    const int32_t *slots = t->slots + block * ATTENTION_BLOCK;
+    size_t n = tokens_of(g, block), run = 1;
+    struct weight_view w = {.type = WEIGHT_F32, .rows = n, .cols = p->row, .stride = p->row, .packed = 1};
+    while (run < n && slots[run] == slots[0] + (int32_t)run)
+        run++;
+    w.data = t->rows + (size_t)slots[0] * p->row;
+    if (run < n) {
+        float *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row;
+        for (size_t i = 0; i < n; i++)
+            memcpy(rows + i * p->row, t->rows + (size_t)slots[i] * p->row, p->row * sizeof *rows);
+        w.data = rows;
+    }
+    return w;
+}
+
+/* ---- scores and values, block by block ---- */
+
+/* Computes s of a group for one block, for every token to which at least one query of the group attends. Scores of
+ * tokens to which a query does not attend are never read. */
+static void scores_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, const struct weight_view *rows,
+                            float *score)
+{
+    size_t pairs = g->queries * g->heads;
+    p->cx->k->matmul[WEIGHT_F32](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
+                                op_kernel_scratch(p->cx, thread));
+    for (size_t i = 0; i < pairs; i++)
+        p->cx->k->scale(score + i * SCORE_STRIDE, p->a->scale, rows->rows);
+}
+
+/* Computes o_b of a group. Queries that attend to the same number of tokens of the block are computed together. */
+static void values_of_block(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block,
+                            struct weight_view *rows, const float *score)
+{
+    size_t c = packed_latent(p->a), ld = p->blocks * c;
+    for (size_t q = 0, same; q < g->queries; q += same) {
+        float *o_b = p->values + (first_pair(p, g) + q * p->a->heads) * ld + block * c;
+        rows->rows = seen_of_block(p, g->s + q, block);
+        for (same = 1; q + same < g->queries && seen_of_block(p, g->s + q + same, block) == rows->rows;)
+            same++;
+        if (rows->rows)
+            p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads,
+                                          op_kernel_scratch(p->cx, thread));
     }
 }
 
-/* Computes some columns of o for one group. */
-static void value_columns(void *arg, size_t task, int thread)
+/* Computes m_b, l_b and o_b of one block for one group. The cache rows are read from memory once: for o_b they are still in
+ * the CPU's cache. */
+static void block_of_cache(void *arg, size_t task, int thread)
 {
-    static const float zeros[COLUMNS];
     struct attention_pass *p = arg;
-    size_t tasks = packed_latent(p->a) / COLUMNS + (packed_latent(p->a) % COLUMNS != 0);
-    const struct attention_group *g = &p->groups[task / tasks];
-    size_t c0 = task % tasks * COLUMNS, columns = at_most(COLUMNS, packed_latent(p->a) - c0), pair = first_pair(p, g);
-    for (size_t i = 0; i < g->queries * g->heads; i++) {
-        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
-        if (columns == COLUMNS) /* nearly always; the compiler then uses a few vector stores */
-            memcpy(o, zeros, sizeof zeros);
-        else
-            memset(o, 0, columns * sizeof *o);
+    struct attention_group g;
+    size_t block;
+    if (!find_task(p, task, &g, &block))
+        return;
+    struct weight_view rows = cache_rows(p, thread, &g, block);
+    float *score = p->score + (size_t)thread * GROUP * SCORE_STRIDE;
+    scores_of_block(p, thread, &g, &rows, score);
+    for (size_t i = 0; i < g.queries * g.heads; i++) {
+        size_t n = seen_of_block(p, g.s + i / g.heads, block), at = (first_pair(p, &g) + i) * p->blocks + block;
+        float *s = score + i * SCORE_STRIDE;
+        if (n)
+            p->m[at] = p->cx->k->softmax_block(s, s, n, &p->l[at]);
     }
-    if (p->values)
-        add_kept(p, g, c0, columns);
-    else
-        add_blocks(p, thread, g, c0, columns);
-    for (size_t i = 0; i < g->queries * g->heads; i++) {
-        float *o = p->latent + (pair + i) * packed_latent(p->a) + c0;
-        p->cx->k->divide(o, p->L[pair + i], columns);
-        if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
-            p->cx->k->narrow((uint16_t *)op_packed_row(&p->o, OP_BF16, pair + i) + c0, o, at_most(columns, p->a->latent - c0));
-        if (p->o.rows[OP_GROUPS])
-            p->cx->k->quantise((struct quantised_group *)op_packed_row(&p->o, OP_GROUPS, pair + i) + c0 / QUANTISED_GROUP, o, columns);
-    }
+    values_of_block(p, thread, &g, block, &rows, score);
+}
+
+/* ---- blocks joined, and the output ---- */
+
+/* Computes e_b, and returns L, of one pair. */
+static float join_blocks(const struct attention_pass *p, size_t pair, size_t blocks)
+{
+    float *m = p->m + pair * p->blocks, *l = p->l + pair * p->blocks, M = m[0], L = 0.0f;
+    for (size_t b = 1; b < blocks; b++)
+        M = m[b] > M ? m[b] : M;
+    for (size_t b = 0; b < blocks; b++)
+        m[b] = m[b] - M;
+    p->cx->k->exp(m, m, blocks);
+    for (size_t b = 0; b < blocks; b++)
+        L = fmaf(m[b], l[b], L);
+    return L;
+}
+
+/* Computes o of one pair, in the form that W_uv needs. */
+static void join_values(const struct attention_pass *p, size_t pair)
+{
+    size_t c = packed_latent(p->a), blocks = blocks_of(p->seen[pair / p->a->heads].length);
+    float *o = p->latent + pair * c, L = join_blocks(p, pair, blocks);
+    memset(o, 0, c * sizeof *o);
+    for (size_t b = 0; b < blocks; b++)
+        p->cx->k->axpy(o, p->m[pair * p->blocks + b], p->values + (pair * p->blocks + b) * c, c);
+    p->cx->k->divide(o, L, c);
+    if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
+        p->cx->k->narrow(op_packed_row(&p->o, OP_BF16, pair), o, p->a->latent);
+    if (p->o.rows[OP_GROUPS])
+        p->cx->k->quantise(op_packed_row(&p->o, OP_GROUPS, pair), o, p->a->latent);
 }
 
 static void value_head(void *arg, size_t h, int thread)
@@ -346,6 +299,8 @@ static void value_head(void *arg, size_t h, int thread)
     struct weight_view w_uv = weight_rows(&a->w_uv, h * a->uv_stride, a->value);
     enum op_form form = op_form(p->cx, &w_uv);
     const void *o = form == OP_F32 ? (const void *)(p->latent + h * packed_latent(a)) : op_packed_row(&p->o, form, h);
+    for (size_t s = 0; s < p->S; s++)
+        join_values(p, s * a->heads + h);
     op_multiply(p->cx, thread, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
 }
 
@@ -359,10 +314,12 @@ static void show_scores(struct attention_pass *p, size_t first)
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < p->a->heads; h++) {
             struct attention_group one = {s, 1, h, 1, p->seen[s].length};
-            for (size_t block = 0; block < blocks_of(one.length); block++)
-                scores_of_block(p, 0, &one, block);
+            for (size_t block = 0; block < blocks_of(one.length); block++) {
+                struct weight_view rows = cache_rows(p, 0, &one, block);
+                scores_of_block(p, 0, &one, &rows, p->shown + block * ATTENTION_BLOCK);
+            }
             snprintf(name, sizeof name, "scores.%zu", h);
-            probe->see(probe, name, first + s, 1, p->score + first_pair(p, &one) * p->ld, 0, one.length);
+            probe->see(probe, name, first + s, 1, p->shown, 0, one.length);
         }
 }
 
@@ -375,28 +332,26 @@ static void some_queries(struct attention_pass *p, size_t first)
     for (size_t s = 0; s < p->S; s++)
         tokens += (double)p->seen[s].length;
     make_groups(p);
+    make_tasks(p);
     op_parallel(p->cx, a->heads, latent * (double)a->nope, absorb_head, p);
     if (p->cx->probe && p->cx->probe->scores)
         show_scores(p, first);
-    op_parallel(p->cx, p->group_count * p->blocks, tokens * (double)(a->heads * p->row), score_block, p);
-    op_each_row(p->cx, p->S, 16.0 * (double)(a->heads * p->blocks), join_blocks, p);
-    op_parallel(p->cx, p->group_count * ((packed_latent(a) + COLUMNS - 1) / COLUMNS), tokens * (double)(a->heads * a->latent),
-                value_columns, p);
-    op_parallel(p->cx, a->heads, latent * (double)a->value, value_head, p);
+    op_parallel(p->cx, p->tasks, tokens * (double)(a->heads * (p->row + a->latent)), block_of_cache, p);
+    op_parallel(p->cx, a->heads, latent * (double)(a->value + p->blocks), value_head, p);
 }
 
 void op_attention(struct op_ctx *cx, float *y, const float *q, const struct timeline *seen, const struct attention *a,
                   size_t S, size_t context)
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
+    size_t blocks = blocks_of(context);
     struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width)};
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
-    p.score = op_take(cx, pairs * score_stride(context));
-    p.m = op_take(cx, pairs * blocks_of(context));
-    p.l = op_take(cx, pairs * blocks_of(context));
-    p.L = op_take(cx, pairs);
-    p.values = values_of(a, pairs, context) ? op_take(cx, values_of(a, pairs, context)) : NULL;
+    p.score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
+    p.m = op_take(cx, pairs * blocks);
+    p.l = op_take(cx, pairs * blocks);
+    p.values = op_take(cx, most * values_of(a, context));
     p.latent = op_take(cx, pairs * packed_latent(a));
     p.o = op_take_packed(cx, (1u << op_form(cx, &a->w_uv)) & ~(1u << OP_F32), pairs, a->latent);
     if (a->uk_transposed)
@@ -405,6 +360,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
         p.q_nope = op_take(cx, pairs * a->nope);
     p.groups = (struct attention_group *)(void *)op_take(cx, pairs * sizeof(struct attention_group) / sizeof(float));
     p.rows = op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row);
+    p.shown = op_take(cx, blocks * ATTENTION_BLOCK);
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);
         p.seen = seen + s;
