@@ -1,24 +1,43 @@
-/* simd/avx2_quantised.c -- quantised matrices without VNNI. vpmaddubsw adds two products of an unsigned code with a signed x in
- * 16 bits, and cuts them off there: of codes of four bits (15 * 127 * 2) eight such pairs have room, of five four, of six two, of
- * eight (255 * 127 * 2) none. Those are made signed, and their sign is given to x: 128 * 127 * 2 has room. */
+/* simd/avx2_quantised.c -- quantised matrices without VNNI.
+ *
+ * Codes of four to six bits: vpmaddubsw adds two products of an unsigned code with a signed x in 16 bits. There is room for the sum
+ * of eight such pairs with codes of four bits (15 * 127 * 2), of four with five bits, of two with six. Codes of eight bits have no
+ * room there (255 * 127 * 2). They are widened to 16 bits, as x is, and vpmaddwd adds two products in 32 bits. That takes as many
+ * instructions for each product as giving the sign of a code to x, but none of them for every row of x.
+ *
+ * A tile multiplies one panel (two registers of eight rows) by up to six rows of x. So there are twelve integer sums, and of the
+ * sixteen registers two are left for codes, one for x and one for a product. Taking codes apart costs a sixth for each row of x,
+ * and each broadcast of x serves two registers of codes. The f32 sums stay in L1, where each is needed once in a group. */
 #include "simd/avx2.h"
 #include "simd/quantised_tiles.h"
 
-#define ROWS_OF_X 3 /* at once: two registers of sums for each, and of a group's integers */
-
-typedef __m256i integers[2][ROWS_OF_X]; /* rows 0..7 of the panel, rows 8..15 */
+typedef __m256i integers[2][TILE_ROWS_OF_X]; /* rows 0..7 of the panel, rows 8..15 */
 
 #define FOR_HALVES UNROLL for (int r = 0; r < 2; r++)
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
 /* Sums are made in the order written: gcc would gather all products of a group before it adds them, more than there are registers. */
 #define in_register(v) __asm__("" : "+x"(v))
+/* Codes are loaded from memory each time they are written here: gcc would keep them, and sums on the stack instead. */
+#define forget(pointer) __asm__("" : "+r"(pointer))
 
-/* elements 4j..4j+3, for every row of a panel */
-ALWAYS_INLINE __m256i four(const struct quantised_group *x, int j)
+/* A group of a row of x as the products want it: bytes; or, for codes of eight bits, words: the even elements, then the odd ones. */
+struct ready {
+    union {
+        int8_t bytes[64];
+        int16_t words[32];
+    };
+    float d, minus_sum;
+    int32_t start[2]; /* minus what the codes stand too high, times x: of each half of the group, or [0] of all of it */
+};
+
+_Static_assert(TILE_ROWS_OF_X * BLOCK_GROUPS * sizeof(struct ready) <= TILE_READY, "quantised_tiles.h promises too little");
+
+/* four bytes or two words of x, for every row of a panel */
+ALWAYS_INLINE __m256i four(const struct ready *x, int j)
 {
     int32_t q;
-    memcpy(&q, x->q + 4 * j, sizeof q);
+    memcpy(&q, x->bytes + 4 * j, sizeof q);
     return _mm256_set1_epi32(q);
 }
 
@@ -33,102 +52,80 @@ ALWAYS_INLINE void prefetch(const unsigned char *codes, int T)
         _mm_prefetch((const char *)codes, _MM_HINT_T0);
 }
 
-ALWAYS_INLINE __m256i add_32(__m256i sum, __m256i products)
+/* s = codes of eight bits times x, both widened to 16 bits: the even elements of four, then the odd ones */
+ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct ready *x, size_t ahead)
 {
-    sum = _mm256_add_epi32(sum, products);
-    in_register(sum);
-    return sum;
-}
-
-ALWAYS_INLINE __m256i add_16(__m256i sum, __m256i products)
-{
-    sum = _mm256_add_epi16(sum, products);
-    in_register(sum);
-    return sum;
-}
-
-/* s += codes of eight bits times x */
-ALWAYS_INLINE void add_bytes(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t ahead)
-{
-    const __m256i ones = _mm256_set1_epi16(1), high_bit = _mm256_set1_epi8((char)128);
+    FOR_ROWS FOR_HALVES s[r][t] = _mm256_set1_epi32(x[t].start[0]);
     UNROLL
-    for (int j = 0; j < 8; j++) {
-        __m256i w[2], magnitude[2];
+    for (int i = 0; i < 16; i++) {
+        __m256i w[2];
+        forget(codes);
         FOR_HALVES
         {
-            w[r] = _mm256_xor_si256(load(codes + 64 * j + 32 * r), high_bit);
-            magnitude[r] = _mm256_abs_epi8(w[r]);
+            w[r] = load(codes + 64 * (i / 2) + 32 * r);
+            w[r] = i % 2 ? _mm256_srli_epi16(w[r], 8) : _mm256_and_si256(w[r], _mm256_set1_epi16(255));
         }
-        prefetch(codes + 64 * j + ahead, T);
+        if (i % 2 == 0)
+            prefetch(codes + 64 * (i / 2) + ahead, T);
         FOR_ROWS
         {
-            __m256i u = four(x[t], j);
+            __m256i u = four(&x[t], i / 2 + i % 2 * 8);
             FOR_HALVES
             {
-                __m256i s16 = _mm256_maddubs_epi16(magnitude[r], _mm256_sign_epi8(u, w[r]));
-                s[r][t] = add_32(s[r][t], _mm256_madd_epi16(s16, ones));
+                s[r][t] = _mm256_add_epi32(s[r][t], _mm256_madd_epi16(w[r], u));
+                in_register(s[r][t]);
             }
         }
     }
 }
 
-/* s += sums of pairs of 16 bits */
-ALWAYS_INLINE void widen(integers s, int T, integers s16)
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-    FOR_HALVES FOR_ROWS s[r][t] = _mm256_add_epi32(s[r][t], _mm256_madd_epi16(s16[r][t], ones));
-}
-
-ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, const struct quantised_group *const *x, size_t ahead)
-{
-    const __m256i low_nibble = _mm256_set1_epi8(15);
-    integers s16;
-    FOR_HALVES FOR_ROWS s16[r][t] = _mm256_setzero_si256();
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        __m256i low[2], high[2];
-        FOR_HALVES
-        {
-            __m256i w = load(codes + 64 * j + 32 * r);
-            low[r] = _mm256_and_si256(w, low_nibble);
-            high[r] = _mm256_and_si256(_mm256_srli_epi16(w, 4), low_nibble);
-        }
-        prefetch(codes + 64 * j + ahead, T);
-        FOR_ROWS
-        {
-            __m256i u = four(x[t], j), v = four(x[t], j + 4);
-            FOR_HALVES s16[r][t] = add_16(s16[r][t], _mm256_maddubs_epi16(low[r], u));
-            FOR_HALVES s16[r][t] = add_16(s16[r][t], _mm256_maddubs_epi16(high[r], v));
-        }
-    }
-    widen(s, T, s16);
-}
-
-/* s += codes of open panels, minus 128 - above, elements 4j..4(j + count): so many pairs of them have room in 16 bits */
-ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int above, const struct quantised_group *const *x, int j,
-                             int count)
-{
-    const __m256i offset = _mm256_set1_epi8((char)(128 - above));
-    integers s16;
-    FOR_HALVES FOR_ROWS s16[r][t] = _mm256_setzero_si256();
-    UNROLL
-    for (int i = j; i < j + count; i++) {
-        __m256i w[2];
-        FOR_HALVES w[r] = _mm256_sub_epi8(load(codes + 64 * i + 32 * r), offset);
-        FOR_ROWS
-        {
-            __m256i u = four(x[t], i);
-            FOR_HALVES s16[r][t] = add_16(s16[r][t], _mm256_maddubs_epi16(w[r], u));
-        }
-    }
-    widen(s, T, s16);
-}
-
-ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, const __m256 *scale, const struct quantised_group *const *x)
+/* s16 += codes times x, or s16 = of the first: elements 4j..4j+3 */
+ALWAYS_INLINE void add_products(integers s16, int T, const __m256i w[2], const struct ready *x, int j, int first)
 {
     FOR_ROWS
     {
-        __m256 d = _mm256_set1_ps(x[t]->d);
+        __m256i u = four(&x[t], j);
+        FOR_HALVES
+        {
+            __m256i products = _mm256_maddubs_epi16(w[r], u);
+            s16[r][t] = first ? products : _mm256_add_epi16(s16[r][t], products);
+            in_register(s16[r][t]);
+        }
+    }
+}
+
+/* s = the sums of pairs of 16 bits, in 32 bits */
+ALWAYS_INLINE void widen(integers s, int T)
+{
+    FOR_ROWS FOR_HALVES s[r][t] = _mm256_madd_epi16(s[r][t], _mm256_set1_epi16(1));
+}
+
+/* s = codes of four bits times x */
+ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, const struct ready *x, size_t ahead)
+{
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        __m256i w[2];
+        forget(codes);
+        FOR_HALVES
+        {
+            w[r] = load(codes + 64 * (i / 2) + 32 * r);
+            w[r] = _mm256_and_si256(i % 2 ? _mm256_srli_epi16(w[r], 4) : w[r], _mm256_set1_epi8(15));
+        }
+        if (i % 2 == 0)
+            prefetch(codes + 64 * (i / 2) + ahead, T);
+        add_products(s, T, w, x, i / 2 + i % 2 * 4, i == 0);
+    }
+    widen(s, T);
+    FOR_ROWS FOR_HALVES s[r][t] = _mm256_add_epi32(s[r][t], _mm256_set1_epi32(x[t].start[0]));
+}
+
+/* sums += s * (scale * d) */
+ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, const __m256 *scale, const struct ready *x)
+{
+    FOR_ROWS
+    {
+        __m256 d = _mm256_set1_ps(x[t].d);
         FOR_HALVES
         {
             __m256 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s[r][t]), _mm256_mul_ps(scale[r], d), _mm256_loadu_ps(sums[t] + 8 * r));
@@ -139,13 +136,12 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
 
 /* One group of a panel: scales as f16 and codes. sums[t] are rows' sums so far. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
-                                  const struct quantised_group *const *x, size_t ahead)
+                                  const struct ready *x, size_t ahead)
 {
     const enum weight_type type = kind == PANEL_Q4_0 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     __m256 scale[2];
-    FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_Q4_0 ? x[t]->offset8 : 0);
     if (g % 2 == 0)
         prefetch(scales + ahead, T);
     if (kind == PANEL_Q4_0)
@@ -156,28 +152,43 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
     add_scaled(sums, T, s, scale, x);
 }
 
+/* s = codes of open panels minus 128 - above, elements 4j..4(j + count), times x: `room` products have room in 16 bits */
+ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int above, const struct ready *x, int j, int count, int room)
+{
+    FOR_ROWS FOR_HALVES s[r][t] = _mm256_set1_epi32(x[t].start[j / 4]);
+    for (int i = j; i < j + count; i += room) {
+        integers s16;
+        UNROLL
+        for (int k = i; k < i + room; k++) {
+            __m256i w[2];
+            FOR_HALVES w[r] = _mm256_sub_epi8(load(codes + 64 * k + 32 * r), _mm256_set1_epi8((char)(128 - above)));
+            add_products(s16, T, w, x, k, k == i);
+        }
+        widen(s16, T);
+        FOR_ROWS FOR_HALVES s[r][t] = _mm256_add_epi32(s[r][t], s16[r][t]);
+    }
+}
+
 /* The same of a panel that was taken apart. */
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
-                                 const struct quantised_group *const *x, int32_t (*less)[BLOCK_GROUPS][2])
+                                 const struct ready *x)
 {
     const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
     UNROLL
     for (int half = 0; half < halves; half++) {
         integers s;
         __m256 scale[2];
-        FOR_HALVES FOR_ROWS s[r][t] = _mm256_set1_epi32(kind == PANEL_OPEN_HALVES ? less[t][g][half] : 0);
         if (kind == PANEL_OPEN)
             add_bytes(s, T, w->codes[g], x, 0);
         else
-            for (int j = 4 * half; j < 4 * half + 8 / halves; j += kind == PANEL_OPEN_HALVES ? 2 : 4)
-                add_small(s, T, w->codes[g], kind == PANEL_OPEN_HALVES ? 32 : 0, x, j, kind == PANEL_OPEN_HALVES ? 2 : 4);
+            add_small(s, T, w->codes[g], kind == PANEL_OPEN_HALVES ? 32 : 0, x, 4 * half, 8 / halves, kind == PANEL_OPEN_HALVES ? 2 : 4);
         FOR_HALVES scale[r] = _mm256_loadu_ps(w->scale[g][half] + 8 * r);
         add_scaled(sums, T, s, scale, x);
     }
     if (kind == PANEL_OPEN_MINIMUMS)
         FOR_ROWS
         {
-            __m256 sum = _mm256_set1_ps(-(float)x[t]->sum), d = _mm256_set1_ps(x[t]->d);
+            __m256 sum = _mm256_set1_ps(x[t].minus_sum), d = _mm256_set1_ps(x[t].d);
             FOR_HALVES
             {
                 __m256 minimum = _mm256_mul_ps(_mm256_loadu_ps(w->minimum[g] + 8 * r), d);
@@ -186,36 +197,29 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
         }
 }
 
-/* T rows of x, at most ROWS_OF_X, times a group of every panel */
-ALWAYS_INLINE void group_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const void *w, size_t g,
-                            const struct quantised_group *first, int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_tile *tile)
+/* T rows of x times a block of every panel. Panels advance together, group by group: so many streams from memory. */
+ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, int T, const struct quantised_tile *tile)
 {
-    const struct quantised_group *x[ROWS_OF_X];
-    FOR_ROWS x[t] = first + (size_t)t * tile->ldx + g;
-    if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
-        group_of_panel(kind, T, sums, w, g, x, tile->prefetch);
-    else
-        group_of_open(kind, T, sums, w, g, x, less);
+    const struct ready *x = tile->ready;
+    memset(sums, 0, P * (size_t)T * sizeof *sums);
+    for (size_t g = 0; g < tile->groups; g++, x += T)
+        for (size_t p = 0; p < P; p++)
+            if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
+                group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
+            else
+                group_of_open(kind, T, sums + p * (size_t)T, tile->w[p], g, x);
 }
 
-/* Panels advance together, group by group: so many streams from memory. */
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    int32_t less[TILE_ROWS_OF_X][BLOCK_GROUPS][2];
-    if (kind == PANEL_OPEN_HALVES)
-        sums_of_halves(less, tile->x, tile->ldx, T, tile->groups);
-    memset(sums, 0, P * T * sizeof *sums);
-    for (size_t g = 0; g < tile->groups; g++)
-        for (size_t p = 0; p < P; p++)
-            for (size_t t = 0, n; t < T; t += n) {
-                const struct quantised_group *x = tile->x + t * tile->ldx;
-                n = T - t == 4 ? 2 : T - t < ROWS_OF_X ? T - t : ROWS_OF_X;
-                switch (n) {
-                case 1: group_of(kind, 1, sums + p * T + t, tile->w[p], g, x, less + t, tile); break;
-                case 2: group_of(kind, 2, sums + p * T + t, tile->w[p], g, x, less + t, tile); break;
-                default: group_of(kind, 3, sums + p * T + t, tile->w[p], g, x, less + t, tile);
-                }
-            }
+    switch (T) {
+    case 1: tile_of(kind, sums, P, 1, tile); break;
+    case 2: tile_of(kind, sums, P, 2, tile); break;
+    case 3: tile_of(kind, sums, P, 3, tile); break;
+    case 4: tile_of(kind, sums, P, 4, tile); break;
+    case 5: tile_of(kind, sums, P, 5, tile); break;
+    default: tile_of(kind, sums, P, 6, tile);
+    }
 }
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
@@ -229,9 +233,42 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     }
 }
 
+ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t step, const struct quantised_group *x, size_t groups)
+{
+    for (size_t g = 0; g < groups; g++, x++, y += step) {
+        __m256i q = _mm256_loadu_si256((const void *)x->q);
+        y->d = x->d;
+        y->minus_sum = -(float)x->sum;
+        y->start[0] = kind == PANEL_OPEN_MINIMUMS ? 0 : kind == PANEL_Q4_0 ? x->offset8 : x->offset128;
+        if (kind == PANEL_OPEN_HALVES)
+            minus_halves(y->start, x);
+        if (kind == PANEL_Q8_0 || kind == PANEL_OPEN) {
+            _mm256_storeu_si256((void *)y->words, _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
+            _mm256_storeu_si256((void *)(y->words + 16), _mm256_srai_epi16(q, 8));
+        } else
+            _mm256_storeu_si256((void *)y->bytes, q);
+    }
+}
+
+/* The rows of x of a tile, once for all its panels: struct ready[groups][T]. */
+static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
+{
+    for (size_t t = 0; t < T; t++) {
+        const struct quantised_group *x = tile->x + t * tile->ldx;
+        struct ready *y = (struct ready *)ready + t;
+        switch (tile->kind) {
+        case PANEL_Q8_0:
+        case PANEL_OPEN: prepare_groups(PANEL_OPEN, y, T, x, tile->groups); break;
+        case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;
+        case PANEL_OPEN_HALVES: prepare_groups(PANEL_OPEN_HALVES, y, T, x, tile->groups); break;
+        default: prepare_groups(PANEL_OPEN_MINIMUMS, y, T, x, tile->groups);
+        }
+    }
+}
+
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.tile = tile_any, .open = avx2_open, .few = avx2_few};
+    const struct quantised_loops loops = {.most_sums = TILE_SUMS, .prepare = prepare, .tile = tile_any, .open = avx2_open, .few = avx2_few};
     tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

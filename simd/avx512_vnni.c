@@ -196,6 +196,6 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
 void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.tile = tile_any, .open = avx512_open, .few = avx512_few};
+    const struct quantised_loops loops = {.most_sums = 12, .tile = tile_any, .open = avx512_open, .few = avx512_few};
     tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

@@ -3,9 +3,10 @@
  * panels that stay in L2 while tiles of x pass over them. */
 #include "simd/quantised_tiles.h"
 
-#define PREFETCH 512 /* bytes ahead in a panel */
+#define PREFETCH 2048 /* bytes ahead in a panel that is read once, from memory */
+#define PREFETCH_L2 1024 /* the same of one that is read for every tile of x */
 
-_Static_assert(MANY_PANELS * sizeof(struct open_panel) <= KERNEL_SCRATCH, "kernels.h promises too little");
+_Static_assert(MANY_PANELS * sizeof(struct open_panel) + TILE_READY <= KERNEL_SCRATCH, "kernels.h promises too little");
 
 struct quantised_product {
     const struct quantised_loops *v;
@@ -14,6 +15,7 @@ struct quantised_product {
     size_t ldy, n0, n1, ldx, T; /* rows [n0, n1) of the panels, those that w begins with counted */
     const struct quantised_group *x;
     enum panel_kind kind;
+    void *ready; /* TILE_READY bytes, for struct quantised_tile */
 };
 
 /* the rows of panel i that are asked for: y[t][n..n + count) */
@@ -45,14 +47,17 @@ static void multiply_block(const struct quantised_product *p, size_t first, size
 {
     const size_t bytes = panel_bytes(p->w->type, p->w->cols);
     struct quantised_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
-    tile.prefetch = opened ? 0 : step > 1 || count <= TILE_PANELS ? PREFETCH : TILE_PANELS * bytes;
+    tile.ready = p->ready;
+    tile.prefetch = opened ? 0 : step > 1 || count <= TILE_PANELS ? PREFETCH : PREFETCH_L2;
     for (size_t t = 0, T; t < p->T; t += T) {
         size_t left = (p->T - t + TILE_ROWS_OF_X - 1) / TILE_ROWS_OF_X, P;
         T = (p->T - t + left - 1) / left;
         tile.x = p->x + t * p->ldx + g;
+        if (p->v->prepare)
+            p->v->prepare(p->ready, T, &tile);
         for (size_t at = 0; at < count; at += P) {
             float sums[TILE_SUMS][PANEL_ROWS] __attribute__((aligned(64)));
-            P = count - at == 1 ? 1 : T <= 3 && count - at > 2 ? 4 : 2;
+            P = count - at == 1 ? 1 : count - at > 2 && 4 * T <= p->v->most_sums ? 4 : 2;
             for (size_t i = 0; i < P; i++) {
                 size_t there = at + (at + i < count ? i : 0);
                 tile.w[i] = opened ? (const void *)&opened[there]
@@ -107,7 +112,8 @@ static enum panel_kind kind_of(const struct weight_view *w)
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                             size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
-    struct quantised_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w)};
+    struct quantised_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w),
+                                 (struct open_panel *)scratch + MANY_PANELS};
     size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
     struct open_panel *opened = scratch; /* MANY_PANELS */
     if (w->cols == 0) {

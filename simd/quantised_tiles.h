@@ -16,7 +16,8 @@
 #define BLOCK_GROUPS (DOT_BLOCK / QUANTISED_GROUP)
 #define TILE_PANELS 4  /* largest number of panels in a tile */
 #define TILE_ROWS_OF_X 6 /* largest number of rows of x in a tile */
-#define TILE_SUMS 12   /* the most (panel, row of x) pairs in a tile */
+#define TILE_SUMS (TILE_PANELS * TILE_ROWS_OF_X) /* the most (panel, row of x) pairs in a tile; an instruction set may want fewer */
+#define TILE_READY ((size_t)TILE_ROWS_OF_X * BLOCK_GROUPS * 80) /* room for the rows of x of a tile in another form */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
 #define MANY_PANELS 8    /* number of panels, each of BLOCK_GROUPS groups, that stay in the L2 cache while they are multiplied
                           with several tiles of x */
@@ -35,12 +36,17 @@ struct quantised_tile {
     const void *w[TILE_PANELS];      /* the address of each panel at this block of K; kinds PANEL_OPEN...: of a struct open_panel */
     const struct quantised_group *x; /* the first row of x, at the start of this block of K */
     size_t ldx, groups;              /* ldx: groups from a row of x to the next; groups: groups in this block of K */
+    const void *ready;               /* the same rows of x, as `prepare` has written them */
     size_t prefetch;                 /* prefetch distance in bytes, which is added to the address of a panel's codes */
 };
 
 struct quantised_loops {
+    size_t most_sums; /* the most (panel, row of x) pairs in a tile, at most TILE_SUMS */
+    /* Copies the T rows of x of a tile (members x, ldx and groups) to `ready`, in a form that `tile` reads faster. It is called once
+     * for all tiles with the same rows of x, and writes at most TILE_READY bytes. NULL: `tile` reads x itself. */
+    void (*prepare)(void *ready, size_t T, const struct quantised_tile *tile);
     /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or
-     * 4; T, the number of rows of x, is at most 6; P * T is at most 12. */
+     * 4; T, the number of rows of x, is at most 6; P * T is at most most_sums. */
     void (*tile)(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile);
     /* Unpacks groups [group, group + groups) of rows [row, row + rows) of w; rows <= 16. If rows < 16, the remaining
      * rows of the panel are undefined. */
@@ -51,19 +57,23 @@ struct quantised_loops {
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* Unpacked codes of Q6_K are q + 32. less[t][g][half] becomes the correction for one half of group g: -32 times the
- * sum of the same half of group g in row t of x. */
+/* Unpacked codes of Q6_K are q + 32. less[half] becomes the correction for one half of a group: -32 times the sum of the
+ * same half of x. */
+static inline void minus_halves(int32_t less[2], const struct quantised_group *x)
+{
+    int32_t upper = 0;
+    for (size_t l = 16; l < 32; l++)
+        upper += x->q[l];
+    less[0] = -32 * (x->sum - upper);
+    less[1] = -32 * upper;
+}
+
+/* The same for groups [0, groups) of T rows of x: less[t][g]. */
 static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
 {
     for (size_t t = 0; t < T; t++)
-        for (size_t g = 0; g < groups; g++) {
-            const struct quantised_group *v = x + t * ldx + g;
-            int32_t upper = 0;
-            for (size_t l = 16; l < 32; l++)
-                upper += v->q[l];
-            less[t][g][0] = -32 * (v->sum - upper);
-            less[t][g][1] = -32 * upper;
-        }
+        for (size_t g = 0; g < groups; g++)
+            minus_halves(less[t][g], x + t * ldx + g);
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
