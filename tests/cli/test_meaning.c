@@ -287,6 +287,14 @@ TEST(valid_calls_are_said_piece_by_piece)
     o.valid = 1;
     static const char cut[] = CALLS "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": \"bc";
     check(&o, cut, sizeof cut - 1, 0, 0, 1, "¦Tf {\"a\": \"bc"); /* max_tokens ended it */
+    static const char whole[] = CALLS V31("f", "{}");
+    struct meaning_said one = {0}, other = {0};
+    assert_int_equal(meaning_of(&one, &o, whole, sizeof whole - 1, 0, 0, 1), 0);
+    assert_int_equal(meaning_of(&other, &o, cut, sizeof cut - 1, 0, 0, 1), 0);
+    if (one.is_cut || !other.is_cut)
+        fail_msg("a whole call counts as %s, a cut one as %s", one.is_cut ? "cut" : "whole", other.is_cut ? "cut" : "whole");
+    writer_close(&one.text);
+    writer_close(&other.text);
     static const char thought[] = "a" KIMI_CALLS KIMI("f:0", "{]") "b</think>" KIMI_CALLS KIMI("functions.f:0", "{}") KIMI_END;
     o = options_of(&(struct meaning_case){.calls = MEANING_KIMI_K2, .start = IN});
     o.valid = 1;

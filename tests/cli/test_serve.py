@@ -124,7 +124,7 @@ def several_choices_and_prompts_in_one_request():
             assert [choice["index"] for choice in got] == list(range(6))
             for choice in got:
                 number = choice["index"]
-                assert choice["seed"] == 40 + number % 3
+                assert choice["seed"] == 40 + number % 3, f"choice {number} has the seed {choice['seed']}"
                 compare(choice, generate(TALE, {"prompt": prompts[number // 3], "max_tokens": 12, "temperature": 0.9, "seed": 40 + number % 3}), body)
         answer = server.post("/v1/completions", {"prompt": prompts, "n": 3, "max_tokens": 5, "return_token_ids": True})
         assert answer["usage"]["completion_tokens"] == 30 and answer["usage"]["prompt_tokens"] == sum(
@@ -525,6 +525,15 @@ def formats_of_other_shapes():
                 check_story(run.result()["text"])
 
 
+def characters_of_several_tokens_are_streamed_whole():
+    word = "\u4e2d\U0001f600\u00e9"
+    body = {"prompt": "Once", "max_tokens": 60, "temperature": 0, "return_token_ids": True, "stream": True, "response_format": format_of({"enum": [word]})}
+    with Server(TALE) as server:
+        choice, = choices_of(server, body)
+        assert json.loads(choice["text"]) == word, f"it is {choice['text']!r}"
+        assert len(choice["token_ids"]) > len(word) + 2, "no character had several tokens"
+
+
 def unsupported_schemas_are_refused_by_name():
     cases = [({"type": "string", "pattern": "a"}, "pattern"), ({"properties": {"a": {"type": "string", "format": "date"}}}, "#/properties/a: the keyword format"),
              ({"allOf": [{}]}, "allOf"), ({"type": "foo"}, "type"), ({"enum": []}, "enum"), ({"$ref": "https://example.org/x"}, "$ref"), (5, "schema"), (None, "schema")]
@@ -555,7 +564,7 @@ TESTS = [answers_are_those_of_generate_alone_and_beside_others, drafts_that_lead
          special_tokens_in_other_members_of_messages_are_text, tokens_and_texts,
          the_system_fingerprint_names_what_answers_depend_on, the_template_is_told_wherever_it_is_kept,
          schemas_hold_with_and_without_drafts_and_beside_others, formats_of_other_shapes,
-         unsupported_schemas_are_refused_by_name]
+         characters_of_several_tokens_are_streamed_whole, unsupported_schemas_are_refused_by_name]
 
 
 if __name__ == "__main__":

@@ -104,12 +104,19 @@ def environment():
     return env
 
 
+def built_for(command):
+    """What a test needs below BUILD: itself, or for a Python script the program that it runs."""
+    program = command.split()[0]
+    return "verbatim" if program.endswith(".py") else f"tests/{program}"
+
+
 def run_test(tree, build, command, test):
     """(exit status, what the program said)"""
     program, *arguments = command.split()
+    words = [program, f"{build}/verbatim", test] if program.endswith(".py") else [f"{build}/tests/{program}", *arguments]
     env = dict(environment(), VERBATIM_TEST=test)
     try:
-        done = subprocess.run([f"{build}/tests/{program}", *arguments], cwd=tree, env=env, stdin=subprocess.DEVNULL,
+        done = subprocess.run(words, cwd=tree, env=env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=HANGS, check=False)
     except subprocess.TimeoutExpired:
         return "none: it hangs", ""
@@ -134,14 +141,14 @@ class Copy:
             elif not entry.name.startswith((".git", "build")):
                 (self.tree / entry.name).symlink_to(entry)
         for path in (ROOT / build).rglob("*"):
-            if path.suffix in (".o", ".d", ".a", ".found") or path.parent.name == "tests" and path.name in programs:
+            if path.suffix in (".o", ".d", ".a", ".found") or str(path.relative_to(ROOT / build)) in programs:
                 to = self.tree / build / path.relative_to(ROOT / build)
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, to)
 
     def make(self, programs):
         """None, or what the compiler said. Warnings of a mistaken text are no errors."""
-        command = ["make", "-s", "-j1", f"BUILD={self.build}", "WERROR=", *(f"{self.build}/tests/{p}" for p in programs)]
+        command = ["make", "-s", "-j1", f"BUILD={self.build}", "WERROR=", *(f"{self.build}/{p}" for p in programs)]
         done = subprocess.run(command, cwd=self.tree, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
         return done.stdout.decode(errors="replace") if done.returncode else None
@@ -196,10 +203,11 @@ class Report:
                 self.skipped += 1
         elif status == 0:
             self.complain(f"{m.name}: {name}: {test} does not notice", log)
-        elif status != 1 or f"[  FAILED  ] {test}" not in log or "failed with exception" in log:
+        elif status != 1 or f"[  FAILED  ] {test}" not in log or "failed with exception" in log or (
+                name.endswith(".py") and "AssertionError: " not in log):
             self.complain(f"{m.name}: {name}: it ended with status {status}, not by {test} failing", log)
         else:
-            said = re.search(r"^(?:ERROR: |\[  ERROR   \] --- (?!\[))(.*)", log, re.MULTILINE)
+            said = re.search(r"^(?:ERROR: |\[  ERROR   \] --- (?!\[)|AssertionError: )(.*)", log, re.MULTILINE)
             with self.lock:
                 self.say(f"caught  {m.name:26} {name}: {test}" + (f"\n            {said.group(1)[:140]}" if said else ""))
                 self.caught += 1
@@ -226,7 +234,7 @@ def work(copy, groups, report):
             return
         for m in group:
             copy.substitute(m)
-            log = copy.make(sorted({command.split()[0] for command, _ in m.tests}))
+            log = copy.make(sorted({built_for(command) for command, _ in m.tests}))
             if log is not None:
                 report.complain(f"{m.name}: the tree with this mistake does not compile", log)
             else:
@@ -252,7 +260,7 @@ def groups_of(mistakes):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--programs", action="store_true")  # for the Makefile: which test programs they need
+    parser.add_argument("--programs", action="store_true")  # for the Makefile: what they need below BUILD
     parser.add_argument("--build", default="build")
     parser.add_argument("--copies", type=pathlib.Path, default=ROOT / "build-mistakes")
     parser.add_argument("--jobs", type=int, default=2)
@@ -262,7 +270,7 @@ def main():
     o = parser.parse_args()
     mistakes, errors = read_list(o.list)
     if o.programs:
-        print(*sorted({command.split()[0] for m in mistakes for command, _ in m.tests}))
+        print(*sorted({built_for(command) for m in mistakes for command, _ in m.tests}))
         return 0
     errors += find(mistakes)
     errors += [f"{LIST} has no mistake {name}" for name in o.names if name not in [m.name for m in mistakes]]
@@ -274,7 +282,7 @@ def main():
         return 0
     mistakes = share_of_this_commit([m for m in mistakes if not o.names or m.name in o.names], o.share)
     groups, report = groups_of(mistakes), Report(len(mistakes))
-    programs = {command.split()[0] for m in mistakes for command, _ in m.tests}
+    programs = {built_for(command) for m in mistakes for command, _ in m.tests}
 
     def worker(number):
         try:

@@ -13,7 +13,7 @@
 struct meaning_said {
     struct serve_writer text;
     char part;                   /* of the last piece */
-    int number, has_ids, pieces; /* pieces: of arguments */
+    int number, has_ids, pieces; /* pieces: of arguments */    int is_cut;                  /* by the end of the text */
 };
 
 static inline int said_piece(struct meaning_said *s, char part, const char *text, size_t size)
@@ -74,6 +74,7 @@ static inline int meaning_of(struct meaning_said *said, const struct meaning_opt
     rc = rc ? rc : end;
     if (!rc && meaning_calls(m) != said->number)
         abort();
+    said->is_cut = meaning_is_cut(m);
     meaning_close(m);
     return rc;
 }
