@@ -404,8 +404,8 @@ def token(text, draft=0, number=0):
     return {"id": 1, "text": text, "draft": draft, "pass": number}
 
 
-def chunk(tokens, content=None, reasoning=None, finish=None):
-    delta = {name: value for name, value in (("content", content), ("reasoning_content", reasoning)) if value is not None}
+def chunk(tokens, content=None, reasoning=None, finish=None, calls=None):
+    delta = {name: value for name, value in (("content", content), ("reasoning_content", reasoning), ("tool_calls", calls)) if value is not None}
     verdict = {"tokens": tokens}
     if finish:
         verdict.update(fingerprint="0123456789abcdef", seed=1, drafted=0, accepted=0, passes=1)
@@ -447,6 +447,58 @@ def thinking_is_folded_and_no_character_is_lost():
         b.wait_for(AT_END)
         body = b.run("JSON.stringify(messagesBefore(turns[1]))")
         assert json.loads(body) == [{"role": "user", "content": "Think"}, {"role": "assistant", "content": said}], "thinking is not sent back"
+
+
+def calls_are_shown_and_sent_back():
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    begin = lambda i, name: {"index": i, "id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": ""}}
+    piece = lambda i, text: {"index": i, "function": {"arguments": text}}
+    chunks = [chunk([token("<think>")]), chunk([token("Hm")], reasoning="Hm"), chunk([token("Look: ")], content="Look: "),
+              chunk([token("<call>"), token("weather")], calls=[begin(0, "weather")]), chunk([token("{")], calls=[piece(0, "{")]),
+              chunk([token('"a": 1}'), token("clock")], calls=[piece(0, '"a": 1}'), begin(1, "clock")]), chunk([token("{}")], calls=[piece(1, "{}")]),
+              chunk([token("<end>"), token("done")], content="done", finish="tool_calls")]
+    with Server(TALE) as server, page(server, settings={"tools": json.dumps(tools)}) as b:
+        ready(b)
+        for size in (1, 100000):
+            answer_with(b, chunks, size)
+            send(b, "Weather?")
+            assert text_of(b) == "Look: done" and b.run("document.querySelector('.turn:last-child .thinking .text').textContent") == "Hm"
+            assert b.run("[...document.querySelectorAll('.turn:last-child .call')].map(e => e.textContent)") == ['weather({"a": 1})', "clock({})"]
+        body = json.loads(b.run("JSON.stringify(bodyOf(turns[1]))"))
+        assert body["tools"] == tools and [m["role"] for m in body["messages"]] == ["user", "assistant", "user"]
+        assert body["messages"][1]["tool_calls"] == [{"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": text}}
+                                                     for i, (name, text) in enumerate((("weather", '{"a": 1}'), ("clock", "{}")))]
+        server.post("/apply-template", {"messages": body["messages"], "tools": tools})
+        for wrong in ("[", "{}", "5"):
+            b.run(f"field('tools').value = '{wrong}'; show()")
+            assert not b.run("form.checkValidity()"), f"{wrong} are no tools"
+        b.run("field('tools').value = ''; show()")
+        assert b.run("form.checkValidity()") and "tools" not in json.loads(b.run("JSON.stringify(bodyOf(turns[1]))"))
+
+
+def a_long_paragraph_is_drawn_in_pieces_whose_lines_stay():
+    words = [f"word{i} "[::-1] for i in range(3000)]  # a space before each, as tokens have it
+    chunks = [chunk([token(w, i % 3, i)], content=w, finish="length" if i == 2999 else None) for i, w in enumerate(words)]
+    places = f"{TOKENS}.slice(0, 2000).map(e => [...e.getClientRects()].pop()).map(r => [r.right, r.bottom].map(Math.round).join()).join(' ')"
+    blocks = "[...document.querySelectorAll('.turn:last-child .answer > .text > div')].map(e => e.childElementCount)"
+    stream = "".join(f"data: {json.dumps(c, ensure_ascii=False)}\n\n" for c in chunks[:2500])
+    with Server(TALE) as server, page(server) as b:
+        ready(b)
+        answer_with(b, chunks, 1000, pause=len(stream) // 1000 * 1000)
+        send(b, "Say much", wait=False)
+        b.wait_for(f"!!window.more && {TOKENS}.length > 2400")
+        assert max(b.run(blocks)) < 300, f"blocks of {b.run(blocks)} tokens"
+        b.run("document.getElementById('scroll').scrollTop = 0")
+        b.wait_for("document.getElementById('scroll').scrollTop === 0")
+        b.run(f"{TOKENS}[2300].focus({{preventScroll: true}})")
+        before, scrolled = b.run(places), b.run("document.getElementById('scroll').scrollTop")
+        b.run("more()")
+        b.wait_for(IDLE)
+        assert b.run(blocks) == [3000], "one paragraph at the end"
+        assert b.run(f"document.activeElement === {TOKENS}[2300]"), "the focus is lost"
+        b.run(f"document.getElementById('scroll').scrollTop = {scrolled}")
+        assert b.run(places) == before, "lines have moved"
+        assert text_of(b) == "".join(words)
 
 
 def a_long_answer_is_drawn_in_few_steps_and_pieces():
@@ -507,7 +559,8 @@ def a_phone_has_no_horizontal_scrolling():
 TESTS = [the_page_is_one_file_that_reaches_nothing_else, a_conversation_is_that_of_the_api_with_its_drafts_marked, everything_works_by_keyboard,
          alternatives_appear_at_the_pointer_and_by_keyboard, stop_keeps_what_was_said, errors_are_shown_as_their_sentence, a_lost_connection_is_said,
          a_key_is_asked_for_and_kept_in_this_tab_alone, thinking_can_be_switched_on, a_model_without_a_template_completes, a_model_without_a_tokenizer_is_given_ids,
-         thinking_is_folded_and_no_character_is_lost, a_long_answer_is_drawn_in_few_steps_and_pieces, a_reader_who_has_scrolled_up_stays_there,
+         thinking_is_folded_and_no_character_is_lost, calls_are_shown_and_sent_back,
+         a_long_paragraph_is_drawn_in_pieces_whose_lines_stay, a_long_answer_is_drawn_in_few_steps_and_pieces, a_reader_who_has_scrolled_up_stays_there,
          a_phone_has_no_horizontal_scrolling]
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ async function connect() {
     while (!model && me === connecting) {
         try {
             const list = await (await ask("v1/models")).json();
-            if (me === connecting)
+            if (me === connecting) {
                 model = list.data[0];
+                listDrafts();
+            }
         } catch (e) {
             if (me !== connecting)
                 return;
@@ -51,7 +53,7 @@ async function connect() {
 const field = name => form.elements[name];
 const able = () => model && model.verbatim || {tokenizer: true, chat: true, chat_error: null, draft: "none", draft_tokens: 0, draft_methods: []};
 const isChat = () => able().chat && field("mode").value === "chat";
-const SAVED = ["mode", "system", "thinking", "temperature", "top_p", "top_k", "max_tokens", "seed", "draft", "draft_tokens", "mark", "alternatives"];
+const SAVED = ["mode", "system", "tools", "thinking", "temperature", "top_p", "top_k", "max_tokens", "seed", "draft", "draft_tokens", "mark", "alternatives"];
 
 /* The number in a field; if there is none, the other. */
 const number = (name, other) => field(name).value === "" ? other : Number(field(name).value);
@@ -108,6 +110,7 @@ function show() {
     else if (model)
         notice("");
     field("draft_tokens").disabled = drafts === "none";
+    field("tools").setCustomValidity(isChat() && toolsOf() === undefined ? "Tools are a list in JSON." : "");
     field("max_tokens").placeholder = isChat() ? "as many as fit" : "256";
     input.placeholder = !a.tokenizer ? "Token ids" : isChat() ? "Message" : "Text to continue";
     input.setAttribute("aria-label", input.placeholder);
@@ -121,13 +124,14 @@ function show() {
 /* ---- turns ---- */
 
 function newTurn(said) {
-    const turn = {said, chat: isChat(), content: "", thought: "", article: null};
+    const turn = {said, chat: isChat(), content: "", thought: "", calls: [], article: null};
     const figure = name => (turn[name] = make("b", {}));
     turn.bubble = make("div", {class: "bubble"}, said);
     turn.problem = make("p", {class: "problem", role: "alert"});
     turn.problem.hidden = true;
     turn.thinking = make("details", {class: "thinking"}, turn.summary = make("summary", {}, "Thinking"), turn.thinkingText = make("div", {class: "text", role: "group", "aria-label": "Thinking; the arrow keys go from token to token"}));
     turn.text = make("div", {class: "text", role: "group", "aria-label": "Answer; the arrow keys go from token to token"});
+    turn.callsBox = make("div", {role: "group", "aria-label": "Tool calls"});
     turn.print = make("code", {});
     turn.seed = make("code", {});
     turn.ended = make("span", {class: "ended"});
@@ -135,7 +139,7 @@ function newTurn(said) {
     turn.prints = make("li", {}, make("span", {}, "fingerprint ", turn.print), make("span", {}, "seed ", turn.seed));
     turn.figures = make("ul", {class: "figures"}, make("li", {}, figure("speed"), " tokens/s"), make("li", {}, figure("perPass"), " tokens per pass"), drafts, turn.prints);
     const tools = make("div", {class: "tools"}, button("Copy", "", e => copy(turn, e.target)), button("Answer again", "last", () => answer(turn)), button("Edit", "last", () => edit(turn)), turn.ended);
-    turn.answer = make("section", {class: "answer"}, make("h3", {class: "unseen"}, model.id), turn.thinking, turn.text, turn.problem, make("div", {class: "foot"}, turn.figures, tools));
+    turn.answer = make("section", {class: "answer"}, make("h3", {class: "unseen"}, model.id), turn.thinking, turn.text, turn.callsBox, turn.problem, make("div", {class: "foot"}, turn.figures, tools));
     turn.article = make("article", {class: "turn"}, make("section", {class: "you"}, make("h3", {class: "unseen"}, "You"), turn.bubble), turn.answer);
     turns.push(turn);
     $("log").append(turn.article);
@@ -192,7 +196,9 @@ function fail(turn, sentence) {
 
 function clear(turn) {
     turn.content = turn.thought = "";
+    turn.calls = [];
     turn.text.replaceChildren();
+    turn.callsBox.replaceChildren();
     turn.thinkingText.replaceChildren();
     turn.thinking.hidden = true;
     for (const f of [turn.speed, turn.perPass, turn.accepted])
@@ -237,7 +243,7 @@ async function answer(turn) {
     running = null;
     run.end(problem);
     mark(turn, false);
-    say(problem === "stopped" ? "Stopped." : problem ? "" : turn.content.length > SPOKEN ? "The answer is complete: " + many(run.count, "token") + "." : turn.content);
+    say(problem === "stopped" ? "Stopped." : problem ? "" : turn.content.length > SPOKEN ? "The answer is complete: " + many(run.count, "token") + "." : turn.content || turn.calls.map(c => "The model calls " + c.name + ".").join(" "));
 }
 
 function send() {
@@ -286,6 +292,7 @@ function grow() {
 listenToTokens();
 scroller.addEventListener("scroll", scrolled, {passive: true});
 new ResizeObserver(() => { if (follow) toEnd(); }).observe($("log"));
+addEventListener("resize", () => turns.forEach(t => t.run.rejoin()));
 $("log").addEventListener("click", e => { /* what is unfolded stays where it is */
     if (e.target.closest("summary"))
         follow = false;
@@ -336,10 +343,10 @@ $("settings").addEventListener("close", () => {
     const key = field("key").value.trim();
     if (key !== (sessionStorage.getItem("verbatim-key") || "") || !model) {
         sessionStorage.setItem("verbatim-key", key);
-        connect().then(listDrafts);
+        connect();
     }
     input.focus();
 });
 
 restore();
-connect().then(() => { listDrafts(); show(); });
+connect();

@@ -37,8 +37,18 @@ const wait = (seconds, signal) => new Promise((go, stop) => {
 function messagesBefore(turn) {
     const messages = field("system").value.trim() ? [{role: "system", content: field("system").value}] : [];
     for (const t of turns.slice(0, turns.indexOf(turn)))
-        messages.push({role: "user", content: t.said}, {role: "assistant", content: t.content});
+        messages.push({role: "user", content: t.said}, {role: "assistant", content: t.content, ...(t.calls.length && {tool_calls: t.calls.map(c => ({id: c.id, type: "function", function: {name: c.name, arguments: c.arguments}}))})});
     return messages;
+}
+
+/* The tools of the settings: null if there are none, undefined if they are not a list in JSON. */
+function toolsOf() {
+    try {
+        const tools = JSON.parse(field("tools").value.trim() || "null");
+        return tools === null || Array.isArray(tools) ? tools : undefined;
+    } catch (e) {
+        return undefined;
+    }
 }
 
 function bodyOf(turn) {
@@ -54,6 +64,8 @@ function bodyOf(turn) {
         body.draft_tokens = field("draft_tokens").value === "auto" ? "auto" : Number(field("draft_tokens").value);
     if (turn.chat && field("thinking").value) /* the two names that templates have for it */
         body.chat_template_kwargs = {thinking: field("thinking").value === "on", enable_thinking: field("thinking").value === "on"};
+    if (turn.chat && toolsOf())
+        body.tools = toolsOf();
     if (turn.chat)
         body.messages = messagesBefore(turn).concat([{role: "user", content: turn.said}]);
     else
@@ -89,6 +101,7 @@ function tokensOf(choice) {
 class Run {
     constructor(turn) {
         this.turn = turn;
+        turn.run = this;
         this.stopper = new AbortController();
         this.pending = new Pending();
         this.queue = [];
@@ -126,7 +139,10 @@ class Run {
         this.frame = 0;
         for (const choice of this.queue.splice(0)) {
             const delta = choice.delta || {}, thought = delta.reasoning_content || "", text = (choice.delta ? delta.content : choice.text) || "";
+            if (delta.tool_calls)
+                this.pending.drop();
             tokensOf(choice).forEach(t => this.token(t));
+            (delta.tool_calls || []).forEach(c => this.call(c));
             const said = able().tokenizer ? text : choice.token_ids.map(id => id + " ").join("");
             turn.thought += thought;
             turn.content += said;
@@ -134,6 +150,16 @@ class Run {
             this.content.add(this.pending.take(said));
         }
         this.figures();
+    }
+    /* A call begins with its id and name; pieces of its arguments follow. */
+    call(piece) {
+        const turn = this.turn, f = piece.function || {};
+        if (!turn.calls[piece.index]) {
+            const call = turn.calls[piece.index] = {id: piece.id, name: f.name || "", arguments: "", shown: make("span", {})};
+            turn.callsBox.append(make("pre", {class: "call"}, make("b", {}, call.name), "(", call.shown, ")"));
+        }
+        turn.calls[piece.index].arguments += f.arguments || "";
+        turn.calls[piece.index].shown.append(f.arguments || "");
     }
     token(token) {
         this.count++;
@@ -153,9 +179,14 @@ class Run {
         turn.thinking.hidden = !turn.thought;
         turn.summary.textContent = (turn.content || this.finish ? "Thought, " : "Thinking\u2026 ") + many(this.thought.count, "token");
     }
+    rejoin() {
+        this.content.join();
+        this.thought.join();
+    }
     end(problem) {
         const turn = this.turn, r = this.result;
         this.draw();
+        this.rejoin();
         if (r) {
             turn.prints.classList.remove("open");
             turn.print.textContent = r.fingerprint;

@@ -35,6 +35,10 @@ class Pending {
             this.open = [];
         }
     }
+    /* Of what came so far no more text follows: it was the text of calls. */
+    drop() {
+        this.units = [];
+    }
     /* The text in parts: [[part, its tokens, or null if they are not known], ...]. */
     take(text) {
         const parts = [], fits = piece => piece && (piece.startsWith(text) || text.startsWith(piece));
@@ -59,12 +63,22 @@ class Pending {
 
 const SPANS_OF_A_BLOCK = 200;
 
-/* A text that grows at its end, in blocks: the layout of a long answer costs no more for each token than that of a short one. */
+/* An element that is moved loses the focus. */
+function keepFocus(act) {
+    const held = document.activeElement;
+    act();
+    if (held !== document.activeElement && held.isConnected)
+        held.focus({preventScroll: true});
+}
+
+/* A text that grows at its end, in blocks: the layout of a long answer costs no more for each token than that of a short one. A block ends
+ * with a line break of the text; a long paragraph is divided where a line of the screen ends, until the text is complete. */
 class Text {
     constructor(element) {
         this.element = element;
         this.block = null;
         this.count = 0;
+        this.divided = []; /* blocks that go on with the line behind another block's last */
         this.current = null; /* the span that the Tab key reaches */
     }
     add(parts) {
@@ -73,7 +87,39 @@ class Text {
             this.block.append(tokens ? this.span(text, tokens) : text);
             if (this.block.childElementCount >= SPANS_OF_A_BLOCK && text.endsWith("\n"))
                 this.block = null;
+            else if (tokens && this.block.childElementCount >= SPANS_OF_A_BLOCK && this.block.childElementCount % 20 === 0)
+                keepFocus(() => this.divide());
         }
+    }
+    /* The last line goes to a new block. The space before its first word hangs at the end of the line before; the new block begins with it, and
+     * with a negative indent of its width. */
+    divide() {
+        const spans = this.block.children, lineOf = span => Array.from(span.getClientRects()).pop();
+        let first = spans.length - 1;
+        const last = lineOf(spans[first]), isLast = line => line && Math.abs(line.top - last.top) < 4;
+        while (last && first > 0 && isLast(lineOf(spans[first - 1])))
+            first--;
+        const span = spans[first];
+        if (!last || !first || (span.getClientRects().length > 1 && !/^ [\p{L}\p{N}]*$/u.test(span.textContent)))
+            return; /* nothing is shown, or all of it is one line, or a token's text is in both lines */
+        const width = lineOf(span).width, nodes = Array.from(this.block.childNodes), block = make("div", {});
+        block.append(...nodes.slice(nodes.indexOf(span)));
+        this.element.append(block);
+        block.style.textIndent = width - lineOf(span).width + "px";
+        this.divided.push(block);
+        this.block = block;
+    }
+    /* Paragraphs are whole again, so that their lines follow the window's width. What a reader has selected is left alone. */
+    join() {
+        if (!this.divided.length || (!getSelection().isCollapsed && getSelection().containsNode(this.element, true)))
+            return;
+        keepFocus(() => {
+            for (const block of this.divided.splice(0)) {
+                block.previousElementSibling.append(...block.childNodes);
+                block.remove();
+            }
+        });
+        this.block = this.block && this.element.lastElementChild;
     }
     span(text, tokens) {
         const depth = Math.max(...tokens.map(t => t.draft)), span = make("span", {class: depth ? "tok draft" : "tok", tabindex: this.current ? -1 : 0}, text);
