@@ -133,23 +133,3 @@ void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t 
         out[k - j] = c.scale[l / 16] * (float)c.q[l] - c.minimum;
     }
 }
-
-void panel_from_blocks(unsigned char *panel, const struct weight_view *w, size_t row)
-{
-    size_t rows = w->rows - row < PANEL_ROWS ? w->rows - row : PANEL_ROWS, size = quantised_format(w->type)->bytes;
-    memset(panel, 0, panel_bytes(w->type, w->cols));
-    for (size_t r = 0; r < rows; r++) {
-        const unsigned char *block = (const unsigned char *)w->data + (row + r) * (w->stride / QUANTISED_GROUP) * size;
-        for (size_t g = 0; g < w->cols / QUANTISED_GROUP; g++, block += size) {
-            unsigned char *codes = panel + (panel_codes(panel, w->type, g) - panel) + r * 4;
-            memcpy(panel + (panel_scales(panel, w->type, g) - panel) + r * 2, block, 2);
-            for (size_t j = 0; j < size / 4; j++) { /* four codes or, of Q4_0, eight */
-                uint32_t four;
-                memcpy(&four, block + 2 + 4 * j, sizeof four);
-                if (w->type == WEIGHT_Q8_0)
-                    four ^= 0x80808080u;
-                memcpy(codes + 64 * j, &four, sizeof four);
-            }
-        }
-    }
-}

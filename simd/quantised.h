@@ -82,5 +82,7 @@ static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t col
 }
 /* Writes the panel of rows [row, row + 16) of w. w consists of blocks, and row is a multiple of 16. */
 void panel_from_blocks(unsigned char *panel, const struct weight_view *w, size_t row);
+/* Does the same with rows that may be anywhere: row[r] points to the first block of row r. `rows` is at most 16. */
+void panel_from_rows(unsigned char *panel, enum weight_type type, size_t cols, const unsigned char *const *row, size_t rows);
 
 #endif

@@ -2,10 +2,11 @@
  * or reordered into panels.
  *
  * While tensors are found by name, copies are only planned. When no tensor is missing, all copies are made in one block of
- * memory. They are made one after the other; all threads work on a few megabytes at a time. Pages of the file are released
- * as soon as they have been copied, so that memory contains little more than the copies. */
+ * memory. Each thread works on a few megabytes at a time. Pages of the file are released as soon as they have been copied,
+ * so that memory contains little more than the copies. */
 #include "engine/model/model_internal.h"
 #include "engine/base/numbers.h"
+#include "engine/base/pages.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 #include "ops/weights.h"
 #include "simd/decode.h"
 
-#define AT_ONCE ((size_t)8 << 20) /* approximate number of bytes of a file or of a copy between two calls of `progress` */
+#define AT_ONCE ((size_t)2 << 20) /* approximate number of bytes that a task reads or writes: as many as an L2 cache holds */
+#define PROGRESS_BYTES ((size_t)8 << 20) /* fewest bytes between two calls of `progress` */
 
 /* ---- what is to be copied ---- */
 
@@ -152,14 +154,18 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
 
 /* ---- how it is made ---- */
 
+/* The work of making all copies. A task makes some rows of one copy. All tasks are one parallel region, because threads
+ * would wait for each other at the end of each region. */
 struct making {
-    const struct model_copy *copy;
+    const struct binder *b;
     struct op_ctx cx;
-    unsigned char *data;  /* the rows of the copy */
-    size_t row, end;      /* rows [row, end) of the copy are made now */
+    unsigned char *all;   /* the block of all copies */
+    struct pages pages;   /* of this block */
     char *scratch;        /* `room` bytes for each thread: first the numbers of PANEL_ROWS rows, then their blocks */
     size_t room;
-    size_t bad;           /* the first row with a number that is too large for the type; accessed atomically */
+    size_t bad;           /* the first row with a number that is too large for the type, where the rows of all copies are
+                             numbered in one sequence; SIZE_MAX: none. Accessed atomically */
+    size_t done, told, total; /* bytes of copies that have been made (atomic), that `progress` was told, and of all copies */
 };
 
 static size_t block_row_bytes(enum weight_type type, size_t cols)
@@ -213,60 +219,63 @@ static void note_bad(struct making *m, size_t row)
         ;
 }
 
-/* Writes the blocks of `count` rows. If the stored matrix has the type of the copy, its blocks are copied. Otherwise the
- * rows are quantised. */
-static void make_blocks(struct making *m, unsigned char *blocks, float *x, size_t row, size_t count)
+/* Rows [row, row + count) of a copy that are made now; count is at most PANEL_ROWS. x and blocks are scratch of the
+ * thread. */
+struct some_rows {
+    const struct model_copy *copy;
+    size_t row, count;
+    float *x;
+    unsigned char *blocks;
+    unsigned char *data; /* of the copy */
+};
+
+static void quantise_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
 {
-    const struct model_copy *c = m->copy;
-    size_t cols = c->result.cols, bytes = block_row_bytes(c->result.type, cols);
-    if (c->from.type != c->result.type)
-        decode_rows(x, c, row, count);
-    for (size_t r = 0; r < count; r++) {
-        if (c->from.type == c->result.type)
-            memcpy(blocks + r * bytes, weight_rows(&c->from, source_row(c, row + r), 1).data, bytes);
-        else if (quantise(blocks + r * bytes, x + r * cols, c->result.type, cols))
-            note_bad(m, row + r);
-    }
+    const struct weight_view *to = &s->copy->result;
+    decode_rows(s->x, s->copy, s->row, s->count);
+    for (size_t r = 0; r < s->count; r++)
+        if (quantise(blocks + r * block_row_bytes(to->type, to->cols), s->x + r * to->cols, to->type, to->cols))
+            note_bad(m, s->copy->first_row + s->row + r);
 }
 
-static void make_panel(struct making *m, unsigned char *blocks, float *x, size_t row, size_t count)
+/* Makes a panel from the blocks of the file or, if the file has no blocks of this type, from rows that are quantised
+ * first. */
+static void make_panel(struct making *m, const struct some_rows *s)
 {
-    const struct weight_view *to = &m->copy->result;
-    struct weight_view rows = *to;
-    make_blocks(m, blocks, x, row, count);
-    rows.data = blocks;
-    rows.rows = count;
-    rows.panels = 0;
-    panel_from_blocks(m->data + row / PANEL_ROWS * panel_bytes(to->type, to->cols), &rows, 0);
+    const struct weight_view *to = &s->copy->result, *from = &s->copy->from;
+    const unsigned char *row[PANEL_ROWS];
+    if (from->type != to->type)
+        quantise_rows(m, s, s->blocks);
+    for (size_t r = 0; r < s->count; r++)
+        row[r] = from->type == to->type ? weight_rows(from, source_row(s->copy, s->row + r), 1).data
+                                        : s->blocks + r * block_row_bytes(to->type, to->cols);
+    panel_from_rows(s->data + s->row / PANEL_ROWS * panel_bytes(to->type, to->cols), to->type, to->cols, row, s->count);
 }
 
-static void make_numbers(const struct making *m, float *x, size_t row, size_t count)
+static void make_numbers(const struct some_rows *s)
 {
-    const struct weight_view *to = &m->copy->result;
-    size_t n = count * to->cols, at = row * to->cols;
-    decode_rows(x, m->copy, row, count);
+    const struct weight_view *to = &s->copy->result;
+    size_t n = s->count * to->cols, at = s->row * to->cols;
+    float *x = s->x;
+    decode_rows(x, s->copy, s->row, s->count);
     if (to->type == WEIGHT_F32) {
-        memcpy((float *)(void *)m->data + at, x, n * sizeof *x);
+        memcpy((float *)(void *)s->data + at, x, n * sizeof *x);
         return;
     }
     op_round_bf16(x, x, n);
     for (size_t i = 0; i < n; i++)
-        ((uint16_t *)(void *)m->data)[at + i] = (uint16_t)(f32_to_bits(x[i]) >> 16);
+        ((uint16_t *)(void *)s->data)[at + i] = (uint16_t)(f32_to_bits(x[i]) >> 16);
 }
 
-static void make_rows(void *arg, size_t task, int thread)
+static void make_rows(struct making *m, const struct some_rows *s)
 {
-    struct making *m = arg;
-    const struct weight_view *to = &m->copy->result;
-    size_t row = m->row + task * PANEL_ROWS, count = m->end - row < PANEL_ROWS ? m->end - row : PANEL_ROWS;
-    float *x = (float *)(void *)(m->scratch + (size_t)thread * m->room);
-    unsigned char *blocks = (unsigned char *)x + op_scratch_bytes(PANEL_ROWS * to->cols);
+    const struct weight_view *to = &s->copy->result;
     if (to->panels)
-        make_panel(m, blocks, x, row, count);
+        make_panel(m, s);
     else if (weight_is_quantised(to->type))
-        make_blocks(m, m->data + row * block_row_bytes(to->type, to->cols), x, row, count);
+        quantise_rows(m, s, s->data + s->row * block_row_bytes(to->type, to->cols));
     else
-        make_numbers(m, x, row, count);
+        make_numbers(s);
 }
 
 /* ---- what goes wrong ---- */
@@ -287,8 +296,10 @@ static size_t worst_of(const float *x)
 
 static int tell_bad(const struct making *m, vb_error *err)
 {
-    const struct model_copy *c = m->copy;
-    size_t j = 0, i = m->bad;
+    const struct model_copy *c = m->b->m->copies;
+    while (m->bad - c->first_row >= c->result.rows)
+        c++;
+    size_t j = 0, i = m->bad - c->first_row;
     float *x = (float *)(void *)m->scratch;
     unsigned char block[QUANTISE_Q8_0_BYTES];
     decode_rows(x, c, i, 1);
@@ -319,17 +330,7 @@ static void release(const struct binder *b, const struct model_copy *c, size_t r
     checkpoint_release(b->m->checkpoint, rows.data, weight_bytes(&rows));
 }
 
-/* The work of making all copies. It runs in a crew of waiting threads, because starting threads for each matrix would be
- * slow: some matrices take only 0.1 ms. */
-struct model_copy_work {
-    struct binder *b;
-    struct making m;
-    unsigned char *all;
-    size_t done, total; /* bytes of copies that have been made; bytes of all copies */
-    int rc;
-};
-
-/* Returns how many rows of the copy are made at once. These rows, and the rows from which they are made, have about AT_ONCE
+/* Returns how many rows of the copy a task makes. These rows, and the rows from which they are made, have about AT_ONCE
  * bytes at most. */
 static size_t rows_at_once(const struct model_copy *c)
 {
@@ -338,25 +339,53 @@ static size_t rows_at_once(const struct model_copy *c)
     return AT_ONCE / (max_size(before, after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
 }
 
-static int make_copy(struct model_copy_work *w)
+static const struct model_copy *copy_of_task(const struct model *m, size_t task)
 {
-    struct making *m = &w->m;
-    const struct binder *b = w->b;
-    const struct weight_view *to = &m->copy->result;
-    size_t bytes = weight_bytes(to), each = rows_at_once(m->copy);
-    for (m->row = 0; m->row < to->rows; m->row = m->end) {
-        m->end = to->rows - m->row < each ? to->rows : m->row + each;
-        size_t rows = m->end - m->row;
-        op_parallel(&m->cx, (rows + PANEL_ROWS - 1) / PANEL_ROWS, 4.0 * (double)rows * (double)to->cols, make_rows, m);
-        if (m->bad != SIZE_MAX)
-            return tell_bad(m, b->err);
-        release(b, m->copy, m->row, m->end);
-        if (b->o->progress)
-            b->o->progress(b->o->progress_context, w->done + (size_t)((double)bytes * (double)m->end / (double)to->rows),
-                           w->total);
+    size_t low = 0, high = m->num_copies;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(m->copies[middle].first_task <= task ? &low : &high) = middle;
     }
-    w->done += bytes;
-    return VB_OK;
+    return &m->copies[low];
+}
+
+/* Only the caller's thread, number 0, calls `progress`. */
+static void show_progress(struct making *m, size_t bytes, int thread)
+{
+    size_t done = __atomic_add_fetch(&m->done, bytes, __ATOMIC_RELAXED);
+    if (thread || !m->b->o->progress || (done - m->told < PROGRESS_BYTES && done < m->total))
+        return;
+    m->told = done;
+    m->b->o->progress(m->b->o->progress_context, done, m->total);
+}
+
+static size_t bytes_before(const struct weight_view *w, size_t row)
+{
+    struct weight_view before = *w;
+    before.rows = row;
+    return row ? weight_bytes(&before) : 0;
+}
+
+/* Tasks begin in ascending order. So when a task finds a bad row, all tasks with earlier rows have begun, and the first bad
+ * row is found on any number of threads. */
+static void make_task(void *arg, size_t task, int thread)
+{
+    struct making *m = arg;
+    const struct model_copy *c = copy_of_task(m->b->m, task);
+    size_t each = rows_at_once(c), row = (task - c->first_task) * each, end = min_size(row + each, c->result.rows);
+    size_t before = bytes_before(&c->result, row), bytes = bytes_before(&c->result, end) - before;
+    float *x = (float *)(void *)(m->scratch + (size_t)thread * m->room);
+    struct some_rows s = {.copy = c, .x = x, .data = m->all + c->at};
+    if (c->first_row + row > __atomic_load_n(&m->bad, __ATOMIC_RELAXED))
+        return;
+    s.blocks = (unsigned char *)x + op_scratch_bytes(PANEL_ROWS * c->result.cols);
+    pages_want(&m->pages, s.data + before, bytes);
+    for (s.row = row; s.row < end; s.row += s.count) {
+        s.count = min_size(end - s.row, PANEL_ROWS);
+        make_rows(m, &s);
+    }
+    release(m->b, c, row, end);
+    show_progress(m, bytes, thread);
 }
 
 /* Adds the size of a copy to the sizes that `inspect` prints. */
@@ -381,42 +410,61 @@ static void use(struct model_copy *c, const unsigned char *data)
         *c->also = weight_rows(&c->result, c->also_row, c->result.rows - c->also_row);
 }
 
-static void make_all(struct model_copy_work *w)
+/* Decides where each copy lies, and which tasks make it. Returns the number of tasks. */
+static size_t lay_out(struct making *m, double *cost)
 {
-    struct model *m = w->b->m;
-    size_t at = 0;
-    for (size_t i = 0; i < m->num_copies && !w->rc; i++) {
-        struct model_copy *copy = &m->copies[i];
-        w->m.copy = copy;
-        w->m.data = w->all + at;
-        w->rc = make_copy(w);
-        at += round_up(weight_bytes(&copy->result));
-        use(copy, w->m.data);
-        count_bytes(m, copy);
+    struct model *model = m->b->m;
+    size_t rows = 0, tasks = 0;
+    for (size_t i = 0; i < model->num_copies; i++) {
+        struct model_copy *c = &model->copies[i];
+        size_t each = rows_at_once(c), bytes = weight_bytes(&c->result);
+        c->at = model->copied_bytes;
+        c->first_row = rows;
+        c->first_task = tasks;
+        rows += c->result.rows;
+        tasks += (c->result.rows + each - 1) / each;
+        m->room = max_size(m->room, scratch_bytes(&c->result));
+        m->total += bytes;
+        model->copied_bytes += round_up(bytes);
+        *cost += 4.0 * (double)c->result.rows * (double)c->result.cols;
     }
+    return tasks;
+}
+
+static int make_all(struct making *m, size_t tasks, double cost)
+{
+    struct model *model = m->b->m;
+    pages_open(&m->pages, m->all, model->copied_bytes, model->allocator);
+    op_parallel(&m->cx, tasks, cost, make_task, m);
+    pages_close(&m->pages);
+    if (m->bad != SIZE_MAX)
+        return tell_bad(m, m->b->err);
+    if (m->b->o->progress && m->told < m->total)
+        m->b->o->progress(m->b->o->progress_context, m->total, m->total);
+    for (size_t i = 0; i < model->num_copies; i++) {
+        use(&model->copies[i], m->all + model->copies[i].at);
+        count_bytes(model, &model->copies[i]);
+    }
+    return VB_OK;
 }
 
 int model_make_copies(struct binder *b)
 {
-    struct model *m = b->m;
-    struct model_copy_work w = {.b = b, .m = {.cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX}};
-    double start = monotonic_seconds();
-    for (size_t i = 0; i < m->num_copies; i++) {
-        size_t room = scratch_bytes(&m->copies[i].result), bytes = weight_bytes(&m->copies[i].result);
-        w.m.room = max_size(room, w.m.room);
-        w.total += bytes;
-        m->copied_bytes += round_up(bytes);
-    }
-    if (!m->num_copies)
+    struct model *model = b->m;
+    struct making m = {.b = b, .cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX};
+    double start = monotonic_seconds(), cost = 0.0;
+    int rc;
+    if (!model->num_copies)
         return VB_OK;
-    m->copied = w.all = model_alloc_unset(b, m->copied_bytes);
-    w.m.scratch = w.all ? vb_alloc(m->allocator, (size_t)w.m.cx.threads, w.m.room) : NULL;
-    if (w.m.scratch)
-        make_all(&w);
+    size_t tasks = lay_out(&m, &cost);
+    model->copied = m.all = model_alloc_unset(b, model->copied_bytes);
+    m.scratch = m.all ? vb_alloc(model->allocator, (size_t)m.cx.threads, m.room) : NULL;
+    if (m.scratch)
+        rc = make_all(&m, tasks, cost);
     else
-        w.rc = vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes", checkpoint_dir(m->checkpoint),
-                       m->copied_bytes);
-    vb_free(m->allocator, w.m.scratch);
-    m->copy_seconds = monotonic_seconds() - start;
-    return w.rc;
+        rc = vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes",
+                     checkpoint_dir(model->checkpoint), model->copied_bytes);
+    vb_free(model->allocator, m.scratch);
+    model->copy_seconds = monotonic_seconds() - start;
+    return rc;
 }

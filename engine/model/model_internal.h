@@ -30,6 +30,9 @@ struct model_copy {
     const struct tensor *tensor;
     size_t head_rows, head_stride, first;
     int transposed;
+    /* set when all copies have been planned: */
+    size_t at;                    /* offset of `result` in the block of all copies */
+    size_t first_row, first_task; /* the number of rows, and of tasks, of all copies before this one */
 };
 
 struct binder {
