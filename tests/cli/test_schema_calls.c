@@ -10,13 +10,14 @@
 #include "tests/support/failing.h"
 #include "tests/support/meanings.h"
 #include "tests/support/schemas.h"
+#include "tools/serve/allowed.h"
 #include "tools/serve/schema_calls.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define FIRST_BYTE 0xf8 /* of those that stand for markers */
 
-static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2};
+static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM};
 
 /* Bytes for the markers of a format that are tokens, and none for those that are text. */
 static void choose_bytes(enum meaning_calls calls, int are_tokens, unsigned char byte[MEANING_MARKS])
@@ -132,12 +133,15 @@ static int may_follow(const struct schema_state *state, struct schema_state *scr
 static size_t next_bytes(const struct schema_calls *c, const struct schema_state *state, struct schema_state *scratch, int ending, char next[64])
 {
     static const enum meaning_mark ends[] = {MARK_END_CALLS, MARK_END_CALL, MARK_END_VALUE, MARK_END_KEY};
-    char key[16], allowed[256];
+    char key[16], pair[40] = "\n```", allowed[256];
     static const char *const keys[] = {"a", "aa", "ab", "b", "c\\\"\\\\", "d", "e\xc3\xa9", "f", "z"};
-    const char *const texts[] = {"\n```", "}", "]", key, "0", "1", "5", ":", "\"", "q", ","};
+    const char *const texts[] = {pair, "}", "]", key, "0", "1", "5", ":", "\"", "q", ","};
     uint32_t n = 0;
     int in_string = may_follow(state, scratch, "!q", 2);
-    snprintf(key, sizeof key, "\"%s\":", keys[chance(COUNT(keys))]);
+    const char *one = keys[chance(COUNT(keys))], first[2] = {(char)c->mark_byte[MARK_KEY]}, last[2] = {(char)c->mark_byte[MARK_END_KEY]};
+    snprintf(key, sizeof key, "\"%s\":", one);
+    if (c->calls == MEANING_GLM)
+        snprintf(pair, sizeof pair, "%s%s%s", *first ? first : "<arg_key>", *one == 'c' ? "c\"\\" : one, *last ? last : "</arg_key>");
     for (size_t i = 0; ending && (!in_string || c->calls == MEANING_GLM) && i < COUNT(ends); i++) {
         char byte = (char)c->mark_byte[ends[i]];
         const char *mark = meaning_mark(c->calls, ends[i]), *text = byte ? &byte : mark;
@@ -155,6 +159,44 @@ static size_t next_bytes(const struct schema_calls *c, const struct schema_state
     return n > 0;
 }
 
+/* All bytes, and pieces that texts of GLM treat in different ways. */
+static const char *const words[] = {"<", "</", "arg_value>", "tool_call>", "</arg_value>", "<arg_key>", " a", "tru", "true ", "12", "1 ", ".5", "[", " {", "abc", "a b",
+                                    "\",", "\xc3\xa9", "a\xc3", "-", "e1", "<b>", ">", "null", "x1", "  ", "1x", "\n<", "\xf8", "\xf9", "ee", "}]"};
+#define PIECES (256 + (int32_t)COUNT(words) + 1)
+static struct vocabulary_piece piece[PIECES];
+static struct vocabulary *vocabulary;
+
+static int make_vocabulary(void **unused)
+{
+    static char bytes[256];
+    (void)unused;
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        piece[i] = (struct vocabulary_piece){.bytes = &bytes[i], .size = 1};
+    }
+    for (size_t i = 0; i < COUNT(words); i++)
+        piece[256 + i] = (struct vocabulary_piece){.bytes = words[i], .size = strlen(words[i])};
+    return vocabulary_of_pieces(&vocabulary, piece, PIECES, (const int32_t[]){PIECES - 1}, 1);
+}
+
+static int drop_vocabulary(void **unused)
+{
+    (void)unused;
+    vocabulary_close(vocabulary);
+    return 0;
+}
+
+/* A mask has the tokens whose bytes the automaton accepts one by one. */
+static void check_mask(const struct schema_state *state, struct schema_state *scratch)
+{
+    unsigned char mask[PIECES];
+    assert_int_equal(allowed_mask(vocabulary, state, mask), 0);
+    for (int32_t t = 0; t + 1 < PIECES; t++)
+        if (mask[t] != may_follow(state, scratch, piece[t].bytes, piece[t].size))
+            fail_msg("token %d, \"%.*s\": mask %d", t, (int)piece[t].size, piece[t].bytes, mask[t]);
+    assert_int_equal(mask[PIECES - 1], schema_may_end(state));
+}
+
 /* Walks to the end of the calls. Returns the number of bytes; 0: the walk became too long. */
 static size_t walk(const struct schema_calls *c, const struct schema *s, char *text, size_t room)
 {
@@ -163,6 +205,8 @@ static size_t walk(const struct schema_calls *c, const struct schema *s, char *t
     assert_int_equal(schema_begin(&state, s), 0);
     assert_int_equal(schema_begin(&scratch, s), 0);
     while (!schema_may_end(state) && n + 64 < room) {
+        if (!chance(6))
+            check_mask(state, scratch);
         size_t more = next_bytes(c, state, scratch, n > before_end, text + n);
         if (!more)
             fail_msg("%.*s goes nowhere", (int)n, text);
@@ -274,6 +318,99 @@ TEST(arguments_are_objects)
     }
 }
 
+/* Arguments of f as GLM writes them. */
+static void check_pairs(const char *parameters, const char *pairs, int wanted)
+{
+    char text[400];
+    struct schema *s = forced(MEANING_GLM, parameters);
+    snprintf(text, sizeof text, "<tool_call>f%s</tool_call>", pairs);
+    if (accepts(s, text) != wanted)
+        fail_msg("%s for %s is %s", pairs, parameters, wanted ? "refused" : "accepted");
+    schema_close(s);
+}
+
+#define PAIR(key, value) "<arg_key>" key "</arg_key><arg_value>" value "</arg_value>"
+
+TEST(a_string_is_its_text)
+{
+    static const char string[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"maxLength\": 40}}, \"required\": [\"t\"]}",
+                      some[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}, \"u\": {\"type\": \"string\"}}}";
+    check_pairs(string, PAIR("t", "a \"king\"\\\n<b>\xc3\xa9"), 1);
+    check_pairs(string, "\n<arg_key>t</arg_key>\n<arg_value>a</arg_value>\n", 1);
+    check_pairs(string, "\n\n<arg_key>t</arg_key>\n<arg_value>a</arg_value>", 0);
+    check_pairs(string, PAIR("t", ""), 1);
+    check_pairs(string, PAIR("t", "12"), 1);
+    check_pairs(string, PAIR("t", "</arg_valu</arg_value"), 1);
+    check_pairs(string, PAIR("t", "a</tool_call>b"), 0);
+    check_pairs(string, PAIR("t", "<tool_call>"), 0);
+    check_pairs(string, PAIR("t", "\xc3"), 0);
+    check_pairs(string, PAIR("t", "a") PAIR("t", "a"), 0);
+    check_pairs(string, PAIR("u", "a"), 0);
+    check_pairs(string, "", 0);
+    check_pairs(string, "<arg_key>t</arg_key>", 0);
+    check_pairs(some, "", 1);
+    check_pairs(some, PAIR("t", "a"), 0);
+    check_pairs(some, PAIR("t", "a\xc3\xa9<"), 1);
+    check_pairs(some, PAIR("t", "abcd"), 0);
+    check_pairs(some, PAIR("t", "ab") PAIR("u", ""), 1);
+    check_pairs(some, PAIR("u", "ab") PAIR("t", "ab"), 0);
+    check_pairs(NULL, "", 1);
+    check_pairs(NULL, PAIR("a", "1"), 0);
+}
+
+/* A string of a parameter that may have other types is its text, if this is no JSON. */
+TEST(other_values_are_json)
+{
+    static const char maybe[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 9}, {\"type\": \"null\"}]}}}",
+                      listed[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"enum\": [\"king\", 7, \"7\", \"\", null, [1]]}}}",
+                      list[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}";
+    static const struct {
+        const char *value;
+        int maybe, listed, list;
+    } cases[] = {{"New York", 1, 0, 0}, {"null", 1, 1, 0}, {"nul", 1, 0, 0}, {"null ", 0, 0, 0}, {"12", 0, 0, 0}, {"\"12\"", 1, 0, 0}, {"12 a", 1, 0, 0}, {"true", 0, 0, 0},
+                 {"-1.5e3", 0, 0, 0}, {"1.5e", 1, 0, 0}, {"[1]", 0, 1, 0}, {" [", 0, 0, 0}, {" a", 1, 0, 0}, {"", 1, 1, 0}, {" ", 1, 0, 0}, {"king", 1, 1, 0}, {"\"king\"", 1, 0, 0},
+                 {"7", 0, 1, 0}, {"\"7\"", 1, 1, 0}, {"123456789", 0, 0, 0}, {"12345678a", 1, 0, 0}, {"[\"<b>\"]", 0, 0, 1}, {"[\"</arg_value>\"]", 0, 0, 0},
+                 {"[\"\\u003c/arg_value>\"]", 0, 0, 1}, {"[\"<arg_key\\u003e\"]", 0, 0, 1}, {"[]", 0, 0, 1}, {"[1]]", 0, 0, 0}};
+    char pairs[200];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        snprintf(pairs, sizeof pairs, PAIR("t", "%s"), cases[i].value);
+        check_pairs(maybe, pairs, cases[i].maybe);
+        check_pairs(listed, pairs, cases[i].listed);
+        check_pairs(list, pairs, cases[i].list);
+    }
+}
+
+TEST(other_keys_are_names)
+{
+    static const char open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, \"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"boolean\"}}";
+    check_pairs("{}", PAIR("any", "thing") PAIR("x", "{\"y\": 1}"), 1);
+    check_pairs("{}", "", 1);
+    check_pairs(open, PAIR("ab", "1"), 1);
+    check_pairs(open, PAIR("a", "true") PAIR("ab", "1") PAIR("abc", "false"), 1);
+    check_pairs(open, PAIR("a", "1") PAIR("ab", "1"), 0);
+    check_pairs(open, PAIR("ab", "true"), 0);
+    check_pairs(open, PAIR("ab", "1") PAIR("ab", "true"), 0);
+    check_pairs(open, PAIR("a", "true"), 0);
+    check_pairs(open, PAIR("ab", "1") PAIR(" ab", "true"), 0);
+    check_pairs(open, PAIR("ab", "1") PAIR("a<b", "true"), 0);
+    check_pairs(open, PAIR("ab", "1") PAIR("", "true"), 0);
+}
+
+TEST(what_glm_cannot_write_is_refused)
+{
+    static const char *const refused[] = {"{\"type\": \"object\", \"properties\": {\" a\": {}}}", "{\"type\": \"object\", \"properties\": {\"a</arg_key>\": {}}}",
+                                          "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [[\"<tool_call>\"]]}}}"};
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        unsigned char byte[MEANING_MARKS] = {0};
+        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(refused[i]));
+        struct schema *s;
+        char error[512];
+        assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = MEANING_GLM, .mark_byte = byte, .tools = tools, .most = 1}, error), VB_UNSUPPORTED);
+        assert_non_null(strstr(error, "of f: "));
+        json_decref(tools);
+    }
+}
+
 TEST(missing_memory_is_an_error_and_nothing_leaks)
 {
     static const char parameters[] = "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"enum\": [1, [2], \"x\"]},"
@@ -303,7 +440,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepted_calls_are_read_back_and_satisfy_the_parameters),
         cmocka_unit_test(arguments_are_objects),
+        cmocka_unit_test(a_string_is_its_text),
+        cmocka_unit_test(other_values_are_json),
+        cmocka_unit_test(other_keys_are_names),
+        cmocka_unit_test(what_glm_cannot_write_is_refused),
         cmocka_unit_test(missing_memory_is_an_error_and_nothing_leaks),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_vocabulary, drop_vocabulary);
 }

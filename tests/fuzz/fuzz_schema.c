@@ -1,7 +1,8 @@
 /* tests/fuzz/fuzz_schema.c -- any bytes as a JSON schema, and those after the first zero byte as a value. What is accepted as a value is
- * JSON, and the bytes of the input, taken as choices, never lead to a state that nothing may follow. */
+ * JSON, and the bytes of the input, taken as choices, never lead to a state that nothing may follow. The same holds for forced calls with the
+ * schema as parameters. */
 #include "tests/support/fuzz.h"
-#include "tools/serve/schema.h"
+#include "tools/serve/schema_calls.h"
 
 #define MOST_BYTES 512
 
@@ -30,6 +31,26 @@ static void walk(struct schema_state *state, const uint8_t *data, size_t size)
     }
 }
 
+static void force(json_t *parameters, const uint8_t *data, size_t size)
+{
+    static const unsigned char bytes[MEANING_MARKS] = {0};
+    json_t *tools = json_pack("[{s:{s:s, s:O}}]", "function", "name", "f", "parameters", parameters);
+    for (int calls = MEANING_DEEPSEEK_V3; calls <= MEANING_GLM; calls++) {
+        struct schema *s;
+        struct schema_state *state;
+        char error[512];
+        int rc = schema_of_calls(&s, &(struct schema_calls){(enum meaning_calls)calls, bytes, tools, NULL, 2}, error);
+        demand(rc == VB_OK ? !*error && s : *error && !s);
+        if (rc)
+            continue;
+        demand(!schema_begin(&state, s));
+        walk(state, data, size);
+        schema_state_close(state);
+        schema_close(s);
+    }
+    json_decref(tools);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
@@ -41,6 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!json)
         return 0;
     int rc = schema_open(&s, json, error);
+    if (!rc)
+        force(json, data, size);
     json_decref(json); /* the schema keeps nothing of it */
     demand(rc == VB_OK ? !*error && s : *error && !s);
     for (const char *c = error; *c; c++)

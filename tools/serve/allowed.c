@@ -42,55 +42,84 @@ static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *t
     return VB_OK;
 }
 
-/* How many characters a thread that is inside a string may still read; -1: it is elsewhere, or inside a character. */
-static int64_t characters_left(const struct schema *s, const struct thread *t)
+/* Where a thread is, which decides which tokens have to be read byte by byte. */
+enum { ELSEWHERE = 1, IN_ONE = 2 /* a text that plain pieces continue */, IN_OTHER = 4 /* one that may be read as JSON */, IN_NAME = 8, IN_ANY = 14 };
+
+static int place_of(const struct schema *s, const struct thread *t)
+{
+    if (t->sub != IN_TEXT || (t->at != AT_STRING && t->at != AT_OPEN && t->at != AT_RAW && t->at != AT_NAME))
+        return ELSEWHERE;
+    if (t->at == AT_NAME)
+        return IN_NAME;
+    return t->at == AT_RAW && s->node[t->node].unless_json && !json_scan_is_bad(t->lo) ? IN_OTHER : IN_ONE;
+}
+
+/* How many characters such a text may still have. */
+static uint32_t characters_left(const struct schema *s, const struct thread *t)
 {
     uint32_t most = t->at == AT_OPEN ? NO_LIMIT : s->node[t->node].most;
-    if ((t->at != AT_STRING && t->at != AT_OPEN) || t->sub != IN_TEXT)
-        return -1;
-    return most == NO_LIMIT ? INT64_MAX : (int64_t)most - t->count;
+    return most == NO_LIMIT ? NO_LIMIT : most - t->count;
 }
 
-static void allow_plain(const struct vocabulary *v, int64_t characters, unsigned char *mask)
+static void allow_plain(const struct vocabulary *v, uint32_t characters, unsigned char *mask)
 {
-    if (characters < (int64_t)v->most_characters) {
-        memset(mask, 0, (size_t)v->size);
+    if (characters < v->most_characters)
         for (uint32_t i = 0; characters > 0 && i < v->plain_up_to[characters]; i++)
             mask[v->plain[i]] = 1;
-    } else {
-        memcpy(mask, v->is_plain, (size_t)v->size);
-    }
+    else
+        for (int32_t t = 0; t < v->size; t++)
+            mask[t] |= v->is_plain[t];
 }
 
-/* The threads of `state` inside strings, or the others, and what tokens they allow beyond plain ones. */
-static int walk_some(const struct vocabulary *v, const struct schema_state *state, int inside, struct walk *w, struct level *level,
-                     unsigned char *mask)
+/* The tokens that a text allows whatever it contains so far. */
+static void allow_texts(const struct vocabulary *v, const struct schema_state *state, unsigned char *mask)
+{
+    uint32_t one = 0, other = 0;
+    int name = 0;
+    for (uint32_t i = 0; i < state->w.threads; i++) {
+        const struct thread *t = &state->w.thread[i];
+        int place = place_of(state->w.schema, t);
+        uint32_t left = place & (IN_ONE | IN_OTHER) ? characters_left(state->w.schema, t) : 0, *most = place == IN_ONE ? &one : &other;
+        *most = left > *most ? left : *most;
+        name |= place == IN_NAME;
+    }
+    memset(mask, 0, (size_t)v->size);
+    if (other)
+        allow_plain(v, other, mask);
+    for (int32_t t = 0; other && t < v->size; t++)
+        mask[t] &= !v->is_scalar[t];
+    if (one)
+        allow_plain(v, one, mask);
+    for (int32_t t = 0; name && t < v->size; t++)
+        mask[t] |= v->is_name[t];
+}
+
+/* What the threads of `state` at these places allow of the trie's tokens. */
+static int walk_some(const struct vocabulary *v, const struct vocabulary_trie *trie, const struct schema_state *state, int places, struct walk *w,
+                     struct level *level, unsigned char *mask)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < state->w.threads; i++)
-        if ((characters_left(w->schema, &state->w.thread[i]) >= 0) == inside)
+        if (place_of(w->schema, &state->w.thread[i]) & places)
             w->thread[n++] = state->w.thread[i];
     level[0] = (struct level){0, n, state->w.frames};
-    return n ? walk_trie(v, inside ? &v->not_plain : &v->all, w, level, mask) : VB_OK;
+    return n ? walk_trie(v, trie, w, level, mask) : VB_OK;
 }
 
 int allowed_mask(const struct vocabulary *v, const struct schema_state *state, unsigned char *mask)
 {
     struct schema_state *copy = NULL;
     struct level *level = malloc((v->longest + 1) * sizeof *level);
-    int64_t characters = 0;
     int rc = level ? schema_begin(&copy, state->w.schema) : VB_NO_MEMORY;
-    for (uint32_t i = 0; i < state->w.threads; i++) {
-        int64_t left = characters_left(state->w.schema, &state->w.thread[i]);
-        characters = left > characters ? left : characters;
-    }
-    allow_plain(v, characters, mask);
+    allow_texts(v, state, mask);
     if (!rc)
         rc = schema_state_copy(copy, state);
     if (!rc)
-        rc = walk_some(v, state, 1, &copy->w, level, mask);
+        rc = walk_some(v, &v->not_plain, state, IN_ANY, &copy->w, level, mask);
     if (!rc)
-        rc = walk_some(v, state, 0, &copy->w, level, mask);
+        rc = walk_some(v, &v->scalar, state, IN_OTHER, &copy->w, level, mask);
+    if (!rc)
+        rc = walk_some(v, &v->all, state, ELSEWHERE, &copy->w, level, mask);
     for (size_t i = 0; !rc && i < v->ends; i++)
         mask[v->end[i]] = (unsigned char)schema_may_end(state);
     free(level);

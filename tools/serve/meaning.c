@@ -167,7 +167,7 @@ static void tell_early(struct meaning_parser *m)
     long number;
     int is_glm = m->o.kind.calls == MEANING_GLM;
     const struct serve_writer *from = is_glm ? &m->call.arguments : &m->call.text;
-    if (!m->o.valid || is_left_out(m) || m->rc || (is_glm ? !from->size : !m->call.is_begun))
+    if (!m->o.valid || is_left_out(m) || m->rc || (is_glm ? m->place <= IN_HEAD : !m->call.is_begun))
         return;
     if (!m->is_begun && meaning_name(m->o.kind.calls, &m->call, &name, &size, &number))
         begin_call(m, name, size, number);

@@ -95,20 +95,15 @@ static const json_t *parameters_of(const json_t *tools, const char *name, size_t
     return NULL;
 }
 
-/* Whether the tool's schema says that a parameter is a string and nothing else. `key` is 0-terminated. */
-static int wants_string(const json_t *tools, const struct meaning_call *call, const char *key)
+int meaning_wants_string(const json_t *tools, const char *name, size_t size, const char *key)
 {
-    const char *name, *type;
-    size_t size;
-    long number;
-    if (!meaning_name(MEANING_GLM, call, &name, &size, &number))
-        return 0;
+    const char *type;
     const json_t *properties = json_object_get(parameters_of(tools, name, size), "properties");
     type = json_string_value(json_object_get(json_object_get(properties, key), "type"));
     return type && !strcmp(type, "string");
 }
 
-static int is_json(const char *text, size_t size)
+int meaning_is_json(const char *text, size_t size)
 {
     struct json_scan scan = {0};
     for (size_t i = 0; i < size; i++)
@@ -120,14 +115,18 @@ int meaning_add_value(const json_t *tools, struct meaning_call *call)
 {
     struct serve_writer *w = &call->arguments;
     const char *key = call->text.text + call->key, *value = call->text.text + call->value, *json = value;
-    size_t key_size = call->key_end - call->key, value_size = call->text.size - call->value, json_size = value_size;
+    const char *tool = "";
+    long number;
+    size_t tool_size = 0, key_size = call->key_end - call->key, value_size = call->text.size - call->value, json_size = value_size;
     trim(&key, &key_size);
     trim(&json, &json_size);
     char *name = strndup(key, key_size);
     writer_put(w, w->size ? ", " : "{");
     writer_string(w, key, key_size);
     writer_put(w, ": ");
-    if (name && !wants_string(tools, call, name) && is_json(json, json_size))
+    if (!meaning_name(MEANING_GLM, call, &tool, &tool_size, &number))
+        tool_size = 0;
+    if (name && !meaning_wants_string(tools, tool, tool_size, name) && meaning_is_json(json, json_size))
         writer_bytes(w, json, json_size);
     else
         writer_string(w, value, value_size);

@@ -10,12 +10,12 @@ static inline int meaning_is_blank(char c) { return c == ' ' || c == '\n' || c =
 
 /* How far one JSON value was read (tools/serve/meaning_json.c). At first all members are 0. Objects and arrays may nest 255 deep. */
 struct json_scan {
-    int place, depth, is_key;
-    const char *literal;
+    int place, depth, is_key, literal;
     unsigned char is_object[32]; /* a bit for each depth: an object or an array */
 };
 
 void json_scan_byte(struct json_scan *s, char c);
+int json_scan_is_bad(uint32_t place); /* no bytes lead from there to a value */
 int json_scan_in_string(const struct json_scan *s);
 int json_scan_is_whole(const struct json_scan *s); /* what was read is one JSON value, with whitespace around it or without */
 
@@ -35,6 +35,10 @@ struct meaning_call {
 int meaning_name(enum meaning_calls calls, const struct meaning_call *call, const char **name, size_t *size, long *number);
 /* Finds the arguments in the text of a whole call. 1: found; 0: the call is malformed; VB_NO_MEMORY. */
 int meaning_arguments(enum meaning_calls calls, struct meaning_call *call, const char **json, size_t *size);
+/* Whether a tool's schema says that a parameter is a string and nothing else. `key` is 0-terminated. */
+int meaning_wants_string(const json_t *tools, const char *name, size_t size, const char *key);
+/* Whether a text is one JSON value, with whitespace around it or without. */
+int meaning_is_json(const char *text, size_t size);
 /* GLM: appends the last key and value to the arguments. Returns 0 if memory is missing. */
 int meaning_add_value(const json_t *tools, struct meaning_call *call);
 #endif

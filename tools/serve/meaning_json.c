@@ -6,6 +6,8 @@
 enum { AT_VALUE, AT_FIRST_KEY, AT_KEY, AT_FIRST_ITEM, AT_COLON, BEHIND_ITEM, IN_STRING, IN_ESCAPE, IN_HEX1, IN_HEX2, IN_HEX3, IN_HEX4,
        BEHIND_MINUS, BEHIND_ZERO, IN_DIGITS, BEHIND_POINT, IN_FRACTION, BEHIND_E, BEHIND_SIGN, IN_EXPONENT, IN_LITERAL, AT_END, IS_BAD };
 
+static const char literals[] = "true\0false\0null";
+
 static int is_digit(char c) { return c >= '0' && c <= '9'; }
 static int is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
@@ -30,12 +32,10 @@ static int close_bracket(struct json_scan *s)
 
 static int begin_value(struct json_scan *s, char c)
 {
-    static const char *const literals[] = {"true", "false", "null"};
-    for (size_t i = 0; i < sizeof literals / sizeof *literals; i++)
-        if (c == *literals[i]) {
-            s->literal = literals[i] + 1;
-            return IN_LITERAL;
-        }
+    if (c == 't' || c == 'f' || c == 'n') {
+        s->literal = c == 't' ? 1 : c == 'f' ? 6 : 12;
+        return IN_LITERAL;
+    }
     s->is_key = 0;
     return c == '{' || c == '[' ? open_bracket(s, c == '{') : c == '"' ? IN_STRING : c == '-' ? BEHIND_MINUS : c == '0' ? BEHIND_ZERO :
            is_digit(c) ? IN_DIGITS : IS_BAD;
@@ -99,7 +99,7 @@ void json_scan_byte(struct json_scan *s, char c)
     case BEHIND_ITEM:
     case AT_END: place = behind(s, c); break;
     case IN_LITERAL:
-        place = c != *s->literal++ ? IS_BAD : *s->literal ? IN_LITERAL : behind_value(s);
+        place = c != literals[s->literal++] ? IS_BAD : literals[s->literal] ? IN_LITERAL : behind_value(s);
         break;
     case IS_BAD: return;
     default: place = place < BEHIND_MINUS ? in_string(s, c) : in_number(s, c);
@@ -113,3 +113,5 @@ int json_scan_is_whole(const struct json_scan *s)
 {
     return s->place == AT_END || (!s->depth && (s->place == BEHIND_ZERO || s->place == IN_DIGITS || s->place == IN_FRACTION || s->place == IN_EXPONENT));
 }
+
+int json_scan_is_bad(uint32_t place) { return place == IS_BAD; }

@@ -7,6 +7,7 @@
 #define VB_SCHEMA_INTERNAL_H
 
 #include "engine/verbatim.h"
+#include "tools/serve/meaning_internal.h"
 #include "tools/serve/schema.h"
 
 #define NO_NODE UINT32_MAX
@@ -15,7 +16,12 @@
 #define MOST_SEQUENCES 8 /* how deep sequences nest, where the last child of one does not count */
 
 enum schema_kind { NODE_NONE, NODE_STRING, NODE_INTEGER, NODE_NUMBER, NODE_LITERAL, NODE_OBJECT, NODE_ARRAY, NODE_UNION,
-                   NODE_SEQUENCE /* its children one after the other, with nothing between them (schema_calls.c) */ };
+                   /* only in the schemas of tool calls (schema_calls.c, schema_pairs.c): */
+                   NODE_SEQUENCE, /* its children one after the other, with nothing between them; only as the last child of another, none */
+                   NODE_RAW,      /* least to most characters without quotation marks and escapes, not none */
+                   NODE_PAIRS,    /* an object as GLM writes it. The last of its `properties` is what follows the pairs; the key of each
+                                   * has all bytes up to the value. `rest`: a pair with another key */
+                   NODE_NAME      /* such a key; `first`, `count` as those of the pairs */ };
 
 struct schema_node {
     enum schema_kind kind;
@@ -25,6 +31,8 @@ struct schema_node {
     uint32_t least, most;  /* characters or items */
     uint8_t inferred;      /* the type follows from keywords: the schema itself would accept values of other types too */
     uint8_t closed;        /* additionalProperties is false and not merely absent */
+    uint8_t unless_json;   /* a raw text that is no JSON value, because it would be read as that value */
+    uint8_t spreads;       /* a union whose alternatives become threads before their first byte is read */
 };
 
 struct literal {
@@ -49,6 +57,7 @@ struct schema {
     uint32_t node_room, literal_room, property_room, child_room, text_room;
     uint32_t root;
     int is_text;      /* the whole is no JSON value: no white space comes before it */
+    struct schema_node avoid; /* its literals are in no string and no raw text; count 0: there are none */
 };
 
 /* The nodes that every schema has: any value, and what it consists of; and the one that no value satisfies. */
@@ -69,7 +78,10 @@ enum schema_place {
     AT_COLON,   /* the key of property `lo`, or another one (NO_NAME), was read */
     AT_MEMBER,  /* a member of an object was read */
     AT_ARRAY,   /* [ was read */
-    AT_ITEM     /* an item was read */
+    AT_ITEM,    /* an item was read */
+    AT_PAIR,    /* before or inside of the key of a pair, as AT_CLOSED; `count` line breaks came before it */
+    AT_RAW,     /* inside a raw text; unless_json: `lo`, `len` are place and literal of a struct json_scan */
+    AT_NAME     /* inside a NODE_NAME, as AT_OPEN */
 };
 
 /* Where in a string, */
@@ -87,6 +99,7 @@ struct thread { /* no padding: threads are compared and hashed as bytes */
     uint32_t next;    /* of an object, the number of the first property that may follow; of an array, items so far */
     uint32_t count;   /* white space, characters or digits so far, no further than it matters */
     uint32_t lo, len;
+    uint32_t avoided; /* inside a text, number << 16 | length of what schema.avoid has of its end */
 };
 
 struct frame { /* no padding */
@@ -109,8 +122,25 @@ struct schema_state {
 
 /* Makes room for one more element; VB_OK or VB_NO_MEMORY. */
 int schema_grow(void *array, uint32_t count, uint32_t *room, size_t size);
+/* Makes room for `wanted` elements. */
+int schema_reserve(void *array, uint32_t *room, uint32_t wanted, size_t size);
 /* Puts what follows `byte` in threads [from, to) behind all threads. VB_OK; VB_UNSUPPORTED, VB_NO_MEMORY. */
 int walk_step(struct walk *w, uint32_t from, uint32_t to, unsigned char byte);
+
+/* ---- one byte of a text (schema_string.c) ---- */
+
+enum { REFUSED, GOES_ON, CLOSED };
+
+static inline int go(struct thread *t, int accepted, uint16_t sub)
+{
+    t->sub = sub;
+    return accepted ? GOES_ON : REFUSED;
+}
+
+/* A string of least to most characters; without `most` they are counted up to `least`. CLOSED: the byte ends it. */
+int schema_string_byte(const struct schema *s, struct thread *t, unsigned char c, uint32_t least, uint32_t most);
+/* A raw text of the thread's node. CLOSED: it may end behind this byte. */
+int schema_raw_byte(const struct schema *s, struct thread *t, unsigned char c);
 
 /* ---- building (schema_build.c) ---- */
 

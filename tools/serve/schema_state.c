@@ -28,7 +28,7 @@ void schema_state_close(struct schema_state *state)
     }
 }
 
-static int reserve(void *array, uint32_t *room, uint32_t wanted, size_t size)
+int schema_reserve(void *array, uint32_t *room, uint32_t wanted, size_t size)
 {
     int rc = VB_OK;
     while (!rc && *room < wanted)
@@ -40,8 +40,8 @@ int schema_state_copy(struct schema_state *to, const struct schema_state *from)
 {
     if (to == from)
         return VB_OK;
-    if (reserve(&to->w.thread, &to->w.thread_room, from->w.threads, sizeof *to->w.thread) ||
-        reserve(&to->w.frame, &to->w.frame_room, from->w.frames, sizeof *to->w.frame))
+    if (schema_reserve(&to->w.thread, &to->w.thread_room, from->w.threads, sizeof *to->w.thread) ||
+        schema_reserve(&to->w.frame, &to->w.frame_room, from->w.frames, sizeof *to->w.frame))
         return VB_NO_MEMORY;
     memcpy(to->w.thread, from->w.thread, from->w.threads * sizeof *to->w.thread);
     if (from->w.frames)

@@ -60,25 +60,40 @@ static int enter_part(struct step *s, uint32_t sequence, uint32_t next, int32_t 
     return 1;
 }
 
-/* A value is whole: the thread goes on after it. Alternatives that differed in this value alone become one here. Nowhere else can two
- * threads become equal, because all of them have read the same tokens. */
+/* Alternatives that differed in a value that ended here become one. Nowhere else can two threads become equal, because all of them have
+ * read the same tokens. Returns 0 if the thread is there already. */
+static int emit_once(struct step *s, const struct thread *t)
+{
+    for (uint32_t i = s->from; i < s->w->threads; i++)
+        if (!memcmp(&s->w->thread[i], t, sizeof *t))
+            return 0;
+    emit(s, t);
+    return 1;
+}
+
+static void begin(struct step *s, const struct thread *t);
+static void begin_pair(struct step *s, int32_t top, uint32_t node, uint32_t next);
+
+/* A value is whole: the thread goes on after it. */
 static void finish(struct step *s, int32_t top)
 {
     struct walk *w = s->w;
     struct thread t = {.top = -1, .at = AT_END};
     if (top >= 0 && w->schema->node[w->frame[top].node].kind == NODE_SEQUENCE) {
         const struct frame f = w->frame[top];
-        if (!enter_part(s, f.node, f.next, f.parent, f.depth, &t))
-            return;
+        if (enter_part(s, f.node, f.next, f.parent, f.depth, &t))
+            begin(s, &t);
+        return;
+    } else if (top >= 0 && w->schema->node[w->frame[top].node].kind == NODE_PAIRS) {
+        const struct frame f = w->frame[top];
+        begin_pair(s, f.parent, f.node, f.next);
+        return;
     } else if (top >= 0) {
         const struct frame *f = &w->frame[top];
         int object = w->schema->node[f->node].kind == NODE_OBJECT;
         t = (struct thread){.top = f->parent, .node = f->node, .next = f->next, .at = object ? AT_MEMBER : AT_ITEM};
     }
-    for (uint32_t i = s->from; i < w->threads; i++)
-        if (!memcmp(&w->thread[i], &t, sizeof t))
-            return;
-    emit(s, &t);
+    emit_once(s, &t);
 }
 
 static uint32_t depth_of(const struct walk *w, int32_t top) { return top < 0 ? 0 : w->frame[top].depth; }
@@ -112,78 +127,10 @@ static int enter(struct step *s, const struct thread *t, uint32_t node, uint32_t
 
 /* ---- strings ---- */
 
-enum { REFUSED, GOES_ON, CLOSED };
-
-static int hex(unsigned char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-static int go(struct thread *t, int accepted, uint16_t sub)
-{
-    t->sub = sub;
-    return accepted ? GOES_ON : REFUSED;
-}
-
-/* \u and what follows it. A low half stands behind a high one, and nowhere else; U+0000, which many readers refuse, nowhere. */
-static int hex_byte(struct thread *t, unsigned char c)
-{
-    int digit = hex(c);
-    if (t->sub == IN_PAIR)
-        return go(t, c == '\\', IN_PAIR_U);
-    if (t->sub == IN_PAIR_U)
-        return go(t, c == 'u', IN_LOW1);
-    if (digit < 0 || (t->sub == IN_HEX2 && (t->code & 15) == 13 && digit >= 12) || (t->sub == IN_LOW1 && digit != 13) ||
-        (t->sub == IN_LOW2 && digit < 12) || (t->sub == IN_HEX4 && !t->code && !digit))
-        return REFUSED;
-    t->code = t->code << 4 | (uint32_t)digit;
-    if (t->sub == IN_HEX4)
-        return go(t, 1, t->code >> 10 == 0xd800 >> 10 ? IN_PAIR : IN_TEXT);
-    return go(t, 1, t->sub == IN_LOW4 ? IN_TEXT : (uint16_t)(t->sub + 1));
-}
-
-/* The bytes of a character of several bytes, after the first. */
-static int tail_byte(struct thread *t, unsigned char c)
-{
-    unsigned char least = t->sub == IN_E0 ? 0xa0 : t->sub == IN_F0 ? 0x90 : 0x80, most = t->sub == IN_ED ? 0x9f : t->sub == IN_F4 ? 0x8f : 0xbf;
-    uint16_t then = t->sub == IN_TAIL1 ? IN_TEXT : t->sub == IN_TAIL2 || t->sub == IN_E0 || t->sub == IN_ED ? IN_TAIL1 : IN_TAIL2;
-    return go(t, c >= least && c <= most, then);
-}
-
-static int first_byte(struct thread *t, unsigned char c)
-{
-    if (c < 0x80)
-        return go(t, c >= 0x20, IN_TEXT);
-    if (c < 0xe0)
-        return go(t, c >= 0xc2, IN_TAIL1);
-    if (c < 0xf0)
-        return go(t, 1, c == 0xe0 ? IN_E0 : c == 0xed ? IN_ED : IN_TAIL2);
-    return go(t, c <= 0xf4, c == 0xf0 ? IN_F0 : c == 0xf4 ? IN_F4 : IN_TAIL3);
-}
-
-/* A string of least to most characters; without `most` they are counted up to `least`. */
-static int string_byte(struct thread *t, unsigned char c, uint32_t least, uint32_t most)
-{
-    if (t->sub >= IN_TAIL1)
-        return tail_byte(t, c);
-    if (t->sub >= IN_HEX1)
-        return hex_byte(t, c);
-    if (t->sub == IN_ESCAPE) {
-        t->code = 0;
-        return go(t, c && strchr("\"\\/bfnrtu", c), c == 'u' ? IN_HEX1 : IN_TEXT);
-    }
-    if (c == '"')
-        return t->count >= least ? CLOSED : REFUSED;
-    if (t->count >= most)
-        return REFUSED;
-    t->count += most != NO_LIMIT || t->count < least;
-    return c == '\\' ? go(t, 1, IN_ESCAPE) : first_byte(t, c);
-}
-
 static void string_step(struct step *s, struct thread *t, unsigned char c)
 {
     const struct schema_node *n = &s->w->schema->node[t->node];
-    int what = string_byte(t, c, n->least, n->most);
+    int what = schema_string_byte(s->w->schema, t, c, n->least, n->most);
     if (what == CLOSED) {
         finish(s, t->top);
     } else if (what == GOES_ON) {
@@ -387,10 +334,33 @@ static uint32_t key_next(const struct schema *s, const struct schema_node *n, ui
     return lo < n->count && !key_compare(s, n, lo, keys, prefix, len, c) ? lo : NO_NAME;
 }
 
+/* The key of property `number` is whole. */
+static void end_key(struct step *s, struct thread *t, uint32_t number)
+{
+    const struct schema_node *n = &s->w->schema->node[t->node];
+    struct thread value;
+    if (n->kind == NODE_PAIRS) {
+        if (number + 1 == n->count)
+            finish(s, t->top);
+        else if (enter(s, t, s->w->schema->property[n->first + number].child, number + 1, &value))
+            begin(s, &value);
+        return;
+    }
+    t->at = AT_COLON;
+    t->lo = number;
+    t->len = 0;
+    emit(s, t);
+}
+
 static void closed_key_step(struct step *s, struct thread *t, unsigned char c)
 {
     const struct schema *schema = s->w->schema;
     const struct schema_node *n = &schema->node[t->node];
+    if (t->at == AT_PAIR && c == '\n' && !t->len && !t->count) { /* a line break, as some templates write it */
+        t->count = 1;
+        emit(s, t);
+        return;
+    }
     uint32_t depth = depth_of(s->w, t->top) + 1, lo = key_next(schema, n, t->lo, t->len, 1, c);
     if (lo == NO_NAME)
         return;
@@ -403,12 +373,10 @@ static void closed_key_step(struct step *s, struct thread *t, unsigned char c)
             continue;
         t->lo = lo;
         t->len++;
-        if (t->len == schema->property[n->first + number].key_size) {
-            t->at = AT_COLON;
-            t->lo = number;
-            t->len = 0;
-        }
-        emit(s, t);
+        if (t->len == schema->property[n->first + number].key_size)
+            end_key(s, t, number);
+        else
+            emit(s, t);
         return;
     }
 }
@@ -457,7 +425,7 @@ static void open_key_step(struct step *s, struct thread *t, unsigned char c)
     const struct schema *schema = s->w->schema;
     const struct schema_node *n = &schema->node[t->node];
     uint16_t was = t->sub;
-    int what = string_byte(t, c, 0, NO_LIMIT);
+    int what = schema_string_byte(schema, t, c, 0, NO_LIMIT);
     if (what == GOES_ON) {
         name_step(schema, t, was, c);
         emit(s, t);
@@ -486,6 +454,66 @@ static void colon_step(struct step *s, struct thread *t, unsigned char c)
         if (enter(s, t, named ? schema->property[n->first + t->lo].child : n->rest, named ? t->lo + 1 : t->next, &value))
             emit(s, &value);
     }
+}
+
+/* ---- raw texts, and pairs of keys and values ---- */
+
+/* What *t begins with is known before its first byte is read: masks treat the bytes of texts alike. */
+static void begin(struct step *s, const struct thread *t)
+{
+    const struct schema *schema = s->w->schema;
+    const struct schema_node *n = &schema->node[t->node];
+    struct thread one = *t;
+    if (n->kind == NODE_PAIRS) {
+        begin_pair(s, t->top, t->node, 0);
+    } else if (n->kind == NODE_SEQUENCE && !n->count) {
+        finish(s, t->top);
+    } else if (n->kind == NODE_SEQUENCE) {
+        if (enter_part(s, t->node, 0, t->top, depth_of(s->w, t->top), &one))
+            begin(s, &one);
+    } else if (n->kind == NODE_UNION && n->spreads) {
+        for (uint32_t i = 0; i < n->count && !s->code; i++) {
+            one.node = schema->child[n->first + i];
+            begin(s, &one);
+        }
+    } else {
+        one.at = n->kind == NODE_RAW ? AT_RAW : n->kind == NODE_NAME ? AT_NAME : AT_VALUE;
+        one.count = one.at == AT_VALUE ? NO_LIMIT : 0;
+        emit_once(s, &one);
+    }
+}
+
+/* A pair may follow, or what follows the pairs. */
+static void begin_pair(struct step *s, int32_t top, uint32_t node, uint32_t next)
+{
+    struct walk *w = s->w;
+    const struct thread t = {.top = top, .node = node, .next = next, .at = AT_PAIR};
+    struct thread value;
+    uint32_t rest = w->schema->node[node].rest;
+    if (emit_once(s, &t) && fits(w->schema, rest, depth_of(w, top) + 1) && enter(s, &t, rest, next, &value))
+        begin(s, &value);
+}
+
+static void raw_step(struct step *s, struct thread *t, unsigned char c)
+{
+    int what = schema_raw_byte(s->w->schema, t, c);
+    if (what != REFUSED)
+        emit(s, t);
+    if (what == CLOSED)
+        finish(s, t->top);
+}
+
+/* A key that is none of `properties`, without white space and <. */
+static void name_in_pair_step(struct step *s, struct thread *t, unsigned char c)
+{
+    const struct schema *schema = s->w->schema;
+    if (c <= ' ' || c == '<' || !schema_raw_byte(schema, t, c))
+        return;
+    name_goes_on(schema, t, c);
+    emit(s, t);
+    const struct schema_node *n = &schema->node[t->node];
+    if (t->sub == IN_TEXT && (t->lo == NO_NAME || schema->property[n->first + schema->property[n->first + t->lo].by_name].name_size != t->len))
+        finish(s, t->top);
 }
 
 /* ---- arrays ---- */
@@ -532,7 +560,10 @@ int walk_step(struct walk *w, uint32_t from, uint32_t to, unsigned char byte)
         case AT_OBJECT:
         case AT_KEY:
         case AT_MEMBER: object_step(&s, &t, byte); break;
+        case AT_PAIR:
         case AT_CLOSED: closed_key_step(&s, &t, byte); break;
+        case AT_RAW: raw_step(&s, &t, byte); break;
+        case AT_NAME: name_in_pair_step(&s, &t, byte); break;
         case AT_OPEN: open_key_step(&s, &t, byte); break;
         case AT_COLON: colon_step(&s, &t, byte); break;
         case AT_ARRAY:

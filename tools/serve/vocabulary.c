@@ -45,9 +45,9 @@ static int make_trie(struct vocabulary *v, struct vocabulary_trie *trie, const i
 
 static int make_tries(struct vocabulary *v)
 {
-    int32_t *token = malloc((size_t)(v->size + !v->size) * sizeof *token);
-    uint32_t *open = malloc((v->longest + 1) * sizeof *open), n = 0, special = 0;
-    int rc = token && open ? VB_OK : VB_NO_MEMORY;
+    int32_t *token = malloc((size_t)(v->size + !v->size) * sizeof *token), *some = malloc((size_t)(v->size + !v->size) * sizeof *some);
+    uint32_t *open = malloc((v->longest + 1) * sizeof *open), n = 0, not_plain = 0, scalar = 0;
+    int rc = token && some && open ? VB_OK : VB_NO_MEMORY;
     for (int32_t t = 0; t < v->size && !rc; t++)
         if (v->piece[t].size)
             token[n++] = t;
@@ -57,35 +57,55 @@ static int make_tries(struct vocabulary *v)
     }
     for (uint32_t i = 0; i < n && !rc; i++)
         if (!v->is_plain[token[i]])
-            token[special++] = token[i];
-    if (!rc) /* tokens with the same bytes are plain all or none: `same` becomes what it was */
-        rc = make_trie(v, &v->not_plain, token, special, open);
+            some[not_plain++] = token[i];
+    if (!rc) /* of tokens with the same bytes all are plain or none: `same` becomes what it was */
+        rc = make_trie(v, &v->not_plain, some, not_plain, open);
+    for (uint32_t i = 0; i < n && !rc; i++)
+        if (v->is_scalar[token[i]])
+            some[scalar++] = token[i];
+    if (!rc)
+        rc = make_trie(v, &v->scalar, some, scalar, open);
     free(token);
+    free(some);
     free(open);
     return rc;
 }
 
 /* ---- plain pieces ---- */
 
-/* The number of characters of a piece that may stand in a string as it is; 0: it may not. */
+/* The number of characters of a piece that may stand in every text as it is; 0: it may not. */
 static uint32_t plain_characters(const char *text, size_t size)
 {
     uint32_t n = 0;
     if (vb_utf8_valid(text, size) != size)
         return 0;
     for (size_t i = 0; i < size; i++) {
-        if ((unsigned char)text[i] < 0x20 || text[i] == '"' || text[i] == '\\')
+        if ((unsigned char)text[i] < 0x20 || (text[i] && strchr("\"\\<>", text[i])))
             return 0;
         n += ((unsigned char)text[i] & 0xc0) != 0x80;
     }
     return n;
 }
 
+/* Whether a plain piece may be read as JSON, if bytes come before and behind it. */
+static int may_be_json(const char *text, size_t size)
+{
+    size_t n = 0, blanks = 0;
+    while (blanks < size && text[blanks] == ' ')
+        blanks++;
+    while (n < size && text[n] && strchr("0123456789+-.eEtrufalsn ", text[n]))
+        n++;
+    return n == size || text[blanks] == '[' || text[blanks] == '{';
+}
+
 static int list_plain(struct vocabulary *v)
 {
     for (int32_t t = 0; t < v->size; t++) {
-        uint32_t n = plain_characters(v->text + v->piece[t].at, v->piece[t].size);
+        const char *text = v->text + v->piece[t].at;
+        uint32_t n = plain_characters(text, v->piece[t].size);
         v->is_plain[t] = n > 0;
+        v->is_name[t] = n > 0 && !memchr(text, ' ', v->piece[t].size);
+        v->is_scalar[t] = n > 0 && may_be_json(text, v->piece[t].size);
         v->most_characters = n > v->most_characters ? n : v->most_characters;
     }
     v->plain_up_to = calloc(v->most_characters + 2, sizeof *v->plain_up_to);
@@ -149,9 +169,11 @@ int vocabulary_of_pieces(struct vocabulary **out, const struct vocabulary_piece 
     v->said = calloc(n, sizeof *v->said);
     v->same = calloc(n, sizeof *v->same);
     v->is_plain = calloc(n, 1);
+    v->is_name = calloc(n, 1);
+    v->is_scalar = calloc(n, 1);
     v->plain = calloc(n, sizeof *v->plain);
     v->end = calloc(ends + 1, sizeof *v->end);
-    if (v->piece && v->said && v->same && v->is_plain && v->plain && v->end) {
+    if (v->piece && v->said && v->same && v->is_plain && v->is_name && v->is_scalar && v->plain && v->end) {
         for (size_t i = 0; i < ends; i++)
             if (end[i] >= 0 && end[i] < size)
                 v->end[v->ends++] = end[i];
@@ -174,7 +196,7 @@ void vocabulary_close(struct vocabulary *v)
 {
     if (!v)
         return;
-    void *blocks[] = {v->piece, v->said, v->text, v->same, v->all.node, v->not_plain.node, v->is_plain, v->plain, v->plain_up_to, v->end, v->may_close,
+    void *blocks[] = {v->piece, v->said, v->text, v->same, v->all.node, v->not_plain.node, v->scalar.node, v->is_plain, v->is_name, v->is_scalar, v->plain, v->plain_up_to, v->end, v->may_close,
                       v->closing, v};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         free(blocks[i]);
