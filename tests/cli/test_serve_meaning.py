@@ -232,6 +232,11 @@ def earlier_calls_reach_the_template():
             prompt = server.post("/apply-template", {"messages": messages})["prompt"]
             assert "12345.678" in prompt and "0.1000" not in prompt, prompt
             assert template != V3 or json.dumps(value, ensure_ascii=False) in prompt, prompt
+            large = '{"n": 123456789012345678901234567890, "x": [-1e400, 1.5], "t": "9e999", "y": 2E+999}'
+            messages[1]["tool_calls"][0]["function"]["arguments"] = large
+            prompt = server.post("/apply-template", {"messages": messages})["prompt"]
+            assert all(text in prompt for text in ("123456789012345678901234567890", "[-1e400, 1.5]", "2E+999", "9e999")) and "!" not in prompt, prompt
+            assert '"123456' not in prompt and ("<arg_value>2E+999</arg_value>" if "<arg_key>" in template else '"y": 2E+999}') in prompt, prompt
             end = "<|end_of_sentence|>"
             messages[1]["tool_calls"][0]["function"]["arguments"] = json.dumps({end: end})
             assert 1 not in server.post("/tokenize", {"messages": messages[:3]})["tokens"], "an argument made a special token"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "tools/serve/conversation_internal.h"
-#include "tools/serve/writer.h"
 
 #define MARK_SIZE 3
 #define MOST_MESSAGES 4096
@@ -307,15 +306,22 @@ static int encode_marked(const struct conversation *k, const char *text, size_t 
     return f->status;
 }
 
-static int render(struct conversation *k, const json_t *messages, const json_t *variables, int add_generation_prompt, char **text, size_t *size,
+static int render(struct conversation *k, const json_t *messages, const json_t *variables, int add_generation_prompt, struct serve_writer *out,
                   struct failure *f)
 {
     vb_error err;
+    char *text = NULL;
+    size_t size = 0;
     char *said = json_dumps(messages, JSON_COMPACT), *more = json_dumps(variables, JSON_COMPACT);
     if (!said || !more)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
-    else if (vb_template_render(k->s->chat, k->s->tokenizer, said, strlen(said), add_generation_prompt, more, text, size, &err))
+    else if (vb_template_render(k->s->chat, k->s->tokenizer, said, strlen(said), add_generation_prompt, more, &text, &size, &err))
         fail_with(f, err.code == VB_NO_MEMORY ? 500 : 400, NULL, "messages", "%s", err.message);
+    else
+        conversation_put_numbers(k->s, text, size, out);
+    if (out->failed)
+        fail_with(f, 500, NULL, "messages", "no memory for the conversation");
+    vb_text_free(text);
     free(said);
     free(more);
     return f->status;
@@ -324,25 +330,23 @@ static int render(struct conversation *k, const json_t *messages, const json_t *
 /* Renders and encodes; p->text is what the template made, without marks. `allow`: special tokens in messages are special tokens. */
 static int encode(struct conversation *k, const json_t *body, int allow, struct serve_prompt *p, struct failure *f)
 {
-    char *text = NULL;
-    size_t size = 0;
     int add_generation_prompt = 1;
-    struct serve_writer plain = {0};
+    struct serve_writer plain = {0}, text = {0};
     json_t *messages = messages_of(k->s, body, f), *variables = messages ? variables_of(body, f) : NULL;
     if (!f->status)
         request_flag(body, "add_generation_prompt", &add_generation_prompt, f);
     if (!f->status && !allow)
         mark_messages(k, &messages, variables, f);
-    if (!f->status && !render(k, messages, variables, add_generation_prompt, &text, &size, f)) {
+    if (!f->status && !render(k, messages, variables, add_generation_prompt, &text, f)) {
         if (k->marked)
-            encode_marked(k, text, size, p, f);
+            encode_marked(k, text.text, text.size, p, f);
         else
-            request_encode(k->s, text, size, 1, 0, p, f);
-        without_marks(k, text, size, &plain);
+            request_encode(k->s, text.text ? text.text : "", text.size, 1, 0, p, f);
+        without_marks(k, text.text, text.size, &plain);
     }
     json_decref(messages);
     json_decref(variables);
-    vb_text_free(text);
+    writer_close(&text);
     if (!f->status && plain.failed)
         fail_with(f, 500, NULL, "messages", "no memory for the conversation");
     p->text = plain.text;

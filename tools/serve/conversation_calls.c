@@ -2,12 +2,18 @@
  *
  * OpenAI's clients send the arguments of a call as a text, and null as the content of an answer that only calls. Some templates write
  * the text as it is; others want an object, or an empty text as content. What a template wants is found when the model is opened: it
- * renders a short conversation in each form. */
+ * renders a short conversation in each form.
+ *
+ * jansson holds integers of 64 bits and doubles. In an object, another number is a text while the template renders: a random mark, the
+ * number and NUMBER_END. Behind the template the number takes the place of that text and of the quotation marks around it. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "tools/serve/conversation_internal.h"
-#include "tools/serve/writer.h"
+#include "tools/serve/meaning_internal.h"
+
+#define NUMBER_END "!"
 
 /* ---- what the template wants --------------------------------------------------------------------------------------- */
 
@@ -26,6 +32,9 @@ static void render_probe(const struct server *s, int as_objects, int with_text, 
 
 void conversation_probe(struct server *s)
 {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) == sizeof random)
+        snprintf(s->number_mark, sizeof s->number_mark, "n%016llx:", (unsigned long long)random);
     for (int form = 0; form < 4 && s->chat; form++) {
         int as_objects = form & 1, with_text = form >> 1;
         char *text;
@@ -87,6 +96,49 @@ static void put_json(struct serve_writer *w, const json_t *value)
     }
 }
 
+/* Whether the text is a number that jansson cannot hold. */
+static int is_large_number(const char *text, size_t size)
+{
+    json_t *held = json_loadb(text, size, JSON_DECODE_ANY, NULL);
+    json_decref(held);
+    return !held && meaning_is_json(text, size);
+}
+
+/* Parses the text of an object, with texts in place of large numbers. */
+static json_t *load_arguments(const struct server *s, const char *text)
+{
+    struct serve_writer w = {0};
+    struct json_scan scan = {0};
+    for (size_t n; *text; text += n) {
+        n = json_scan_in_string(&scan) ? 0 : strspn(text, "+-.0123456789eE");
+        int is_large = n && *s->number_mark && is_large_number(text, n);
+        n = n ? n : 1;
+        writer_put(&w, is_large ? "\"" : "");
+        writer_put(&w, is_large ? s->number_mark : "");
+        writer_bytes(&w, text, n);
+        writer_put(&w, is_large ? NUMBER_END "\"" : "");
+        for (size_t i = 0; i < n; i++)
+            json_scan_byte(&scan, text[i]);
+    }
+    json_t *out = w.failed ? NULL : json_loadb(w.text, w.size, JSON_ALLOW_NUL, NULL);
+    writer_close(&w);
+    return out;
+}
+
+void conversation_put_numbers(const struct server *s, const char *text, size_t size, struct serve_writer *out)
+{
+    size_t mark_size = strlen(s->number_mark);
+    const char *end = text + size, *mark, *last;
+    while (mark_size && (mark = memmem(text, (size_t)(end - text), s->number_mark, mark_size)) &&
+           (last = memchr(mark, *NUMBER_END, (size_t)(end - mark)))) {
+        int is_quoted = mark > text && mark[-1] == '"' && last + 1 < end && last[1] == '"';
+        writer_bytes(out, text, (size_t)(mark - text) - (size_t)is_quoted);
+        writer_bytes(out, mark + mark_size, (size_t)(last - mark) - mark_size);
+        text = last + 1 + is_quoted;
+    }
+    writer_bytes(out, text, (size_t)(end - text));
+}
+
 /* The arguments in the form that is wanted; NULL: f says why. */
 static json_t *arguments_of(const struct server *s, size_t number, const json_t *arguments, struct failure *f)
 {
@@ -102,7 +154,7 @@ static json_t *arguments_of(const struct server *s, size_t number, const json_t 
     if (!json_is_string(arguments) || !s->calls_as_objects)
         return json_incref((json_t *)(uintptr_t)arguments);
     const char *text = json_string_length(arguments) ? json_string_value(arguments) : "{}";
-    json_t *out = json_loadb(text, strlen(text), JSON_ALLOW_NUL, NULL);
+    json_t *out = load_arguments(s, text);
     if (json_is_object(out))
         return out;
     json_decref(out);

@@ -37,6 +37,7 @@ struct server {
     struct meaning_kind meaning;   /* how the model writes reasoning and tool calls */
     unsigned char mark_byte[16];   /* the bytes that stand for the markers of tool calls in `pieces` (schema_calls.h) */
     int calls_as_objects;  /* the template wants the arguments of earlier tool calls as objects; else as texts */
+    char number_mark[24];  /* random: begins a text in place of a number that jansson cannot hold (conversation_calls.c) */
     int calls_with_text;   /* the template wants an empty text, and not null, as the content of an answer with tool calls only */
     int32_t vocabulary;
     unsigned char *special;    /* [vocabulary]: as from vocabulary_special; NULL if the model has no tokenizer */
