@@ -360,15 +360,25 @@ const char *vb_isa(size_t number);
  * closed. The logit bias of `sampling` is an exception: the session copies it. */
 typedef struct vb_session_options {
     int32_t context;       /* number of tokens that the caches can hold; 0: max_position_embeddings */
-    int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512 */
-    /* Says which code computes the prompt. NULL or "contract": the same code that computes all other tokens; the
-     * results have the bits that Verbatim promises. "onednn": oneDNN computes the linear layers, which is faster. With
+    int32_t prefill_chunk; /* number of prompt tokens that one pass computes; 0: 512, or 2048 with prefill "expanded" */
+    /* Says how the prompt is computed. NULL or "contract": as all other tokens; the results have the bits that Verbatim
+     * promises.
+     *
+     * "expanded": attention has the expanded form, which computes keys and values for each head (docs/ARITHMETIC.md,
+     * rule 4e). For prompts of some hundred tokens and more this is faster. With "expanded" the results have other bits
+     * than with "contract", and Verbatim makes the same promise for them. Batches support it. The rows of vb_evaluate
+     * count as rows of a prompt. A draft model and MTP modules compute their rows as with "contract".
+     *
+     * "onednn": oneDNN computes the linear layers, which is faster. With
      * "onednn" the results have other bits than with "contract". These bits depend on the version of oneDNN and on the
      * kind of CPU. They do not depend on drafts, threads or `isa`.
      *
      * With "onednn", either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512.
-     * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16. Here, the prompt consists
-     * of the tokens that were appended before the first token was generated or evaluated. */
+     * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16.
+     *
+     * Here, the prompt consists of the tokens that were appended before the first token was generated (with "onednn",
+     * also before the first token was evaluated). If vb_truncate cuts inside the prompt, the tokens that are appended
+     * next belong to the prompt too. */
     const char *prefill;
     int32_t threads;       /* largest number of threads; 0: the number of processors in the affinity mask. The session uses fewer
                               threads if that is faster, or while other programs use the cores */

@@ -14,7 +14,8 @@ typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
     /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the
-     * number of prompt tokens in a pass. Options with taps, with traces, or with `prefill` "onednn" are refused.
+     * number of prompt tokens in a pass. Options with taps, with traces, or with `prefill` "onednn" are refused. With
+     * `prefill` "expanded", requests share the rows of a common beginning only as far as it belongs to both prompts.
      * Requests with acceptance mode rejection or relaxed are refused if the draft method is eagle-reroll or
      * eagle-keep. */
     vb_session_options session;
@@ -54,7 +55,8 @@ typedef struct vb_request {
      * and cache. If `session` is not NULL, the fields tokens, count, sampling, drafting and prompt_row must be zero.
      * The caller must not use the session until `done` is called. `done` may close the session. The session's context
      * must not be larger than the batch's. The session must not have taps. If the session's option prefill is "onednn",
-     * the session's prompt must have been computed before the request is added. */
+     * or if it is "expanded" and the batch's is not, the session's prompt must have been computed before the request is
+     * added. */
     vb_session *session;
     vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
     /* NULL, or a callback that receives the logits of each prompt token except the last (see vb_row_callback; `depth`

@@ -173,6 +173,13 @@ static void rope(struct reference_run *run, double *x, int S, int vectors)
 
 /* -- attention ---------------------------------------------------------------------------------------------------- */
 
+/* Returns how many of S rows are computed in the expanded form: rows of the target, but not of its MTP modules. */
+static int expanded_rows(const struct reference_run *run, int S)
+{
+    int rows = run->layer < run->c->num_hidden_layers ? run->options.expanded : 0;
+    return rows < S ? rows : S;
+}
+
 /* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. */
 static double attention_scale(const struct reference_run *run)
 {
@@ -181,11 +188,11 @@ static double attention_scale(const struct reference_run *run)
     return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
 }
 
-/* heads[s] = sum_t p[s,t] v[t] for head h, with p [S,S] */
-static void mix_values(struct reference_run *run, const double *p, int h, int S)
+/* heads[s] = sum_t p[s,t] v[t] for head h and the first `rows` rows s, with p [S,S] */
+static void mix_values(struct reference_run *run, const double *p, int h, int rows, int S)
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim;
-    for (size_t s = 0; s < (size_t)S; s++)
+    for (size_t s = 0; s < (size_t)rows; s++)
         for (int v = 0; v < V; v++) {
             double sum = 0;
             for (size_t t = 0; t <= s; t++)
@@ -238,17 +245,18 @@ static void attend(struct reference_run *run, const struct reference_attention *
             p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
     }
     ref_value(run, "probabilities", h, S, S, p);
-    if (ref_values_form(run, w) == AS_IS)
-        mix_values(run, p, h, S);
-    else
+    if (ref_values_form(run, w) != AS_IS)
         mix_latents(run, w, p, h, S);
+    mix_values(run, p, h, ref_values_form(run, w) == AS_IS ? S : expanded_rows(run, S), S);
 }
 
-/* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]] */
+/* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]]. In expanded rows, the latent is the x of W_UV, and is rounded. */
 static void keys_and_values(struct reference_run *run, const struct reference_attention *w, int S)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, V = run->c->dims.v;
-    size_t C = run->c->dims.c;
+    size_t C = run->c->dims.c, expanded = (size_t)expanded_rows(run, S);
+    memcpy(run->mixed, run->latent, (size_t)S * C * sizeof *run->mixed);
+    ref_round_x(run, ref_values_form(run, w), run->mixed, run->mixed, expanded * C);
     for (size_t h = 0; h < H; h++) {
         ref_keys(run, w, (int)h);
         ref_values(run, w, (int)h);
@@ -257,7 +265,7 @@ static void keys_and_values(struct reference_run *run, const struct reference_at
             for (size_t n = 0; n < N; n++)
                 kv[n] = ref_dot(run->w_uk + n * C, run->latent + s * C, (int)C);
             for (size_t v = 0; v < V; v++)
-                kv[N + v] = ref_dot(run->w_uv + v * C, run->latent + s * C, (int)C);
+                kv[N + v] = ref_dot(run->w_uv + v * C, run->mixed + s * C, (int)C);
         }
     }
 }
@@ -288,8 +296,10 @@ static void attention(struct reference_run *run, double *out, const struct refer
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
     split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
-    if (ref_keys_form(run, w) != AS_IS) /* q_nope is the x of W_UK. The latent is not rounded when keys are computed */
-        ref_round_x(run, ref_keys_form(run, w), run->q_nope, run->q_nope, (size_t)S * H * N);
+    if (ref_keys_form(run, w) != AS_IS) { /* q_nope is the x of W_UK. The latent is not rounded when keys are computed */
+        size_t first = (size_t)expanded_rows(run, S) * H * N;
+        ref_round_x(run, ref_keys_form(run, w), run->q_nope + first, run->q_nope + first, (size_t)S * H * N - first);
+    }
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);

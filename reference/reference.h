@@ -13,6 +13,10 @@
  * layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. The latent is
  * not rounded when keys are computed as W_UK times the latent.
  *
+ * With prefill expanded (option `expanded`), keys and values of the prompt's rows are computed from the latents. Then
+ * the x of W_UV is the latent, and the x of W_UK, also the latent, is not rounded in any precision; the query is no x.
+ * If no x is rounded or quantised, the results are the same numbers as without this option.
+ *
  * A matrix is quantised if a GGUF file stores it quantised, or if precision q8 or q4 quantises it (round.c). The x of a
  * quantised matrix is quantised too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
  * the values that its blocks encode (blocks.c). As in precision bf16, the x of W_UK is the nope part of the query, and
@@ -41,7 +45,8 @@
  * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE writes each rotated pair to the two places of the original
  * pair, so q_rope and k_rope have the order of the checkpoint. For each head (`index`), attention computes scores [S]
  * and probabilities [S]. The score of row s for token t is -inf if t > s. If the x of W_UV is rounded, attention also
- * computes mixed [C] per head, the weighted sum of latents. The output of attention then does not use the values in kv.
+ * computes mixed [C] per head, the weighted sum of latents. Except in expanded rows, the output of attention then does
+ * not use the values in kv.
  * At the end, attention computes heads [HV] and attention [D].
  *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
@@ -93,6 +98,7 @@ struct reference_options { /* with all members 0, the reference computes in prec
                     not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
                     the reference */
     enum precision precision;
+    int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */
     struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
                                        since its pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */

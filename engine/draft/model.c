@@ -48,7 +48,7 @@ static int open_parts(struct model_drafter *d, vb_error *err)
     const struct drafter_options *o = &d->options;
     const struct config *c = &d->model->config;
     size_t chunk = max_size(o->most_observed, ROWS_WORTH_A_PASS);
-    int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, err);
+    int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, 0, err);
     if (!code)
         code = kvcache_open(&d->cache, c->dims.layers, d->context,
                             c->dims.row, d->allocator, err);

@@ -6,6 +6,7 @@
 
 #include "ops/attention.h"
 #include "ops/embed.h"
+#include "ops/expanded.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/rmsnorm.h"
@@ -72,6 +73,17 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
     }
 }
 
+/* Computes attention for all rows. Neighbouring rows with the same form of attention are computed together. */
+static void attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S)
+{
+    size_t ldq = a->heads * (a->nope + a->rope), ldy = a->heads * a->value;
+    for (size_t s = 0, count; s < S; s += count) {
+        for (count = 1; s + count < S && !rows[s + count].expanded == !rows[s].expanded;)
+            count++;
+        (rows[s].expanded ? op_expanded : op_attention)(&w->cx, w->heads + s * ldy, w->q + s * ldq, w->seen + s, a, count, w->context);
+    }
+}
+
 /* Computes out = self_attn(x). The latents of all rows are written to the cache first, because a row also attends to
  * earlier rows of the same pass. */
 static void self_attention(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x,
@@ -98,7 +110,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
     tap_operator(w, "self_attn.");
-    op_attention(&w->cx, w->heads, w->q, w->seen, &attention, S, w->context);
+    attend(w, &attention, rows, S);
     tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
     tap(w, "self_attn.o_proj.output", out, c->dims.d);

@@ -21,6 +21,8 @@ struct row {
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
     int32_t hidden_of, hidden_depth; /* for taps and traces: in a pass of an MTP module, where the hidden state comes from that is the input
                                         of this row (engine/verbatim.h) */
+    int32_t expanded; /* nonzero: attention has the expanded form (ops/expanded.h). Then it has this form for all rows of tokens
+                         0..index */
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
                          other draft */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
@@ -39,6 +41,7 @@ struct workspace {
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;
+    int expands;                   /* nonzero: passes may have rows with attention in the expanded form */
     float *x, *normed, *delta;     /* [rows, d]: the residual stream, its RMSNorm, and the output of attention or MLP */
     float *q_a, *q, *kv_a, *heads; /* [rows, q], [rows, H(n+r)], [rows, c+r], [rows, Hv] */
     float *cos_sin;                /* [rows, r] */
@@ -64,10 +67,10 @@ struct workspace {
 };
 
 /* Allocates everything for passes of up to max_rows rows. `context` is the largest number of committed tokens in a
- * sequence. During a round, drafts and padding may make a sequence longer than that. The caller frees the workspace
- * with workspace_close. */
+ * sequence. During a round, drafts and padding may make a sequence longer than that. `expands` is nonzero if rows of the
+ * passes may have attention in the expanded form. The caller frees the workspace with workspace_close. */
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
-                   size_t max_logit_rows, size_t context, vb_error *err);
+                   size_t max_logit_rows, size_t context, int expands, vb_error *err);
 
 /* Names the array of target rows that a drafter reads: workspace.features, workspace.hidden or workspace.three. */
 enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE };

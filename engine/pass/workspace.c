@@ -7,6 +7,7 @@
 
 #include "ops/attention.h"
 #include "ops/crew.h"
+#include "ops/expanded.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
@@ -21,6 +22,8 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
                                   .value = c->dims.v, .latent = c->dims.c};
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
+    if (w->expands)
+        bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (config_has_layers(c, 0))
         bytes = max_size(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {
@@ -43,7 +46,7 @@ static void *take(struct workspace *w, size_t count, size_t size)
 }
 
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
-                   size_t max_logit_rows, size_t context, vb_error *err)
+                   size_t max_logit_rows, size_t context, int expands, vb_error *err)
 {
     const struct config *c = &m->config;
     size_t d = c->dims.d, S = max_rows, H = c->dims.H;
@@ -58,7 +61,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
         effective.rope_yarn = 0;
 
     *w = (struct workspace){.model = m, .max_rows = S, .context = context + VB_MAX_DRAFT + 1, .max_logit_rows = max_logit_rows,
-                            .scale = config_attention_scale(&effective)};
+                            .expands = expands, .scale = config_attention_scale(&effective)};
     w->cx.k = k;
     w->cx.threads = w->cx.most_threads = threads;
     w->cx.bf16 = c->precision == PRECISION_BF16;

@@ -19,9 +19,9 @@ static int check_options(vb_batch *b, vb_error *err)
 {
     const vb_session_options *o = &b->options.session;
     int32_t most = b->options.max_sequences ? b->options.max_sequences : 8;
-    if (o->prefill && strcmp(o->prefill, "contract"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract alone: with others bits would depend on which rows of a "
-                       "prompt are computed together", o->prefill);
+    if (o->prefill && strcmp(o->prefill, "contract") && !prefill_expands(o))
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract and expanded alone: with others bits would depend on "
+                       "which rows of a prompt are computed together", o->prefill);
     if (o->tap || o->trace)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps and traces");
     if (most < 1 || most > MOST_SEQUENCES)

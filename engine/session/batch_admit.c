@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/session/batch_internal.h"
+#include "engine/session/prefill.h"
 
 #define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */
 
@@ -11,7 +12,7 @@ static const int32_t *timeline(const struct batch_request *r, size_t *count)
     return r->run.session ? r->run.session->tokens : r->prompt;
 }
 
-/* For how many tokens s begins like r; 0 where their draft methods cannot share. */
+/* For how many tokens s begins like r and computes their rows in the same way; 0 where their draft methods cannot share. */
 static size_t alike_for(const struct vb_session *s, const struct batch_request *r, const struct drafter_type *type)
 {
     size_t count, n = 0;
@@ -21,7 +22,7 @@ static size_t alike_for(const struct vb_session *s, const struct batch_request *
     count = min_size(count, s->count);
     while (n < count && s->tokens[n] == tokens[n])
         n++;
-    return n;
+    return prefill_alike(s, r->run.session ? r->run.session->prompt : r->asked.count, n);
 }
 
 /* The sequence whose rows a request can take over.  */

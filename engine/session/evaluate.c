@@ -100,7 +100,7 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
     struct fpenv env = fpenv_enter();
     struct numa_visit visit = numa_enter(s->model);
     int code = evaluation_open(&e, err), last = 0;
-    if (s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
+    if (s->work->onednn && s->prompt > s->cached) /* what was not computed yet stays on the contract's kernels */
         s->prompt = s->cached;
     /* the last token keeps its row unwritten, as between any two rounds: it is cut and computed again when needed */
     while (s->cached < s->count && !code && !last) {

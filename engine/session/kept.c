@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "engine/session/prefill.h"
+
 static struct vb_session *take_out(struct kept *k, size_t i)
 {
     struct vb_session *s = k->sessions[i];
@@ -11,10 +13,10 @@ static struct vb_session *take_out(struct kept *k, size_t i)
     return s;
 }
 
-/* Returns whether `longer` has the same draft method as s and all computed rows of s. */
+/* Returns whether `longer` has the same draft method as s and all computed rows of s, computed in the same way. */
 static int begins(const struct vb_session *s, const struct vb_session *longer)
 {
-    return s->type == longer->type && s->cached <= longer->cached &&
+    return s->type == longer->type && s->cached <= longer->cached && prefill_alike(longer, s->prompt, s->cached) == s->cached &&
            !memcmp(s->tokens, longer->tokens, s->cached * sizeof *s->tokens);
 }
 

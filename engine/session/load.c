@@ -70,18 +70,24 @@ static int check_model(const struct session_loading *l, const struct model *m, c
     return code;
 }
 
-/* If rows of the prompt have not been computed yet, the same kernels must compute them as in the saved session: oneDNN or
- * the engine's own. Otherwise returns an error. If all rows of the prompt have been computed, the kind of prefill does not
+static const char *saved_prefill(const struct session_loading *l)
+{
+    return line_is(l, "prefill", "onednn") ? "onednn" : line_is(l, "prefill", "expanded") ? "expanded" : "contract";
+}
+
+static int same_prefill(const struct session_loading *l, const struct vb_session *s) { return !strcmp(saved_prefill(l), prefill_kind(s)); }
+
+/* If rows of the prompt have not been computed yet, they must be computed with the same kind of prefill as in the saved
+ * session. Otherwise returns an error. If all rows of the prompt have been computed, the kind of prefill does not
  * matter. */
 static int check_prefill(const struct session_loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
-    int onednn = line_is(l, "prefill", "onednn");
-    if (h->rows >= h->prompt || onednn == !!s->work->onednn)
-        return onednn && h->rows < h->prompt && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn")
+    if (h->rows >= h->prompt || same_prefill(l, s))
+        return !strcmp(saved_prefill(l), "onednn") && h->rows < h->prompt && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn")
                                                                        : VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
-                   l->in.path, onednn ? "onednn" : "contract", onednn ? "contract" : "onednn");
+                   l->in.path, saved_prefill(l), prefill_kind(s));
 }
 
 /* ---- sections ---- */
@@ -185,9 +191,9 @@ static int fill(struct session_loading *l, struct vb_session *s)
     s->count = (size_t)h->tokens;
     s->cached = (size_t)h->rows;
     s->given = (size_t)h->given;
-    /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, the
-     * engine's own kernels then compute rows again. */
-    s->prompt = line_is(l, "prefill", "onednn") == !!s->work->onednn ? (size_t)h->prompt : 0;
+    /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, rows are
+     * then computed again as with prefill contract. */
+    s->prompt = same_prefill(l, s) ? (size_t)h->prompt : 0;
     return read_drafter(l, s);
 }
 

@@ -1,4 +1,4 @@
-/* engine/session/prefill.c -- decides which rows of a prompt oneDNN computes, and checks that oneDNN supports the
+/* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt oneDNN computes, and whether it supports the
  * weights. */
 #include "engine/session/prefill.h"
 
@@ -6,9 +6,24 @@
 #include <string.h>
 
 #include "ops/onednn.h"
+#include "engine/base/numbers.h"
 #include "simd/quantised.h"
 
-/* ---- can it? ---- */
+/* ---- kinds ---- */
+
+int prefill_expands(const vb_session_options *o) { return o->prefill && !strcmp(o->prefill, "expanded"); }
+
+const char *prefill_kind(const struct vb_session *s)
+{
+    return prefill_expands(&s->options) ? "expanded" : s->work->onednn ? "onednn" : "contract";
+}
+
+size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows)
+{
+    return !prefill_expands(&s->options) || prompt == s->prompt ? rows : min_size(rows, min_size(prompt, s->prompt));
+}
+
+/* ---- can oneDNN compute it? ---- */
 
 struct check {
     enum weight_type type; /* the type that every matrix must have */
@@ -75,10 +90,10 @@ static int check_type(const struct vb_session *s, vb_error *err)
 int prefill_open(struct vb_session *s, vb_error *err)
 {
     const char *name = s->options.prefill ? s->options.prefill : "contract", *why;
-    if (!strcmp(name, "contract"))
+    if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
     if (strcmp(name, "onednn"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, onednn", name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded, onednn, and only one of them", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
     int code = check_weights(s, err), threads = s->work->cx.most_threads;

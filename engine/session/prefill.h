@@ -1,9 +1,17 @@
-/* engine/session/prefill.h -- the option `prefill`, which decides whether oneDNN computes the linear layers of prompts.
- * oneDNN is faster than the engine's own kernels.
+/* engine/session/prefill.h -- the option `prefill`, which chooses how prompts are computed: contract (as all other
+ * tokens), expanded, or onednn. Both expanded and onednn are faster for long prompts, and a session has only one of
+ * them.
+ *
+ * With prefill expanded, attention has the expanded form (ops/expanded.h) for the rows of the original prompt. The
+ * original prompt consists of all tokens that were appended before the first token was generated. Its rows attend to
+ * rows of the original prompt only, so all keys and values have the expanded form. Chunks, threads, instruction sets,
+ * drafts and other rows of a pass change no bit. Attention has the absorbed form for all other rows: those of generated
+ * tokens, of tokens that are appended after generated tokens, and of MTP modules and draft models. In vb_evaluate, rows
+ * of the original prompt have the expanded form too. A cut changes the original prompt as vb_truncate says: if the
+ * sequence is truncated inside the original prompt, tokens that are appended then belong to it.
  *
  * With prefill onednn, oneDNN computes the linear layers for the rows of the original prompt. The original prompt
- * consists of all tokens that were appended before the first token was generated. These rows are computed in chunks of
- * 512 rows. The index of the first row of a chunk is a multiple of 512. Each chunk is one pass without other rows, and
+ * is the same as above. These rows are computed in chunks of 512 rows. The index of the first row of a chunk is a multiple of 512. Each chunk is one pass without other rows, and
  * a chunk is never split. After each chunk, the drafter observes the tokens of the chunk, and rows of MTP modules
  * become final. oneDNN also computes the linear layers for these rows of MTP modules.
  *
@@ -25,7 +33,16 @@
 
 #include "engine/session/session.h"
 
-#define PREFILL_CHUNK 512
+#define PREFILL_CHUNK 512   /* rows in a chunk of a prompt; exactly so many with prefill onednn */
+#define EXPANDED_CHUNK 2048 /* with prefill expanded, where each chunk computes keys and values of all rows before it */
+
+/* Returns whether the options choose prefill expanded. */
+int prefill_expands(const vb_session_options *o);
+/* Returns the kind of prefill of a session: "contract", "expanded" or "onednn". */
+const char *prefill_kind(const struct vb_session *s);
+/* Session s and another session with the same option `prefill` begin with the same tokens. The original prompt of the
+ * other session has `prompt` tokens. Returns how many of the first `rows` rows are computed in the same way for both. */
+size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows);
 
 /* Checks the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
  * onednn, the function opens a oneDNN object for each thread of s->work. */

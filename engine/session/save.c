@@ -87,7 +87,7 @@ static void write_about(struct session_writer *w, const struct vb_session *s, in
     char conventions[512];
     conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     write_line(w, "checkpoint", checkpoint_dir(s->model->checkpoint));
-    write_line(w, "prefill", s->work->onednn ? "onednn" : "contract");
+    write_line(w, "prefill", prefill_kind(s));
     write_line(w, "draft", s->type ? s->type->name : "none");
     write_line(w, "draft conventions", conventions);
     write_line(w, "hidden rows", s->type && s->type->save && hidden ? "yes" : "no");

@@ -137,7 +137,8 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
     const struct kernels *k;
     int code = session_kernels(&k, o->isa, err);
     if (!code)
-        code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context, err);
+        code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context,
+                              prefill_expands(o), err);
     if (!code)
         code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
     w->stop = o->stop;
@@ -193,10 +194,15 @@ static int open_drafter(struct vb_session *s, vb_error *err)
     return code;
 }
 
+/* Whether attention has the expanded form for the row of the token at this index. */
+static int expands(const struct vb_session *s, size_t index) { return index < s->prompt && prefill_expands(&s->options); }
+
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err)
 {
     if (1 + (size_t)s->max_drafts > w->max_rows || 1 + (size_t)s->max_drafts > w->max_logit_rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft nodes is %d, for which the batch has no room", s->max_drafts);
+    if (expands(s, s->cached) && !w->expands)
+        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill expanded, which the batch does not have");
     return s->type ? workspace_keep_rows(w, s->type->takes, err) : VB_OK; /* too few layers are refused by who opens the drafter */
 }
 
@@ -239,7 +245,8 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
     if (options)
         s->options = *options;
     int code = session_limits(model, &s->options, &s->context, err);
-    s->chunk = s->options.prefill_chunk ? (size_t)s->options.prefill_chunk : 512;
+    s->chunk = s->options.prefill_chunk ? (size_t)s->options.prefill_chunk
+             : prefill_expands(&s->options) && !shared ? EXPANDED_CHUNK : PREFILL_CHUNK;
     s->chunk = min_size(s->chunk, s->context);
     if (!code)
         code = choose_drafter(s, err);
@@ -332,8 +339,11 @@ const int32_t *vb_tokens(const vb_session *s, size_t *count)
     return s->tokens;
 }
 
-/* Rows that a pass can take next: what is left of the tokens given, or the last one. */
-static size_t rows_left(const struct vb_session *s) { return (s->cached < s->given ? s->given : s->count) - s->cached; }
+/* Rows that a pass can take next: what is left of the tokens given, or the last one. Attention has the same form for all of them. */
+static size_t rows_left(const struct vb_session *s)
+{
+    return (expands(s, s->cached) ? min_size(s->prompt, s->count) : s->cached < s->given ? s->given : s->count) - s->cached;
+}
 
 size_t session_most_rows(const struct vb_session *s, size_t chunk)
 {
@@ -420,7 +430,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
             .cache = &s->cache, .index = (int32_t)index, .position = (int32_t)index, .hidden_of = -1, .hidden_depth = -1,
             .draft = i < p->committed ? 0 : i < n ? (int32_t)(i - p->committed) + 1 : -1,
             .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
-            .slot = kvcache_append(&s->cache)};
+            .slot = kvcache_append(&s->cache), .expanded = expands(s, index)};
     }
     for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
         rows[p->first_row + p->committed + i].parent = (int32_t)i;
@@ -545,7 +555,7 @@ static int share_drafter(struct vb_session *s, const struct vb_session *other, s
 size_t session_begin_as(struct vb_session *s, const struct vb_session *other, size_t same)
 {
     size_t rewind = s->type ? s->type->rewind(s->drafter) : 0, rows = same > 1 + rewind ? same - 1 - rewind : 0;
-    rows = min_size(rows, other->cached);
+    rows = prefill_alike(other, s->prompt, min_size(rows, other->cached));
     /* A drafter proposes from the hidden state of the newest row that is given, which must be computed here: other may have dropped it. */
     rows = min_size(rows, s->type && s->given ? s->given - 1 : s->given);
     if (!rows || (s->type && !share_drafter(s, other, rows)))

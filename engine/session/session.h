@@ -20,8 +20,7 @@ struct vb_session {
     int32_t *tokens;      /* [context] */
     size_t context, chunk, count, cached;
     size_t observed;      /* number of tokens that the drafter has observed */
-    size_t prompt;        /* length of the original prompt; with prefill onednn, oneDNN computes linear layers only in rows before
-                             this index */
+    size_t prompt;        /* length of the original prompt (engine/session/prefill.h) */
     size_t given;         /* tokens[0..given) are treated as a prompt: each of them was appended, or its row was removed and must be
                              computed again. A pass that computes rows of these tokens has no drafts, and computes no token from
                              index `given` on */
@@ -47,7 +46,7 @@ struct shared {
 };
 /* Opens a session (vb_session_open). `shared` is NULL for a session that is in no batch. If `shared` is not NULL, the
  * session uses the workspace shared->work. The batch has opened this workspace with its own options isa, threads,
- * prefill and tap. The same four members of the argument `options` then have no effect. */
+ * prefill and tap. Of the argument `options`, isa, threads and tap then have no effect, and prefill is the batch's. */
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err);
 
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
@@ -60,7 +59,8 @@ int session_kernels(const struct kernels **k, const char *isa, vb_error *err);
 int session_open_workspace(struct workspace *w, const vb_model *model, const vb_session_options *o, size_t max_rows, size_t max_logit_rows,
                            size_t context, vb_error *err);
 
-/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts. Otherwise makes sure that w has memory
+/* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts, or if rows are due for which attention
+ * has the expanded form and w does not support it. Otherwise makes sure that w has memory
  * for the vectors that the session's drafter reads (session_features); later passes in w write these vectors. Returns
  * VB_NO_MEMORY if there is no memory for these vectors. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);

@@ -6,6 +6,7 @@
 #define MOST 200 /* tokens of a request */
 
 static vb_model *small; /* of draft-model */
+static const char *prefill; /* of a schedule */
 
 /* ---- random schedules ---------------------------------------------------------------------------------------------- */
 
@@ -91,7 +92,7 @@ static void run_alone(const vb_model *m, struct wanted *w)
 {
     int leads = w->sampling.acceptance != NULL;
     vb_session *s = NULL;
-    vb_session_options o = {.context = MOST, .threads = 1, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
+    vb_session_options o = {.context = MOST, .threads = 1, .prefill = prefill, .sampling = w->sampling, .drafting.method = leads ? w->draft : "none",
                             .drafting.tokens = leads ? w->draft_tokens : 0, .drafting.model = small};
     vb_generate_options g = generate_options(w);
     OK(vb_session_open(&s, m, &o, &err));
@@ -149,7 +150,7 @@ static vb_batch *random_batch(const vb_model *m, uint64_t *seed)
     static const int chunks[] = {1, 3, 16, 64, 200};
     vb_batch *b = NULL;
     vb_batch_options o = {.session = {.context = MOST, .threads = 1, .prefill_chunk = chunks[random_below(seed, COUNT(chunks))],
-                                      .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1,
+                                      .prefill = prefill, .drafting.model = small, .padded = random_below(seed, 4) == 0, .poison_cut_rows = 1,
                                       .stop = random_below(seed, 3) ? NULL : now_and_then, .stop_context = seed},
                           .keep_finished = random_below(seed, 2) ? (int)random_below(seed, 8) : 0,
                           .max_sequences = 1 + (int)random_below(seed, 8), .keep_apart = random_below(seed, 4) == 0,
@@ -165,7 +166,7 @@ static void add(const vb_model *m, vb_batch *b, struct schedule *s, struct entry
                     .drafting = &(vb_drafting){.method = w->draft, .tokens = w->draft_tokens, .model = small},
                     .options = generate_options(w), .prompt_row = w->tells ? see_row : NULL, .done = check_end, .context = p};
     if (p->number % 4 == 3) {
-        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .sampling = w->sampling, .drafting.method = w->draft,
+        vb_session_options o = {.context = MOST, .threads = 1, .prefill_chunk = 7, .prefill = prefill, .sampling = w->sampling, .drafting.method = w->draft,
                                 .drafting.tokens = w->draft_tokens, .drafting.model = small, .poison_cut_rows = 1};
         s->w[p->number].session = open_session(m, &o, w->prompt, w->count);
         q = (vb_request){.session = w->session, .options = q.options, .done = check_end, .context = p};
@@ -201,6 +202,7 @@ static void run_schedule(const vb_model *m, uint64_t *seed, const char *what, vb
     size_t left = 1, added = 0;
     vb_batch_state state;
     int alike = random_below(seed, 3) ? 0 : 1 + (int)random_below(seed, 2);
+    prefill = random_below(seed, 2) ? "expanded" : NULL;
     for (size_t i = 0; i < REQUESTS; i++) {
         random_request(m, w, i, alike, seed);
         run_alone(m, &w[i]);
@@ -475,7 +477,7 @@ TEST(what_cannot_be_is_refused)
     int32_t prompt[70] = {5, 6, 7}, outside[] = {5, 1 << 20};
 #define OPEN(...) vb_batch_open(&b, m, &(vb_batch_options){__VA_ARGS__}, &err)
     REFUSED(OPEN(.session = {.context = -1}), VB_BAD_ARGUMENT, "context is -1");
-    REFUSED(OPEN(.session = {.prefill = "onednn"}), VB_BAD_ARGUMENT, "prefill is onednn; a batch has contract alone");
+    REFUSED(OPEN(.session = {.prefill = "onednn"}), VB_BAD_ARGUMENT, "prefill is onednn; a batch has contract and expanded alone");
     REFUSED(OPEN(.session = {.isa = "mmx"}), VB_BAD_ARGUMENT, "unknown instruction set mmx");
     REFUSED(OPEN(.max_sequences = 65), VB_BAD_ARGUMENT, "65 sequences at once, wanted 1 to 64");
     REFUSED(OPEN(.session = {.context = 64}, .cache_tokens = 16), VB_BAD_ARGUMENT, "the cache is of 16 tokens, wanted 17");

@@ -174,7 +174,7 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 {
     vb_batch *b = open_batch_of(m, o);
     int32_t text[LONGEST] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
-    size_t count = 10;
+    size_t count = 10, prompt = 0;
     for (int turn = 0; turn < 4; turn++) {
         struct job *j = &jobs[0];
         *j = *like;
@@ -186,12 +186,15 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
         check_job(what, j, &alone[0]);
         if (exact)
             check_drafts(what, &j->result, &alone[0].result);
-        /* all rows of the text so far, but the last token's, those of the drafter's rewind, and the one that chooses */
-        if (turn ? j->result.cached_tokens + 2 + VB_MAX_DRAFT < count - 3 || j->result.cached_tokens >= count : j->result.cached_tokens > 0)
+        /* all rows of the text so far, but the last token's, those of the drafter's rewind, and the one that chooses; of rows that
+         * were output, and belong to the prompt now, attention has another form with prefill expanded */
+        size_t most = o->session.prefill ? prompt : count - 1, least = o->session.prefill ? prompt : count - 3;
+        if (turn ? j->result.cached_tokens + 2 + VB_MAX_DRAFT < least || j->result.cached_tokens > most : j->result.cached_tokens > 0)
             fail_msg("%s, turn %d: %zu tokens of %zu were there", what, turn, j->result.cached_tokens, count);
-        assert_int_equal(look(b).kept, 1);
+        assert_true(look(b).kept >= 1 && look(b).kept <= (o->session.prefill ? 3 : 1));
         assert_int_equal(look(b).shared_tokens > 0, turn > 0);
         memcpy(text, j->tokens, j->total * sizeof *text);
+        prompt = count;
         count = j->total;
         for (int i = 0; i < 3; i++)
             text[count++] = 20 + 3 * turn + i;
@@ -221,7 +224,9 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
             j.drafting.callback = draft_by_rule;
             j.drafting.context = &alive;
             vb_batch_options o = {.session = {.context = 200, .threads = 1, .drafting = j.drafting, .poison_cut_rows = 1}, .keep_finished = 3};
-            snprintf(what, sizeof what, "%s, %s, %s, K %d", names[n], conventions[n] ? conventions[n] : "the defaults", method, j.drafting.tokens);
+            o.session.prefill = i / COUNT(all) % 2 ? "expanded" : NULL;
+            snprintf(what, sizeof what, "%s, %s, %s, K %d%s", names[n], conventions[n] ? conventions[n] : "the defaults", method, j.drafting.tokens,
+                     o.session.prefill ? ", prefill expanded" : "");
             talk(m, what, &j, &o, !by_history);
         }
         vb_model_close(m);

@@ -16,9 +16,9 @@ static int evaluated_row(void *context, int depth, size_t index, const float *lo
     return 0;
 }
 
-static void evaluate(const vb_model *m, struct job *j)
+static void evaluate(const vb_model *m, struct job *j, const char *prefill)
 {
-    vb_session_options o = {.context = (int32_t)j->count, .threads = 1};
+    vb_session_options o = {.context = (int32_t)j->count, .threads = 1, .prefill = prefill};
     vb_session *s = open_session(m, &o, j->prompt, j->count);
     j->V = (size_t)vb_vocab_size(m);
     j->d = (size_t)vb_hidden_size(m);
@@ -59,7 +59,8 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
     size_t preemptions = 0;
     for (size_t i = 0; i < COUNT(names) * COUNT(chunks) * 2; i++) {
         vb_model *m = open_tiny(names[i % COUNT(names)]);
-        vb_batch_options o = {.session = {.context = 64, .threads = 1, .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)], .poison_cut_rows = 1},
+        vb_batch_options o = {.session = {.context = 64, .threads = 1, .prefill_chunk = chunks[i / COUNT(names) % COUNT(chunks)], .poison_cut_rows = 1,
+                                          .prefill = i % 2 ? "expanded" : NULL},
                               .max_sequences = 1 + (int)random_below(&seed, 6), .cache_tokens = 80 + (int)random_below(&seed, 60),
                               .keep_finished = (int)i % 3};
         int32_t text[64];
@@ -73,7 +74,7 @@ TEST(rows_of_prompts_are_those_of_vb_evaluate_each_told_once)
                 jobs[k].prompt[20] = (jobs[k].prompt[20] + 1) % vb_vocab_size(m);
             alone[k] = jobs[k];
             run_job_alone(m, &alone[k], &o.session);
-            evaluate(m, &alone[k]);
+            evaluate(m, &alone[k], o.session.prefill);
             add_job(b, m, &jobs[k]);
         }
         run_with_pauses(b, &seed);
@@ -106,7 +107,7 @@ TEST(a_row_of_a_prompt_that_is_not_finite_fails_its_request_alone)
         add_job(b, m, &jobs[i]);
         alone[i] = jobs[i];
         run_job_alone(whole, &alone[i], &o.session);
-        evaluate(whole, &alone[i]);
+        evaluate(whole, &alone[i], NULL);
     }
     OK(vb_batch_run(b, &err));
     assert_int_equal(jobs[1].code, VB_NOT_FINITE);
@@ -476,7 +477,7 @@ TEST(a_pass_that_is_given_up_ends_no_request_and_changes_no_bit)
             job_prompt(&jobs[i], (int32_t[]){5, 6, 7, 8, 9, 10, 11, 12, (int32_t)i, 14}, 10);
             alone[i] = jobs[i];
             run_job_alone(m, &alone[i], &o.session);
-            evaluate(m, &alone[i]);
+            evaluate(m, &alone[i], NULL);
             add_job(b, m, &jobs[i]);
         }
         given_up += run_batch_to_its_end(b);

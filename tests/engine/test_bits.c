@@ -1,7 +1,7 @@
-/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt: the same bits on this machine, whatever the instruction set, the
+/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, and expanded.txt with prefill expanded: the same bits on this machine, whatever the instruction set, the
  * threads, the prefill chunk and the draft method. These goldens are the engine's own and change only on purpose.
  *
- *     test_bits [LINES]    only the first LINES lines (for slow machines, such as an emulator) */
+ *     test_bits [LINES]    only the first LINES lines of each file (for slow machines, such as an emulator) */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,6 @@
 #include "engine/verbatim.h"
 #include "simd/kernels.h"
 
-#define GOLDEN "golden/bits/fingerprints.txt"
 #define MAX_PROMPT 256
 
 struct golden {
@@ -30,6 +29,7 @@ struct golden {
 };
 
 static int most_lines = 1 << 30;
+static const char *prefill; /* of the file that is read */
 
 static int parse(struct golden *g, char *line)
 {
@@ -50,6 +50,7 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
     vb_result r;
     vb_error err;
     o.context = (int32_t)(g->prompt_count + g->n);
+    o.prefill = prefill;
     o.sampling.temperature = g->temperature;
     o.sampling.seed = g->seed;
     if (vb_session_open(&s, model, &o, &err) || vb_append(s, g->prompt, g->prompt_count, &err))
@@ -59,8 +60,8 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
         fail_msg("%s: %s", g->model, err.message);
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
-        fail_msg("%s, %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->precision, g->n, (double)g->temperature, o.drafting.method ? o.drafting.method : "none",
+        fail_msg("%s, %s, prefill %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
+                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", g->n, (double)g->temperature, o.drafting.method ? o.drafting.method : "none",
                  o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
@@ -94,12 +95,11 @@ static void check_settings(const struct golden *g, size_t line)
     vb_model_close(model);
 }
 
-static void fingerprints_are_those_of_the_golden_file(void **state)
+static void check_file(const char *path)
 {
-    (void)state;
     char line[4096];
     int lines = 0;
-    FILE *f = fopen(GOLDEN, "r");
+    FILE *f = fopen(path, "r");
     assert_non_null(f);
     while (lines < most_lines && fgets(line, sizeof line, f)) {
         struct golden g;
@@ -112,12 +112,27 @@ static void fingerprints_are_those_of_the_golden_file(void **state)
     assert_true(lines > 0);
 }
 
+static void fingerprints_are_those_of_the_golden_file(void **state)
+{
+    (void)state;
+    prefill = NULL;
+    check_file("golden/bits/fingerprints.txt");
+}
+
+static void fingerprints_with_prefill_expanded_are_those_of_their_file(void **state)
+{
+    (void)state;
+    prefill = "expanded";
+    check_file("golden/bits/expanded.txt");
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
         most_lines = atoi(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fingerprints_are_those_of_the_golden_file),
+        cmocka_unit_test(fingerprints_with_prefill_expanded_are_those_of_their_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

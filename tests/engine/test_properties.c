@@ -17,13 +17,15 @@ static int all, quick;
 
 /* ---- factors ------------------------------------------------------------------------------------------------------ */
 
-enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODEL, ISA, FACTORS };
+enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODEL, PREFILL, ISA, FACTORS };
 
 static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
-                                                   "isa"};
+                                                   "prefill", "isa"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
 static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
+
+static const char *const prefills[] = {"contract", "expanded"}; /* each with plain runs of its own */
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
 
@@ -36,7 +38,7 @@ struct row_of_values {
 
 static void factor_sizes(int size[FACTORS])
 {
-    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), 0};
+    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), COUNT(prefills), 0};
     memcpy(size, fixed, sizeof fixed);
     while (isas_here()[size[ISA]])
         size[ISA]++;
@@ -160,7 +162,7 @@ static struct subject {
     vb_model *model;
     int32_t prompt[PROMPTS][200];
     size_t length[PROMPTS], tokens, context;
-    struct record plain[2][PROMPTS]; /* by temperature */
+    struct record plain[COUNT(prefills)][2][PROMPTS]; /* by prefill and temperature */
     size_t sequences, drafted, accepted;
 } subjects[COUNT(models)];
 
@@ -182,7 +184,10 @@ static void subject_open(struct subject *s, const char *dir)
         random_tokens(s->model, SEED + p, s->prompt[p], s->length[p]);
         for (int t = 0; t < 2; t++) {
             vb_sampling sampling = sampling_of(t, p);
-            run_plain(s->model, &sampling, s->prompt[p], s->length[p], s->tokens, &s->plain[t][p]);
+            for (size_t i = 0; i < COUNT(prefills); i++) {
+                vb_session_options o = {.context = (int32_t)s->context, .threads = 1, .prefill = prefills[i], .sampling = sampling};
+                run(s->model, &o, s->prompt[p], s->length[p], s->tokens, &s->plain[i][t][p]);
+            }
         }
     }
 }
@@ -190,8 +195,8 @@ static void subject_open(struct subject *s, const char *dir)
 static const char *describe(const struct row_of_values *r, char text[200])
 {
     const int *v = r->value;
-    snprintf(text, 200, "%s: %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
-             methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
+    snprintf(text, 200, "%s: %s, %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
+             prefills[v[PREFILL]], methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
              isas_here()[v[ISA]]);
     return text;
 }
@@ -199,7 +204,7 @@ static const char *describe(const struct row_of_values *r, char text[200])
 static vb_session_options options_of(const struct subject *s, const struct row_of_values *r, size_t prompt)
 {
     const int *v = r->value;
-    return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]],
+    return (vb_session_options){.context = (int32_t)s->context, .prefill_chunk = chunks[v[CHUNK]], .prefill = prefills[v[PREFILL]],
                                 .exact_threads = 1, .threads = thread_counts[v[THREADS]], .isa = isas_here()[v[ISA]],
                                 .drafting.method = methods[v[METHOD]], .drafting.settings = "ngram-min=1", .drafting.model = small,
                                 .drafting.tokens = v[DRAFT_TOKENS] ? v[DRAFT_TOKENS] : -1,
@@ -211,6 +216,7 @@ static void check_setting(const struct row_of_values *r, size_t turn)
 {
     static struct record record[PROMPTS];
     struct subject *s = &subjects[r->value[MODEL]];
+    const struct record *plain = s->plain[r->value[PREFILL]][r->value[TEMPERATURE]];
     vb_session *sessions[PROMPTS] = {NULL};
     vb_generate_options options[PROMPTS] = {0};
     vb_result results[PROMPTS];
@@ -234,9 +240,9 @@ static void check_setting(const struct row_of_values *r, size_t turn)
         record[i].result = results[i];
         snprintf(what, sizeof what, "prompt %zu as sequence %zu, %s", p, i, setting);
         if (n == s->tokens)
-            check_same(what, &s->plain[r->value[TEMPERATURE]][p], &record[i]);
+            check_same(what, &plain[p], &record[i]);
         else
-            check_same_prefix(what, &s->plain[r->value[TEMPERATURE]][p], &record[i], n);
+            check_same_prefix(what, &plain[p], &record[i], n);
         assert_int_equal(record[i].n, n);
         s->drafted += results[i].drafted;
         s->accepted += results[i].accepted;

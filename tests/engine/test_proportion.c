@@ -111,7 +111,7 @@ static size_t bytes_of_a_pass(int dense_layers, int intermediate_size, int route
     struct workspace w;
     vb_error err = {0};
     config_set_dims(&m.config);
-    if (workspace_open(&w, &m, kernel_tables[0], 1, 8, 8, 64, &err))
+    if (workspace_open(&w, &m, kernel_tables[0], 1, 8, 8, 64, 0, &err))
         fail_msg("%s", err.message);
     size_t bytes = w.bytes;
     workspace_close(&w);

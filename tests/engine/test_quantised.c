@@ -41,9 +41,11 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
     return 0;
 }
 
+static int expanded; /* nonzero: all rows are computed with prefill expanded */
+
 static void engine_rows(const vb_model *m, const int32_t *tokens, struct rows *r)
 {
-    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7};
+    vb_session_options o = {.context = (int32_t)r->n, .threads = 1, .prefill_chunk = 7, .prefill = expanded ? "expanded" : NULL};
     vb_session *s = open_session(m, &o, tokens, r->n);
     memset(r->at, 0, r->all * sizeof *r->at);
     OK(vb_evaluate(s, r->depths, take_row, r, &err));
@@ -61,6 +63,7 @@ static void reference_rows(const struct reference *ref, struct reference_options
 {
     o.hook = take_logits;
     o.hook_context = r;
+    o.expanded = expanded ? (int)r->n : 0;
     OK(reference_modules(ref, &o, tokens, (int)r->n, r->depths, r->at + r->n * r->V, &err));
 }
 
@@ -254,6 +257,16 @@ TEST(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision
         compare(EVERY_TYPE, precisions[i]);
 }
 
+/* Latents are quantised for values; keys are computed from decoded weights, and neither queries nor latents are quantised for them. */
+TEST(with_prefill_expanded_the_engine_computes_what_the_reference_does)
+{
+    expanded = 1;
+    compare(EVERY_TYPE, "f32");
+    compare("golden/tiny/v3-mtp3", "q4");
+    compare_file(&(struct quantised_model){.name = "half", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"}, "bf16");
+    expanded = 0;
+}
+
 /* ---- other checkpoints ------------------------------------------------------------------------------------------- */
 
 /* Of their odd widths some are no multiple of 32 (in v2 and moonlight all): what is summed over them stays as it is stored. */
@@ -331,6 +344,7 @@ int main(void)
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_mixed_types),
         cmocka_unit_test(the_reference_computes_what_numpy_does_of_a_file_of_every_type),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision),
+        cmocka_unit_test(with_prefill_expanded_the_engine_computes_what_the_reference_does),
         cmocka_unit_test(the_engine_computes_what_the_reference_does_in_q8_and_q4),
         cmocka_unit_test(drafts_in_q8_and_q4_are_those_of_the_reference),
     };

@@ -82,12 +82,14 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
     vb_session_options there = some_options(random, (int32_t)(count + n + AFTER + random_below(random, 9)));
     char what[256];
     here.sampling = there.sampling = sampling;
+    here.prefill = there.prefill = random_below(random, 2) ? "expanded" : NULL;
     random_tokens(m, *random, prompt, count);
     snprintf(what, sizeof what, "%zu + %zu tokens, sampling %zu, %s hidden states", count, n, kind, hidden ? "with" : "without");
     tell(what, &here);
     tell(what, &there);
 
-    run_plain(m, &sampling, prompt, count, n + AFTER, &plain);
+    vb_session_options alone = {.context = (int32_t)(count + n + AFTER), .threads = 1, .sampling = sampling, .prefill = here.prefill};
+    run(m, &alone, prompt, count, n + AFTER, &plain);
     vb_session *s = open_session(m, &here, prompt, count);
     if (prefill)
         OK(vb_prefill(s, &err));
@@ -95,6 +97,7 @@ static void one_hand_over(const vb_model *m, uint64_t *random)
     check_same_prefix(what, &plain, &before, n);
     save(s, !hidden);
     drop(&plain, n);
+    there.prefill = n && random_below(random, 2) ? NULL : there.prefill; /* no row of the prompt is due */
     vb_session *t = load(m, &there);
     generate(t, AFTER, &loaded);
     check_same_prefix(what, &plain, &loaded, AFTER);

@@ -110,7 +110,8 @@ int generate_together(vb_session *const *sessions, size_t count, const vb_genera
     struct part parts[64] = {0};
     vb_batch_options o = {.session = sessions[0]->options, .max_sequences = (int32_t)count, .cache_tokens = 2 * VB_MAX_NODES};
     vb_batch *b = NULL;
-    o.session.prefill = NULL;
+    if (o.session.prefill && !strcmp(o.session.prefill, "onednn"))
+        o.session.prefill = NULL; /* the prompts are done */
     int code = vb_batch_open(&b, sessions[0]->model, &o, err);
     for (size_t i = 0; i < count && !code; i++) {
         parts[i].result = &results[i];
