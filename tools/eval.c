@@ -160,7 +160,9 @@ static int run(struct cli *c)
     struct eval_figures e = {0};
     int32_t *ids = NULL;
     size_t count = 0, window = 0;
-    int code = cli_open(c);
+    int code = cli_without_onednn(c);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
     c->prompt_file = c->file;
     if (code == EXIT_DONE && !c->file == !c->tokens)
         code = cli_fail(c, EXIT_USAGE, "wanted one of --file and --tokens, found %s", c->file ? "both" : "neither");
@@ -192,6 +194,8 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
+    {"--prefill", "Choose how attention is computed in all rows of the text: contract or expanded (default contract). With expanded, the "
+                  "results are those of a prompt."},
     {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
     {"--acceptance", "With the value relaxed: also measure the cost of relaxed acceptance. Unless --thinking-tokens is given, the whole "
                      "text is treated as thinking."},
@@ -208,4 +212,4 @@ const struct command command_eval = {
     "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
     "Cuts the text into windows and evaluates each window alone. The first token of a window is not predicted. The MTP modules read\n"
     "the tokens of the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE | TAKES_PREFILL, run, notes, 0, NULL};

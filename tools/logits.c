@@ -67,7 +67,9 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count;
     vb_session *session = NULL;
-    int code = cli_check_file(c, "-o", c->out);
+    int code = cli_without_onednn(c);
+    if (code == EXIT_DONE)
+        code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)
         code = cli_open(c);
     if (code == EXIT_DONE)
@@ -86,6 +88,8 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"-o", "Write the tensors to this safetensors file. The file appears only when it is complete."},
+    {"--prefill", "Choose how attention is computed for all tokens: contract or expanded (default contract). With expanded, the results "
+                  "are those of a prompt."},
     {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
     {NULL, NULL}};
 
@@ -94,4 +98,4 @@ const struct command command_logits = {
     "MODEL --tokens IDS -o OUT.safetensors [OPTIONS]",
     "Writes two tensors for n tokens: `logits`, F32 [n, vocabulary size], and `hidden`, F32 [n, hidden size]. The hidden states are\n"
     "those after model.norm.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_PREFILL, run, notes, 0, NULL};

@@ -148,8 +148,10 @@ struct verify_choices {
     int num_drafts, num_threads, num_chunks, num_isa;
 };
 
+static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
+
 /* oneDNN computes a prompt in chunks of 512 tokens; with other chunks, the bits differ */
-static int prefill_is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
+static int prefill_is_onednn(const struct cli *c) { return !strcmp(prefill_of(c), "onednn"); }
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
 {
@@ -329,7 +331,7 @@ static int run(struct cli *c)
             code = run_choices(&v, &choices, c->all);
         if (code == EXIT_DONE && c->json)
             code = cli_print_json(json_pack("{s:b,s:s,s:s,s:O}", "equal", v.differences == 0, "prefill",
-                                            prefill_is_onednn(c) ? "onednn" : "contract", "compared_with",
+                                            prefill_of(c), "compared_with",
                                             drafts_lead(c) ? "the same draft method and K" : "plain decoding", "rows", v.rows));
         else if (code == EXIT_DONE)
             conclude(&v);
@@ -351,8 +353,8 @@ static const struct note notes[] = {
     {"--threads", "Use N threads in every run (default: several numbers in turn)."},
     {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
     {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},
-    {"--prefill", "Choose the kernels that compute the prompt: contract or onednn (default contract). With onednn, the prompt is always "
-                  "computed in chunks of 512 tokens, so `verify` does not vary the chunk size."},
+    {"--prefill", "Choose how the prompt is computed in every run: contract, expanded or onednn (default contract). With onednn, the "
+                  "prompt is always computed in chunks of 512 tokens, so `verify` does not vary the chunk size."},
     {"--json", "Print an object with the keys equal, prefill, compared_with and rows. Each row describes one run."},
     {NULL, NULL}};
 

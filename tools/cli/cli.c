@@ -104,6 +104,13 @@ static void tell_groups(const struct cli *c)
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
 }
 
+int cli_without_onednn(const struct cli *c)
+{
+    if (!c->session.prefill || strcmp(c->session.prefill, "onednn"))
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_USAGE, "verbatim %s has --prefill contract and expanded, but not onednn", c->command->name);
+}
+
 int cli_open(struct cli *c)
 {
     vb_error err = {0};

@@ -195,7 +195,7 @@ static int check_prompts(const struct cli *c)
     const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
                           c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
                           c->logprobs >= 0 ? "--logprobs" : NULL,
-                          c->session.prefill && strcmp(c->session.prefill, "contract") ? "--prefill onednn" : NULL};
+                          c->session.prefill && !strcmp(c->session.prefill, "onednn") ? "--prefill onednn" : NULL};
     const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : NULL;
     if (!c->prompts)
         return without ? cli_fail(c, EXIT_USAGE, "%s wants --prompts", without) : EXIT_DONE;

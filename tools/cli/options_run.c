@@ -22,13 +22,14 @@ const struct option options_to_run[] = {
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,
-     "Choose the kernels that compute the prompt: contract or onednn (default contract). With contract, Verbatim's own kernels compute "
-     "the prompt, and the bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices, which is faster. "
+     "Choose how the prompt is computed: contract, expanded or onednn (default contract). With contract, the prompt is computed as all "
+     "other tokens are. With expanded, attention computes keys and values for each head, which is faster for long prompts. With contract "
+     "and with expanded, the bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices. "
      "With onednn, the prompt is computed in chunks of 512 tokens. If the weights are BF16, onednn also rounds the inputs of linear "
-     "layers as --precision bf16 does. The results with onednn and with contract have different bits. The bits with onednn may differ "
+     "layers as --precision bf16 does. The results with the three kinds have different bits. The bits with onednn may differ "
      "between machines, but do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,
-     "Compute N tokens of the prompt in one pass (default 512). The output is the same for every N."},
+     "Compute N tokens of the prompt in one pass (default 512; 2048 with --prefill expanded). The output is the same for every N."},
     {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0,
      "Choose how to compute a step on which implementations disagree. `verbatim conventions` lists the names and values. Conventions "
      "about drafting do not change the output."},

@@ -1,17 +1,21 @@
 /* tools/dump/dump.c -- `verbatim dump`: every named intermediate value, as safetensors with a manifest. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/dump/dump.h"
+
+static int is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
 static int run(struct cli *c)
 {
     struct dump dump;
     int32_t *ids = NULL;
     size_t count, tensors;
-    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0 || c->session.prefill)
-                            ? "--reference computes one pass over the tokens; -n, --draft, --prefill and --context do not go with it"
+    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0 ||
+                                          is_onednn(c))
+                            ? "--reference computes one pass over the tokens; -n, --draft, --prefill onednn and --context do not go with it"
                         : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
-                        : c->n <= 0 && c->session.prefill ? "--prefill wants -n: one pass that is not continued is the contract's"
+                        : c->n <= 0 && is_onednn(c) ? "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN"
                         : c->taps && !*c->taps        ? "--taps is empty"
                                                       : NULL;
     if (wrong)

@@ -58,7 +58,7 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
     c->session.tap_context = t;
     c->session.tap_scores = t->scores;
     /* compute the prompt in one pass, unless another chunk size is given */
-    if (!c->session.prefill_chunk && !c->session.prefill)
+    if (!c->session.prefill_chunk && (!c->session.prefill || strcmp(c->session.prefill, "onednn")))
         c->session.prefill_chunk = (int32_t)count;
     int code = cli_session(c, count, n, &session);
     if (code == EXIT_DONE) {
@@ -219,7 +219,8 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
 {
     struct reference *r;
     vb_error err = {0};
-    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is};
+    struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
+                                  .expanded = c->session.prefill && !strcmp(c->session.prefill, "expanded") ? (int)count : 0};
     vb_model_facts facts = cli_facts(c);
     if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
         reference_open(&r, c->model_dir, NULL, &err))

@@ -336,6 +336,9 @@ static const struct note notes[] = {
     {"--cache-tokens", "Set the total size of the KV cache in tokens, shared by all sequences (default: enough for --max-sequences requests of the "
                        "maximum length, but at most 65536, or the length of one such request). When the cache is full, the newest sequence is "
                        "preempted and recomputed later."},
+    {"--prefill", "Choose how the prompts of all requests are computed: contract or expanded (default contract). expanded is faster for long "
+                  "prompts, above all with a larger --prefill-chunk, and its results have other bits. The fingerprint of the server names it. "
+                  "If a prompt repeats an earlier answer, the tokens of this answer are computed again."},
     {"--prefill-chunk", "Compute at most N tokens of prompts in one pass (default 512). A smaller N makes the gaps in running streams shorter while "
                         "a long prompt is computed, and the prompt slower. The output is the same for every N."},
     {"--draft", "Choose the draft method of requests that do not choose one (default none); `verbatim help --draft` lists the methods. Drafting "
@@ -353,4 +356,4 @@ const struct command command_serve = {
     "the same as the output of `verbatim generate`, and does not depend on other requests. When the server is ready, it prints a line\n"
     "with its address on stderr. On SIGTERM or Ctrl-C, it refuses new requests, completes the running ones, and ends. A second signal\n"
     "ends it immediately.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_ACCEPTANCE | TAKES_SERVE, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_DRAFT | TAKES_ACCEPTANCE | TAKES_SERVE | TAKES_PREFILL, run, notes, 0, NULL};
