@@ -25,6 +25,7 @@ void http_close(struct http *h) { (void)h; }
 #include <unistd.h>
 
 #include "tools/serve/endpoints.h"
+#include "tools/serve/flusher.h"
 #include "tools/serve/json_memory.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/page.h"
@@ -48,6 +49,7 @@ struct http_client {
 struct http {
     struct server *server;
     struct MHD_Daemon *daemon;
+    struct flusher *flusher;
     pthread_mutex_t lock;
     pthread_cond_t answered, closing;
     size_t answers; /* that are due */
@@ -127,11 +129,27 @@ static int lacks_memory(struct http_exchange *e)
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
 
-static void wake(struct serve_job *job)
+/* A connection stays suspended until it is resumed here, so `waiter` remains valid without the lock. */
+static void resume(struct serve_job *job)
 {
-    if (job->suspended)
-        MHD_resume_connection(job->waiter);
+    pthread_mutex_lock(&job->lock);
+    struct MHD_Connection *waiter = job->suspended ? job->waiter : NULL;
     job->suspended = 0;
+    pthread_mutex_unlock(&job->lock);
+    if (waiter)
+        MHD_resume_connection(waiter);
+}
+
+static void wake(struct serve_job *job, int now)
+{
+    if (!job->suspended)
+        return;
+    if (!now) {
+        flusher_add(job->flusher, job);
+        return;
+    }
+    job->suspended = 0;
+    MHD_resume_connection(job->waiter);
 }
 
 static void suspend(struct serve_job *job)
@@ -221,6 +239,7 @@ static enum MHD_Result start_job(struct http_exchange *e, struct MHD_Connection 
     }
     job->waiter = connection;
     job->wake = wake;
+    job->flusher = h->flusher;
     job->fd = fd ? fd->connect_fd : -1;
     count_answers(h, 1); /* before the worker knows the job: http_drain waits for its answer */
     if (worker_submit(h->server->worker, job, &e->failed)) {
@@ -513,7 +532,7 @@ int http_open(struct http **out, struct server *server, int *port)
     if (!http_is_loopback(fd) && !server->key)
         fprintf(stderr, "verbatim: warning: %s is reachable from other machines and no key is wanted; --api-key-file FILE wants one\n",
                 c->host ? c->host : "this server");
-    if (!start(h, fd)) {
+    if (!flusher_open(&h->flusher, resume) || !start(h, fd)) {
         if (!h->daemon)
             close(fd);
         return cli_fail(c, EXIT_OTHER, "the HTTP server cannot be started");
@@ -533,6 +552,7 @@ void http_close(struct http *h)
 {
     if (!h)
         return;
+    flusher_close(h->flusher); /* a daemon may be stopped only when no connection is suspended */
     if (h->daemon)
         MHD_stop_daemon(h->daemon);
     pthread_mutex_lock(&h->lock);

@@ -107,10 +107,15 @@ struct serve_job {
     size_t num_choices, num_over;
     int cancelled;           /* nonzero: the client has closed the connection, or the answer cannot be used */
     int keep_alive;          /* nonzero: an SSE comment has to be sent, so that the connection stays open */
-    void (*wake)(struct serve_job *job); /* the worker calls it, with `lock` held, when there is something to send */
+    /* The worker calls it, with `lock` held, when there is something to send. now: nonzero if it has to be sent at once, and not
+     * a few milliseconds later */
+    void (*wake)(struct serve_job *job, int now);
     void *waiter;            /* the connection that wake() resumes */
     int suspended;           /* nonzero: the connection waits until wake() is called */
     int fd;                  /* the client's socket; -1: no connection */
+    int listed;              /* nonzero: the job is on the flusher's list */
+    struct serve_job *next_listed;
+    struct flusher *flusher;
 
     /* the HTTP server does not use these members */
     int news;                /* nonzero: something has changed since the worker last called wake() */

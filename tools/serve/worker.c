@@ -10,7 +10,8 @@
 #include "tools/serve/metrics.h"
 
 #define KEEP_ALIVE_SECONDS 5.0
-#define IDLE_SECONDS 0.1 /* how long the worker sleeps while jobs exist that it cannot compute */
+#define LOOK_SECONDS 0.01 /* the least time between two looks at the clients' sockets */
+#define IDLE_SECONDS 0.1  /* how long the worker sleeps while jobs exist that it cannot compute */
 
 struct worker {
     pthread_t thread;
@@ -26,6 +27,7 @@ struct worker {
     int look, close;
     /* the thread's own */
     struct serve_job *active;
+    double looked; /* when it last looked at the clients' sockets */
 };
 
 /* ---- from other threads -------------------------------------------------------------------------------------------- */
@@ -158,9 +160,12 @@ static void cancel(struct worker *w, struct serve_job *job)
 /* Cancels jobs whose client is gone, and resumes sequences whose reader caught up. */
 static void look_at_clients(struct worker *w)
 {
+    double now = cli_seconds();
+    int look = now - w->looked >= LOOK_SECONDS;
+    w->looked = look ? now : w->looked;
     for (struct serve_job *job = w->active; job; job = job->next) {
         pthread_mutex_lock(&job->lock);
-        job->cancelled |= is_gone(job->fd);
+        job->cancelled |= look && is_gone(job->fd);
         int cancelled = job->cancelled;
         for (size_t i = 0; i < job->num_choices && !cancelled; i++) {
             struct serve_choice *choice = &job->choices[i];
@@ -197,10 +202,14 @@ static void publish_choice(struct worker *w, struct serve_choice *choice, double
 /* Publishes what the pass said. Returns whether the job is over. */
 static int publish(struct worker *w, struct serve_job *job, double now)
 {
+    int begins = 0;
     pthread_mutex_lock(&job->lock);
     if (job->news) {
-        for (size_t i = 0; i < job->num_choices; i++)
+        for (size_t i = 0; i < job->num_choices; i++) {
+            size_t before = job->choices[i].published;
             publish_choice(w, &job->choices[i], now);
+            begins |= !before && job->choices[i].published;
+        }
         job->last_news = now;
     } else if (job->stream && now - job->last_news >= KEEP_ALIVE_SECONDS) {
         job->keep_alive = job->news = 1;
@@ -208,7 +217,7 @@ static int publish(struct worker *w, struct serve_job *job, double now)
     }
     int over = job_is_over(job);
     if (job->news && job->wake && (job->stream || over))
-        job->wake(job);
+        job->wake(job, begins || over);
     job->news = 0;
     pthread_mutex_unlock(&job->lock);
     return over;
