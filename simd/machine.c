@@ -25,12 +25,13 @@ uint64_t machine_read(const void *data, size_t bytes)
 
 #if defined(__x86_64__)
 
-#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13"
+#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14"
 #define ZMM(i) "vfmadd231ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 #define YMM(i) "vfmadd231ps %%ymm12, %%ymm13, %%ymm" i "\n\t"
 #define XMM(i) "vfmadd231ss %%xmm12, %%xmm13, %%xmm" i "\n\t"
-#define ZMM_BYTES(i) "vpdpbusd %%zmm12, %%zmm13, %%zmm" i "\n\t"
-#define YMM_BYTES(i) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" i "\n\t"
+#define DOTS(i) "vpdpbusd %%zmm12, %%zmm13, %%zmm" i "\n\t"
+#define WORDS(i) "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\tvpaddd %%ymm14, %%ymm" i ", %%ymm" i "\n\t"
+#define BYTES(i) "vpmaddubsw %%ymm12, %%ymm13, %%ymm14\n\tvpaddw %%ymm14, %%ymm" i ", %%ymm" i "\n\t"
 #define PAIRS(i) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" i "\n\t"
 
 double machine_fma(const char *isa, size_t steps)
@@ -61,19 +62,20 @@ double machine_bf16(size_t steps)
     return 2.0 * 2.0 * 12.0 * 16.0 * (double)steps;
 }
 
-double machine_int8(size_t steps)
+double machine_integers(const char *isa, int bits, size_t steps)
 {
-    unsigned a = 0, b, c, d;
-    int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
-    if (!wide && !(__builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1))
+    int vnni = !strcmp(isa, "avx512") && __builtin_cpu_supports("avx512vnni");
+    if (!vnni && strcmp(isa, "avx512") && strcmp(isa, "avx2"))
         return 0;
     for (size_t i = 0; i < steps; i++)
-        if (wide)
-            __asm__ volatile(TWELVE(ZMM_BYTES) : : : CLOBBERS);
+        if (vnni)
+            __asm__ volatile(TWELVE(DOTS) : : : CLOBBERS);
+        else if (bits == 8)
+            __asm__ volatile(TWELVE(WORDS) : : : CLOBBERS);
         else
-            __asm__ volatile(TWELVE(YMM_BYTES) : : : CLOBBERS);
+            __asm__ volatile(TWELVE(BYTES) : : : CLOBBERS);
     __asm__ volatile("vzeroupper" : : : CLOBBERS);
-    return 2.0 * 12.0 * (wide ? 64.0 : 32.0) * (double)steps;
+    return 2.0 * 12.0 * (vnni ? 64.0 : bits == 8 ? 16.0 : 32.0) * (double)steps;
 }
 
 #elif defined(__aarch64__)
@@ -98,9 +100,10 @@ double machine_bf16(size_t steps)
     return 0;
 }
 
-double machine_int8(size_t steps)
+double machine_integers(const char *isa, int bits, size_t steps)
 {
-    if (!(getauxval(AT_HWCAP) >> 20 & 1)) /* HWCAP_ASIMDDP */
+    (void)bits;
+    if (strcmp(isa, "neon") || !(getauxval(AT_HWCAP) >> 20 & 1)) /* HWCAP_ASIMDDP */
         return 0;
     for (size_t i = 0; i < steps; i++)
         __asm__ volatile(TWELVE(BYTES) : : : CLOBBERS);
@@ -111,6 +114,6 @@ double machine_int8(size_t steps)
 
 double machine_fma(const char *isa, size_t steps) { return (void)isa, (void)steps, 0; }
 double machine_bf16(size_t steps) { return (void)steps, 0; }
-double machine_int8(size_t steps) { return (void)steps, 0; }
+double machine_integers(const char *isa, int bits, size_t steps) { return (void)isa, (void)bits, (void)steps, 0; }
 
 #endif

@@ -21,8 +21,9 @@ double machine_fma(const char *isa, size_t steps);
  * CPU lacks this instruction. */
 double machine_bf16(size_t steps);
 
-/* Does what machine_fma does, with an instruction that adds products of bytes: vpdpbusd (AVX512-VNNI, AVX-VNNI) or
- * sdot (Arm). Returns 0 if the CPU lacks this instruction. */
-double machine_int8(size_t steps);
+/* Does what machine_fma does, with the instructions by which the kernels named `isa` add products of integer codes of `bits`
+ * bits, 8 or 4, with x: vpdpbusd (avx512 with VNNI), sdot (Arm); on avx2 and on avx512 without VNNI vpmaddwd and vpaddd
+ * (8 bits) or vpmaddubsw and vpaddw (4 bits). Returns 0 for other kernels. */
+double machine_integers(const char *isa, int bits, size_t steps);
 
 #endif

@@ -127,6 +127,17 @@ static double matrix_bytes(const char *weights, double N, double K)
     return ceil(N / 16) * ceil(K / 64) * (64 + 2 * 512 * (strcmp(weights, "Q8_0") ? 0.5 : 1));
 }
 
+/* Scalar kernels and a CPU of Arm without dot products have none. */
+static int has_integer_peaks(const json_t *all)
+{
+    const json_t *row;
+    size_t i, peaks = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row)
+        peaks += !strcmp(string(row, "kind"), "int8") || !strcmp(string(row, "kind"), "int4");
+    assert_true(peaks == 0 || peaks == 2);
+    return peaks == 2;
+}
+
 TEST(linear_layers_are_measured_alone_and_beside_onednn)
 {
     static const long long rows[] = {1, 2, 4, 8, 512, 1, 2, 4, 8, 512, 1, 2, 4, 8, 512}; /* BF16, Q8_0, Q4_0 */
@@ -145,10 +156,13 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
         int large = integer(row, "outputs") == 2048 && integer(row, "inputs") == 7168;
         int by_onednn = !strcmp(string(row, "by"), "onednn"), few = integer(row, "rows") < 512;
         double numbers = real(row, "outputs") * real(row, "inputs"), calls = real(row, "calls");
-        int quantised = *string(row, "weights") == 'Q';
+        int quantised = *string(row, "weights") == 'Q', four = !strcmp(string(row, "weights"), "Q4_0");
         assert_true(large || (integer(row, "outputs") == N && integer(row, "inputs") == K));
         assert_true(about(real(row, "bytes"), calls * matrix_bytes(string(row, "weights"), real(row, "outputs"), real(row, "inputs"))));
         assert_true(about(real(row, "flops"), 2 * numbers * calls * real(row, "rows")));
+        int integers = quantised && has_integer_peaks(all);
+        assert_true(integers ? is_share(row, four ? "of_int4" : "of_int8") : json_is_null(json_object_get(row, "of_int8")));
+        assert_true(json_is_null(json_object_get(row, four || !integers ? "of_int8" : "of_int4")));
         if (large && few) /* more of them than caches hold */
             assert_true(real(row, "bytes") > 256e6);
         assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row") : json_is_null(json_object_get(row, "of_one_row")));

@@ -9,9 +9,9 @@
 #define BENCH_ROUNDS 64
 #define BENCH_BEYOND_CACHES 128e6 /* if work reads more bytes than this, the CPU caches cannot hold them */
 
-/* The first four kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
+/* The first five kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
 enum bench_kind {
-    BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8,
+    BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8, BENCH_INT4,
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_KINDS
 };
 extern const char *const bench_kinds[BENCH_KINDS];

@@ -8,7 +8,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "prefill", "pass", "linear", "attention", "generate"};
+const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "prefill", "pass", "linear", "attention", "generate"};
 
 /* Returns whether a list of names, separated by commas, contains `name`, which has `size` bytes. */
 static int names(const char *list, const char *name, size_t size)
@@ -62,8 +62,10 @@ static void add_machine(struct bench *b)
     add(b, BENCH_FMA, "fma peak");
     if (machine_bf16(1) > 0)
         add(b, BENCH_BF16, "bf16 peak");
-    if (machine_int8(1) > 0)
+    if (machine_integers(b->isa, 8, 1) > 0)
         add(b, BENCH_INT8, "int8 peak");
+    if (machine_integers(b->isa, 4, 1) > 0)
+        add(b, BENCH_INT4, "int4 peak");
 }
 
 static void add_prefill(struct bench *b)

@@ -29,7 +29,8 @@ static void one_share(void *arg, size_t task, int thread)
         s->done[task] = machine_read((const char *)b->data + task * part, part) ? (double)part : (double)part + 1e-9;
     else
         s->done[task] = s->kind == BENCH_FMA ? machine_fma(b->isa, s->steps)
-                        : s->kind == BENCH_BF16 ? machine_bf16(s->steps) : machine_int8(s->steps);
+                        : s->kind == BENCH_BF16 ? machine_bf16(s->steps)
+                                                : machine_integers(b->isa, s->kind == BENCH_INT8 ? 8 : 4, s->steps);
 }
 
 /* Returns the number of bytes that were read, or of operations that were done. */

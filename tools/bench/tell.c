@@ -94,7 +94,7 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
  * operations at the peak speed of fma. */
 struct shares {
     double read, fma, ceiling; /* ceiling: the larger of the shares that apply */
-    double int8;               /* for a quantised matrix: the time to do its operations at the peak of int8; 0 for others */
+    double integer;            /* for a quantised matrix: the time to do its operations at the peak of int8 or int4; 0 for others */
 };
 
 /* Returns the median, over the rounds, of the speed of an item divided by the speed of the machine just before it. */
@@ -106,21 +106,24 @@ static double share(const struct bench *b, const struct bench_item *i, double wo
     return quantile(of_round, b->rounds, 0.5);
 }
 
-/* Returns the peak speed of int8 divided by the peak speed of fma, or 0 if the machine has no int8 instructions. */
-static double int8_over_fma(const struct bench *b)
+/* The kind of peak that limits a quantised matrix: products of its codes, of eight or of four bits, with bytes of x. */
+static enum bench_kind peak_of(const struct bench_item *i) { return i->type == WEIGHT_Q8_0 ? BENCH_INT8 : BENCH_INT4; }
+
+/* Returns the peak speed of a kind divided by the peak speed of fma, or 0 if that kind was not measured. */
+static double over_fma(const struct bench *b, enum bench_kind kind)
 {
     double rate[BENCH_KINDS] = {0};
     for (size_t k = 0; k < b->count && b->item[k].kind < BENCH_PREFILL; k++)
         rate[b->item[k].kind] = b->item[k].work.bytes / bench_median(&b->item[k], b->rounds);
-    return rate[BENCH_INT8] / rate[BENCH_FMA];
+    return rate[kind] / rate[BENCH_FMA];
 }
 
 static struct shares shares_of(const struct bench *b, const struct bench_item *i)
 {
     struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0, 0};
-    if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && int8_over_fma(b) > 0)
-        s.int8 = s.fma / int8_over_fma(b);
-    s.ceiling = fmax(s.read, s.int8 > 0 ? s.int8 : s.fma);
+    if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && over_fma(b, peak_of(i)) > 0)
+        s.integer = s.fma / over_fma(b, peak_of(i));
+    s.ceiling = fmax(s.read, s.integer > 0 ? s.integer : s.fma);
     return s;
 }
 
@@ -145,16 +148,16 @@ static void print_machine(const struct bench_item *i, double seconds)
     if (i->kind == BENCH_READ)
         printf("%10.1f GB/s\n", i->work.bytes / seconds / 1e9);
     else
-        printf("%10.0f %s\n", i->work.bytes / seconds / 1e9, i->kind == BENCH_INT8 ? "Gop/s" : "GFLOP/s");
+        printf("%10.0f %s\n", i->work.bytes / seconds / 1e9, i->kind >= BENCH_INT8 ? "Gop/s" : "GFLOP/s");
 }
 
 static void print_op(const struct bench *b, const struct bench_item *i, double seconds, struct shares s)
 {
-    int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS, bytes = !reads && s.int8 > 0;
+    int reads = i->kind == BENCH_LINEAR && i->rows < BENCH_MOST_ROWS, bytes = !reads && s.integer > 0;
     double one = of_one_row(b, i), theirs = of_onednn(b, i);
     printf("%10.1f %-7s %8.1f %8.0f %% of %s", (reads ? i->work.bytes : i->work.flops) / seconds / 1e9,
            reads ? "GB/s" : bytes ? "Gop/s" : "GFLOP/s", i->work.bytes / (double)i->calls / 1e6,
-           100 * (reads ? s.read : bytes ? s.int8 : s.fma), reads ? "read" : bytes ? "int8" : "fma");
+           100 * (reads ? s.read : bytes ? s.integer : s.fma), reads ? "read" : bench_kinds[bytes ? peak_of(i) : BENCH_FMA]);
     if (one > 0)
         printf(", %.2f times 1 row", one);
     if (theirs > 0)
@@ -254,7 +257,8 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
     set(j, "flops", i->work.flops);
     set(j, "of_read", s.read);
     set(j, "of_fma", s.fma);
-    set(j, "of_int8", s.int8);
+    set(j, "of_int8", peak_of(i) == BENCH_INT8 ? s.integer : 0);
+    set(j, "of_int4", peak_of(i) == BENCH_INT4 ? s.integer : 0);
     set(j, "of_ceiling", s.ceiling);
     if (i->kind == BENCH_LINEAR || i->kind == BENCH_ATTENTION)
         add_op(b, j, i);
