@@ -24,7 +24,6 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 
 static void pack(float *packed, const float *x, size_t K) { loops_avx2.pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
-static void quantise(struct quantised_group *y, const float *packed, size_t K) { quantise_groups(y, packed, K); }
 
 /* odd_f32 and even_f32 with lanes 0 1 4 5 2 3 6 7, which costs no loads of half a register; and sums of those in order again */
 ALWAYS_INLINE __m256 odd_mixed(const float *p) { return _mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), 0xdd); }
@@ -117,7 +116,7 @@ const struct kernels kernels_avx2 = {
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
-    .quantise = quantise,
+    .quantise = avx2_quantise,
     .axpy = axpy,
     .scale = scale,
     .divide = divide,

@@ -68,7 +68,8 @@ extern const struct vector_loops loops_avx2;
 void avx2_strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
                  size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
 
-/* Defined in avx2_quantised.c. */
+/* Defined in avx2_quantised.c, with kernel `quantise`. */
+void avx2_quantise(struct quantised_group *y, const float *packed, size_t K);
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 

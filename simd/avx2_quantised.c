@@ -11,6 +11,8 @@
 #include "simd/avx2.h"
 #include "simd/quantised_tiles.h"
 
+#include <math.h>
+
 typedef __m256i integers[2][TILE_ROWS_OF_X]; /* rows 0..7 of the panel, rows 8..15 */
 
 #define FOR_HALVES UNROLL for (int r = 0; r < 2; r++)
@@ -271,4 +273,56 @@ void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, si
 {
     const struct quantised_loops loops = {.most_sums = TILE_SUMS, .prepare = prepare, .tile = tile_any, .open = avx2_open, .few = avx2_few};
     tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+}
+
+/* --- kernel quantise --- */
+
+ALWAYS_INLINE __m256i magnitude(const float *x)
+{
+    return _mm256_and_si256(_mm256_loadu_si256((const void *)x), _mm256_set1_epi32(0x7fffffff));
+}
+
+/* Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum holds in its low mantissa bits. */
+ALWAYS_INLINE __m256i rounded(const float *x, __m256 inverse)
+{
+    return _mm256_castps_si256(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x), inverse), _mm256_set1_ps(0x1.8p23f)));
+}
+
+/* eight pairs of bytes, one in each word of 32 bits: the lower byte of `even`, then that of `odd` */
+ALWAYS_INLINE __m256i pairs(__m256i even, __m256i odd)
+{
+    odd = _mm256_and_si256(_mm256_slli_epi32(odd, 8), _mm256_set1_epi32(0xff00));
+    return _mm256_or_si256(odd, _mm256_and_si256(even, _mm256_set1_epi32(0xff)));
+}
+
+void avx2_quantise(struct quantised_group *y, const float *packed, size_t K)
+{
+    for (size_t k = 0; k < K; k += 32, packed += 32, y++) {
+        __m256i most = _mm256_max_epi32(_mm256_max_epi32(magnitude(packed), magnitude(packed + 8)),
+                                        _mm256_max_epi32(magnitude(packed + 16), magnitude(packed + 24)));
+        __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+        four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+        four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+        uint32_t bits = (uint32_t)_mm_cvtsi128_si32(four);
+        if (bits >= 0x7f800000 || bits < (127u - 100) << 23) {
+            memset(y, 0, sizeof *y);
+            y->d = bits >= 0x7f800000 ? NAN : 0.0f;
+            continue;
+        }
+        float m = bits_to_f32(bits);
+        __m256 inverse = _mm256_set1_ps(127.0f / m);
+        __m256i odd[2] = {rounded(packed, inverse), rounded(packed + 8, inverse)};
+        __m256i even[2] = {rounded(packed + 16, inverse), rounded(packed + 24, inverse)};
+        __m256i q = _mm256_packus_epi32(pairs(even[0], odd[0]), pairs(even[1], odd[1]));
+        __m256i sums = _mm256_add_epi32(_mm256_add_epi32(odd[0], odd[1]), _mm256_add_epi32(even[0], even[1]));
+        four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+        int32_t sum = (int32_t)((uint32_t)_mm_cvtsi128_si32(four) - 32 * 0x4b400000u);
+        y->d = m / 127.0f;
+        y->sum = sum;
+        y->offset8 = -8 * sum;
+        y->offset128 = -128 * sum;
+        _mm256_storeu_si256((void *)y->q, _mm256_permute4x64_epi64(q, 0xd8));
+    }
 }

@@ -25,7 +25,6 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 
 static void pack(float *packed, const float *x, size_t K) { loops_avx512.pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
-static void quantise(struct quantised_group *y, const float *packed, size_t K) { quantise_groups(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -93,7 +92,7 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
         .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul},                         \
         .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows}, .matmul_bf16 = product_of_bf16,                          \
         .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .dot = dot,     \
-        .pack = pack, .narrow = narrow, .quantise = quantise,                                                          \
+        .pack = pack, .narrow = narrow, .quantise = avx2_quantise,                                                          \
         .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block, .exp = exp_f32,                \
         .silu_mul = silu_mul,                                                                                          \
     }

@@ -148,6 +148,7 @@ void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w,
 /* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantised. */
 void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
+void avx2_quantise(struct quantised_group *y, const float *packed, size_t K); /* on every CPU with AVX-512 */
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 

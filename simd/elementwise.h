@@ -29,7 +29,7 @@ static void divide(float *y, float a, size_t n)
         y[i] = y[i] / a;
 }
 
-/* Kernel `quantise`. Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum then holds in
+/* Kernel `quantise` of the tables that have no vector code for it. Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum then holds in
  * its low mantissa bits. */
 static inline void quantise_groups(struct quantised_group *y, const float *packed, size_t K)
 {
