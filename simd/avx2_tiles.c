@@ -1,21 +1,34 @@
-/* simd/avx2_tiles.c -- the tile of four rows by up to four tokens, and the decoders.
+/* simd/avx2_tiles.c -- the tiles of one to four tokens, and the decoders.
  *
- * Sixteen registers hold eight halves of sums with what feeds them. So a tile works on four rows for one token, on two rows
- * for two tokens or, with twelve, for three, and row by row for four. A word of BF16 weights is decoded once for all tokens. */
+ * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). Each
+ * tile has eight sums: eight independent chains of fmas keep two fma units busy, because an fma takes four cycles. One or two
+ * tokens are multiplied by both halves of four or two rows in one loop.
+ *
+ * Three or four tokens are multiplied by the low half of two rows in one loop, and by the high half in a second loop. Each word
+ * of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for sixteen
+ * fmas. More sums would leave too few registers for the operands, and compilers would keep some sums on the stack
+ * (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the next tile are
+ * prefetched in both loops, one row in each. */
 #include "simd/avx2.h"
 
 #define TOKENS 4
 
-/* the odd and the even weights of one half of a chunk; of BF16 both from one load */
+/* Keeps a vector in a register. Without it, compilers would make each fma load its own operand. */
+#define in_register(v) __asm__("" : "+x"(v))
+
 struct weights {
     __m256 odd, even;
 };
 
-ALWAYS_INLINE struct weights weights_of(enum tile_source source, const char *w, size_t half)
+/* Returns the odd and the even weights of one half of a chunk. If `once` is nonzero, a word of BF16 weights is loaded once for
+ * both. If it is 0, compilers may load the word twice; for one token, this was faster. */
+ALWAYS_INLINE struct weights weights_of(enum tile_source source, const char *w, size_t half, int once)
 {
     const float *f = (const float *)(const void *)w;
     if (source == FROM_BF16) {
         __m256i words = _mm256_loadu_si256((const void *)(w + 32 * half));
+        if (once)
+            in_register(words);
         return (struct weights){odd_bf16(words), even_bf16(words)};
     }
     if (source == FROM_F32)
@@ -66,114 +79,177 @@ ALWAYS_INLINE __m256 fused(__m256 a, __m256 w, __m256 x)
     return a;
 }
 
-/* The same of x in memory. With the intrinsic, compilers load x once for two rows, and then put sums on the stack. */
-ALWAYS_INLINE __m256 fused_at(__m256 a, __m256 w, const char *x)
+/* Folds four sums. The first is stored at y, the others b, c and d floats behind it. If `count` is 3, the last is not stored. */
+ALWAYS_INLINE void put_four(float *y, size_t b, size_t c, size_t d, const __m256 a[4], int count, int first)
 {
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(a) : "x"(w), "m"(*(const __m256_u *)(const void *)x));
-    return a;
+    __m256 folded = fold_four(a[0], a[1], a[2], a[3]);
+    put_two(y, y + c, _mm256_castps256_ps128(folded), 2, first);
+    put_two(y + b, y + d, _mm256_extractf128_ps(folded, 1), count - 2, first);
 }
 
+/* --- one and two tokens --- */
+
 /* One half of a chunk of R rows by T tokens; the chunk begins `at` bytes behind w. */
-ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int gathered, int half, __m256 a[], const char *const w[],
+ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int half, __m256 a[], const char *const w[],
                               const char *const x[], size_t at)
 {
-    const size_t from = (source == FROM_BF16 ? 2 * at : at) * (size_t)(gathered ? T : 1) + 32 * (size_t)half;
-    __m256 odd, even;
-    if (T == 1) {
-        odd = _mm256_loadu_ps((const void *)(x[0] + from));
-        even = _mm256_loadu_ps((const void *)(x[0] + from + 64));
+    const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
+    __m256 odd[2], even[2];
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        odd[t] = _mm256_loadu_ps((const void *)(x[t] + from));
+        even[t] = _mm256_loadu_ps((const void *)(x[t] + from + 64));
+        if (T > 1) {
+            in_register(odd[t]);
+            in_register(even[t]);
+        }
     }
     UNROLL
     for (int r = 0; r < R; r++) {
-        struct weights h = weights_of(source, w[r] + at, (size_t)half);
+        struct weights h = weights_of(source, w[r] + at, (size_t)half, 0);
         UNROLL
         for (int t = 0; t < T; t++)
-            a[r * T + t] = T == 1 ? fused(a[r], h.odd, odd) : fused_at(a[r * T + t], h.odd, x[t] + from);
+            a[r * T + t] = fused(a[r * T + t], h.odd, odd[t]);
         UNROLL
         for (int t = 0; t < T; t++)
-            a[r * T + t] = T == 1 ? fused(a[r], h.even, even) : fused_at(a[r * T + t], h.even, x[t] + from + 64);
+            a[r * T + t] = fused(a[r * T + t], h.even, even[t]);
     }
 }
 
-/* Rows r0 .. r0 + R of every tile by T tokens: one row of four, two of two or three, four of one. */
-ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, int gathered, const struct tile *p, int r0)
+/* Rows r0 .. r0 + R of every tile by T tokens; R * T is 4. */
+ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct tile *p, int r0)
 {
-    const size_t size = source == FROM_BF16 ? 64 : 128, end = p->chunks * size, w_next = p->w_next, y_next = p->y_next;
-    const int sums = R * T, together = T == 3 ? 3 : 4, first = p->first; /* together: sums that are folded at once */
-    const char *w[TILE_ROWS], *ahead[TILE_ROWS], *x[TOKENS];
+    const size_t size = source == FROM_BF16 ? 64 : 128, end = p->chunks * size;
+    const size_t w_next = p->w_next, y_next = p->y_next, prefetch = p->prefetch;
+    const char *w[TILE_ROWS], *x[2];
     float *y = p->y + (size_t)r0 * p->y_row;
-    size_t place[8]; /* of a sum in y */
-    UNROLL
-    for (int t = 0; t < T; t++) {
-        x[t] = (const char *)(p->x + (size_t)t * (gathered ? DOT_CHUNK : p->ldx));
-        if (!gathered)
-            opaque(x[t]);
-    }
     UNROLL
     for (int r = 0; r < R; r++) {
         w[r] = p->w[r0 + r];
-        ahead[r] = w[r] + p->prefetch;
         opaque(w[r]);
-        opaque(ahead[r]);
-        UNROLL
-        for (int t = 0; t < T; t++) {
-            place[r * T + t] = (size_t)r * p->y_row + (size_t)t * p->ldy;
-            if (r + t)
-                opaque(place[r * T + t]);
-        }
+    }
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        x[t] = (const char *)(p->x + (size_t)t * p->ldx);
+        opaque(x[t]);
     }
     for (size_t i = p->count; i; i--, y += y_next) {
-        __m256 a[6], b[6];
-        size_t at = 0;
+        __m256 a[4], b[4];
+        size_t at = 0, ahead = prefetch;
         UNROLL
-        for (int n = 0; n < sums; n++)
+        for (int n = 0; n < 4; n++)
             a[n] = b[n] = _mm256_setzero_ps();
         do {
-            half_chunk(source, R, T, gathered, 0, a, w, x, at);
-            half_chunk(source, R, T, gathered, 1, b, w, x, at);
+            half_chunk(source, R, T, 0, a, w, x, at);
+            half_chunk(source, R, T, 1, b, w, x, at);
             UNROLL
             for (int r = 0; r < R; r++)
-                prefetch_weights(source, ahead[r], at);
+                prefetch_weights(source, w[r], ahead);
+            ahead += size;
+            opaque(ahead);
         } while ((at += size) != end);
         UNROLL
-        for (int n = 0; n < sums; n++)
+        for (int n = 0; n < 4; n++)
             a[n] = _mm256_add_ps(a[n], b[n]);
-        opaque(y);
+        if (T == 1)
+            put_four(y, p->y_row, 2 * p->y_row, 3 * p->y_row, a, 4, p->first);
+        else
+            put_four(y, p->ldy, p->y_row, p->y_row + p->ldy, a, 4, p->first);
         UNROLL
-        for (int n = 0; n < sums; n += together) {
-            __m256 folded = fold_four(a[n], a[n + 1], a[n + 2], a[n + together - 1]);
-            put_two(y + place[n], y + place[n + 2], _mm256_castps256_ps128(folded), 2, first);
-            put_two(y + place[n + 1], y + place[n + together - 1], _mm256_extractf128_ps(folded, 1), together - 2, first);
-        }
-        UNROLL
-        for (int r = 0; r < R; r++) {
+        for (int r = 0; r < R; r++)
             w[r] += w_next;
-            ahead[r] += w_next;
-        }
     }
 }
 
-/* Functions of their own: in one of all, loops spill what they would keep in registers. */
-#define TILES(name, source, R, T, gathered) \
-    static __attribute__((noinline)) void name(const struct tile *p) \
-    { \
-        for (int r = 0; r < TILE_ROWS; r += R) \
-            rows_of(source, R, T, gathered, p, r); \
+/* --- three and four tokens --- */
+
+/* Computes one half of the sums of two rows and four tokens over a block: sums[4 * row + token]. w0, w1, x (token 0) and x3
+ * (token 3) are the addresses of that half in the first chunk. The loop is in a function of its own, because in a larger
+ * function gcc keeps sums on the stack. */
+ALWAYS_INLINE void half_block(enum tile_source source, __m256 sums[8], const struct tile *p, const char *w0, const char *w1,
+                              const char *ahead, const float *x, const float *x3)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx;
+    __m256 a[8];
+    UNROLL
+    for (int n = 0; n < 8; n++)
+        a[n] = _mm256_setzero_ps();
+    for (size_t chunk = p->chunks; chunk; chunk--) {
+        struct weights h0 = weights_of(source, w0, 0, 1), h1 = weights_of(source, w1, 0, 1);
+        UNROLL
+        for (int t = 0; t < 4; t++) {
+            __m256 u = _mm256_loadu_ps(t < 3 ? x + (size_t)t * ldx : x3);
+            in_register(u);
+            a[t] = _mm256_fmadd_ps(h0.odd, u, a[t]);
+            a[4 + t] = _mm256_fmadd_ps(h1.odd, u, a[4 + t]);
+        }
+        UNROLL
+        for (int t = 0; t < 4; t++) {
+            __m256 u = _mm256_loadu_ps((t < 3 ? x + (size_t)t * ldx : x3) + 16);
+            in_register(u);
+            a[t] = _mm256_fmadd_ps(h0.even, u, a[t]);
+            a[4 + t] = _mm256_fmadd_ps(h1.even, u, a[4 + t]);
+        }
+        prefetch_weights(source, ahead, 0);
+        w0 += size, w1 += size, ahead += size, x += DOT_CHUNK, x3 += DOT_CHUNK;
     }
+    UNROLL
+    for (int n = 0; n < 8; n++)
+        sums[n] = a[n];
+}
+
+typedef void half_function(__m256 sums[8], const struct tile *p, const char *w0, const char *w1, const char *ahead, const float *x,
+                           const float *x3);
+
+/* Rows r0 and r0 + 1 of every tile by three or four tokens. If there are three, the third is also used as the fourth. */
+ALWAYS_INLINE void two_rows(half_function *half_of, size_t half_size, int T, const struct tile *p, int r0)
+{
+    const char *w0 = p->w[r0], *w1 = p->w[r0 + 1];
+    const float *x = p->x, *x3 = x + (size_t)(T - 1) * p->ldx;
+    float *y = p->y + (size_t)r0 * p->y_row;
+    for (size_t i = p->count; i; i--, y += p->y_next, w0 += p->w_next, w1 += p->w_next) {
+        __m256 a[8], b[8];
+        half_of(a, p, w0, w1, w0 + p->prefetch, x, x3);
+        half_of(b, p, w0 + half_size, w1 + half_size, w1 + p->prefetch, x + 8, x3 + 8);
+        UNROLL
+        for (int n = 0; n < 8; n++)
+            a[n] = _mm256_add_ps(a[n], b[n]);
+        put_four(y, p->ldy, 2 * p->ldy, 3 * p->ldy, a, T, p->first);
+        put_four(y + p->y_row, p->ldy, 2 * p->ldy, 3 * p->ldy, a + 4, T, p->first);
+    }
+}
+
+/* Functions of their own, for the same reason as half_block. name_half gets the address of half a block. */
 #define TILES_OF(name, source) \
-    TILES(name##_1, source, 4, 1, 0) \
-    TILES(name##_2, source, 2, 2, 0) TILES(name##_3, source, 2, 3, 0) TILES(name##_4, source, 1, 4, 0) \
-    TILES(name##_2_gathered, source, 2, 2, 1) TILES(name##_3_gathered, source, 2, 3, 1) TILES(name##_4_gathered, source, 1, 4, 1)
-#define TABLE_OF(name) {{name##_1, name##_2, name##_3, name##_4}, {name##_1, name##_2_gathered, name##_3_gathered, name##_4_gathered}}
+    static __attribute__((noinline)) void name##_1(const struct tile *p) { rows_of(source, 4, 1, p, 0); } \
+    static __attribute__((noinline)) void name##_2(const struct tile *p) \
+    { \
+        for (int r = 0; r < TILE_ROWS; r += 2) \
+            rows_of(source, 2, 2, p, r); \
+    } \
+    static __attribute__((noinline)) void name##_half(__m256 sums[8], const struct tile *p, const char *w0, const char *w1, \
+                                                      const char *ahead, const float *x, const float *x3) \
+    { \
+        half_block(source, sums, p, w0, w1, ahead, x, x3); \
+    } \
+    static void name##_3_4(size_t T, const struct tile *p) \
+    { \
+        for (int r = 0; r < TILE_ROWS; r += 2) \
+            two_rows(name##_half, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
+    }
 TILES_OF(from_bf16, FROM_BF16)
 TILES_OF(from_f32, FROM_F32)
 TILES_OF(from_packed, FROM_PACKED)
 
 static void tile(size_t T, const struct tile *p)
 {
-    static void (*const tiles[][2][TOKENS])(const struct tile *) = {
-        [FROM_BF16] = TABLE_OF(from_bf16), [FROM_F32] = TABLE_OF(from_f32), [FROM_PACKED] = TABLE_OF(from_packed)};
-    tiles[p->source][p->step > DOT_CHUNK][T - 1](p);
+    static void (*const one[])(const struct tile *) = {from_bf16_1, from_f32_1, from_packed_1};
+    static void (*const two[])(const struct tile *) = {from_bf16_2, from_f32_2, from_packed_2};
+    static void (*const more[])(size_t, const struct tile *) = {from_bf16_3_4, from_f32_3_4, from_packed_3_4};
+    if (T > 2)
+        more[p->source](T, p);
+    else
+        (T == 1 ? one : two)[p->source](p);
 }
 
 /* half a chunk: 16 weights to out[0..15], or packed to 8 of the odd and 8 of the even ones */
@@ -229,4 +305,4 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx2 = {.tokens = TOKENS, .gathers = 1, .tile = tile, .strip = avx2_strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_avx2 = {.tokens = TOKENS, .halves_from = 3, .tile = tile, .strip = avx2_strip, .decode = decode, .pack = pack};

@@ -12,6 +12,8 @@
 #define DECODED_ROWS 32  /* rows of decoded weights: 128 KB */
 #define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
 #define PREFETCH 512     /* bytes ahead in a stream of weights */
+#define TILES_AT_ONCE 16 /* whose weights stay in L2 while a few tokens pass tile by tile */
+#define PIECES 8         /* of the tiles that many tokens pass; the next tokens are prefetched between them */
 #define WIDE_FLOATS 32768 /* of narrow vectors, widened: 128 KB */
 
 /* The memory that a caller gives (KERNEL_SCRATCH). */
@@ -77,7 +79,6 @@ struct product {
     int decoded;              /* weights go through a panel of packed f32 */
     struct work *work;
     float (*tail)[DOT_BLOCK]; /* x's last block, copied once for all rows; NULL: copied where it is needed */
-    const float *gathered;    /* the same of all of x, no longer than a block, as gather_x leaves it */
 };
 
 /* x's block cut short: what the caller left beyond K is not trusted */
@@ -102,22 +103,13 @@ static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t 
             memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
 }
 
-/* How many tokens go through the next tile when `left` are left: all tiles get about as many. */
+/* How many tokens go through the next tile when `left` are left. All tiles get about as many, unless three take as long as four. */
 static size_t next_tokens(const struct vector_loops *v, size_t left)
 {
+    if (v->halves_from)
+        return min_size(left, v->tokens);
     size_t tiles = (left + v->tokens - 1) / v->tokens;
     return (left + tiles - 1) / tiles;
-}
-
-/* The tokens of each tile chunk by chunk, side by side; those of a tile from token t on begin at copy + t * K. */
-static void gather_x(const struct product *p, size_t T, float *copy)
-{
-    for (size_t t = 0, some; t < T; t += some) {
-        some = next_tokens(p->v, T - t);
-        for (size_t k = 0; k < p->w->cols; k += DOT_CHUNK)
-            for (size_t i = 0; i < some; i++, copy += DOT_CHUNK)
-                memcpy(copy, p->x + (t + i) * p->ldx + k, DOT_CHUNK * sizeof *copy);
-    }
 }
 
 /* Tokens t..t+T of the block at k, `length` numbers, for a tile: in place where they can be read so, else in a copy. */
@@ -128,12 +120,6 @@ static void set_tokens(const struct product *p, struct tile *tile, size_t t, siz
     tile->ldx = p->ldx;
     tile->step = DOT_CHUNK;
     tile->narrow = NULL;
-    if (p->gathered) {
-        tile->x = p->gathered + t * length;
-        tile->ldx = DOT_CHUNK;
-        tile->step = T * DOT_CHUNK;
-        return;
-    }
     if (p->narrow && v->tile_bf16 && tile->source == FROM_BF16) {
         tile->narrow = p->narrow + t * p->ldx + k;
         if (p->many) {
@@ -160,11 +146,14 @@ static void set_tokens(const struct product *p, struct tile *tile, size_t t, siz
     }
 }
 
-/* While a tile works: one chunk of each of the tokens of the tile after it, which will be gathered. */
-static inline void prefetch_tokens(const struct product *p, size_t t, size_t end, size_t k)
+/* Chunks [from, to) of tokens [t, end) of the block at k. They are in L2 when a tile needs them. */
+static void prefetch_tokens(const struct product *p, size_t t, size_t end, size_t k, size_t from, size_t to)
 {
+    size_t size = p->narrow ? sizeof *p->narrow : sizeof *p->x;
+    const char *x = p->narrow ? (const char *)p->narrow : (const char *)p->x;
     for (; t < end; t++)
-        __builtin_prefetch(p->narrow + t * p->ldx + k, 0, 2);
+        for (size_t at = from * DOT_CHUNK * size; at < to * DOT_CHUNK * size; at += 64)
+            __builtin_prefetch(x + (t * p->ldx + k) * size + at, 0, 2);
 }
 
 /* Rows of w in tiles: tile i takes rows n + i * next + r * apart, r < count. */
@@ -191,28 +180,37 @@ static void multiply_cut(const struct vector_loops *v, struct tile *tile, size_t
     }
 }
 
-/* All tiles; where tokens are gathered, the next ones are prefetched meanwhile, up to t1. */
+/* All tiles. Of many tokens, those of the next tile, up to t1, are prefetched piece by piece meanwhile. */
 static void multiply_tiles(const struct product *p, struct tile *tile, const struct tiles *rows, size_t t, size_t T, size_t t1,
                            size_t k)
 {
+    void (*const work)(size_t, const struct tile *) = tile->narrow ? p->v->tile_bf16 : p->v->tile;
+    size_t pieces = p->many ? min_size(rows->tiles, PIECES) : 1;
     if (rows->count < TILE_ROWS) {
         multiply_cut(p->v, tile, T, rows->tiles, rows->count);
-    } else if (!tile->narrow) {
-        tile->count = rows->tiles;
-        p->v->tile(T, tile);
-    } else if (!p->many) {
-        tile->count = rows->tiles;
-        p->v->tile_bf16(T, tile);
-    } else {
-        struct tile one = *tile;
-        one.count = 1;
-        for (size_t i = 0; i < rows->tiles; i++, one.y += one.y_next) {
-            prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k + i % tile->chunks * DOT_CHUNK);
-            p->v->tile_bf16(T, &one);
-            for (size_t r = 0; r < TILE_ROWS; r++)
-                one.w[r] = (const char *)one.w[r] + one.w_next;
-        }
+        return;
     }
+    struct tile piece = *tile;
+    for (size_t i = 0, done = 0; i < pieces; i++, done += piece.count) {
+        if (p->many)
+            prefetch_tokens(p, t + T, min_size(t + 2 * T, t1), k, tile->chunks * i / pieces, tile->chunks * (i + 1) / pieces);
+        piece.count = rows->tiles * (i + 1) / pieces - done;
+        piece.y = tile->y + done * tile->y_next;
+        for (size_t r = 0; r < TILE_ROWS; r++)
+            piece.w[r] = (const char *)tile->w[r] + done * tile->w_next;
+        work(T, &piece);
+    }
+}
+
+/* How far ahead a tile of T tokens prefetches: the same rows of the next tile, or a place further on in the same rows. */
+static size_t prefetch_distance(const struct product *p, const struct tiles *rows, size_t T)
+{
+    size_t size = weight_size(p->w->type), row_bytes = p->w->stride * size;
+    if (p->decoded)
+        return 0;
+    if (rows->next > 1 && rows->tiles > 1)
+        return rows->next * row_bytes;
+    return p->v->halves_from && T >= p->v->halves_from ? min_size(row_bytes, DOT_BLOCK * size) : PREFETCH;
 }
 
 /* Those rows times tokens t0..t1, over the whole of K. A panel holds the rows decoded, tile by tile. */
@@ -222,8 +220,7 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
     float (*panel)[DOT_BLOCK] = p->work->panel;
     struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32,
                         .ldy = p->ldy, .y_row = rows->apart, .y_next = rows->next};
-    size_t row_bytes = w->stride * weight_size(w->type), whole = rows->next > 1 ? rows->next * row_bytes : 0;
-    tile.prefetch = p->decoded ? 0 : whole && rows->tiles > 1 ? whole : PREFETCH;
+    size_t row_bytes = w->stride * weight_size(w->type);
     tile.w_next = p->decoded ? TILE_ROWS * sizeof panel[0] : rows->next * row_bytes;
 
     for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
@@ -237,6 +234,7 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
             tile.w[r] = p->decoded ? (const void *)panel[r] : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
             T = next_tokens(p->v, t1 - t);
+            tile.prefetch = prefetch_distance(p, rows, T);
             set_tokens(p, &tile, t, T, k, length);
             tile.y = p->y + t * p->ldy + rows->n;
             multiply_tiles(p, &tile, rows, t, T, t1, k);
@@ -252,7 +250,7 @@ static void multiply_streams(const struct product *p, size_t n0, size_t n1, size
     for (size_t i = 0; i < streams; i += at_once) {
         size_t count = (rows - i + streams - 1) / streams; /* so many up to the end of the shorter streams, then one less */
         size_t alike = rows % streams > i ? rows % streams - i : streams - i;
-        at_once = p->decoded || p->w->cols > DOT_BLOCK ? 1 : alike;
+        at_once = p->decoded || p->w->cols > DOT_BLOCK ? 1 : T > p->v->tokens ? min_size(alike, TILES_AT_ONCE) : alike;
         multiply_rows(p, &(struct tiles){n0 + i, at_once, 1, streams, count}, 0, T);
     }
 }
@@ -282,9 +280,6 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
         if (!whole && p->x) {
             copy_tokens(p->work->tail, p->x + last, p->ldx, T, w->cols - last);
             p->tail = p->work->tail;
-        } else if (p->v->gathers && p->x && !p->decoded && T > 2 && w->cols <= DOT_BLOCK) {
-            gather_x(p, T, p->work->panel[0]); /* which is free: nothing is decoded */
-            p->gathered = p->work->panel[0];
         }
         multiply_streams(p, n0, n1, T);
     } else {

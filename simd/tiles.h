@@ -45,9 +45,8 @@ struct tile {
 /* The functions that an instruction set supplies. T is a number of tokens, from 1 to the member `tokens`. */
 struct vector_loops {
     size_t tokens;
-    /* nonzero: with several tokens, `tile` is faster if x holds the first chunk of every token, then the second chunk of every
-     * token, and so on (`step` is then T * DOT_CHUNK) */
-    int gathers;
+    /* From so many tokens on, `tile` reads a block of weights twice, and each time prefetches a part of the next tile; 0: never */
+    size_t halves_from;
     /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
     /* Does what `tile` does, but multiplies tile->narrow by BF16 weights (FROM_BF16). Every nonzero weight must be

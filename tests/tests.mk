@@ -179,6 +179,9 @@ run_cross    = $(foreach c,$(cross_here),"cross/$(c):build-$(c)/tests/test_bits 
 crossbuild: crossbuild-programs
 	@tests/run.sh -l build/logs $(run_cross)
 
+# Where the compilers that optimise keep the sums of the AVX2 tiles. A build with sanitizers or -O0 may keep them on the stack.
+run_stack    = $(if $(filter avx2,$(SETS_OF_$(ARCH))),"stack_access:tests/kernels/stack_access.py $(patsubst %,%/simd/avx2_tiles.o,$(BUILD) $(addprefix build-,$(filter %-O3,$(cross_here))))")
+
 test-deps:
 	tools/scripts/install-deps.sh test
 test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(BUILD)/tests/fail_memory.so $(TSAN_CREW)
@@ -202,7 +205,7 @@ run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.s
 # test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
 	+$(MAKE) -j2 WERROR=1 all test-programs arm64-programs sanitized-programs crossbuild-programs threads-program
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) "mistakes:$(MISTAKES) --jobs 1 --share 3" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 3" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
 	    "sanitized/serve/clients:env SERVE_FUZZ=1000 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
 
 # The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
