@@ -29,11 +29,11 @@ $(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/op
 
 # These test parts of the server, and let its allocations fail.
 SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_string schema_state allowed vocabulary thinking meaning_json)
-$(BUILD)/tests/test_schema $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: $(SCHEMA)
+$(BUILD)/tests/test_schema $(BUILD)/tests/test_schema_hostile: $(SCHEMA)
 $(BUILD)/tests/test_schema_hostile $(BUILD)/tests/test_allowed: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 MEANING := $(patsubst %,$(BUILD)/tools/serve/%.o,meaning meaning_call meaning_format meaning_json writer)
 $(BUILD)/tests/test_meaning $(BUILD)/tests/fuzz_meaning: $(MEANING)
-$(BUILD)/tests/test_schema_calls $(BUILD)/tests/fuzz_schema: $(sort $(SCHEMA) $(MEANING)) $(patsubst %,$(BUILD)/tools/serve/%.o,schema_calls schema_pairs)
+$(BUILD)/tests/test_schema_calls $(BUILD)/tests/test_allowed $(BUILD)/tests/fuzz_schema: $(sort $(SCHEMA) $(MEANING)) $(patsubst %,$(BUILD)/tools/serve/%.o,schema_calls schema_pairs)
 $(BUILD)/tests/test_meaning $(BUILD)/tests/test_schema_calls: WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 
 $(SUPPORT): $(call object,checkops) $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/one_test.c %/fail_io.c %/fail_memory.c,$(wildcard tests/support/*.c)))

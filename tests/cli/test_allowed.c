@@ -14,6 +14,7 @@
 #include "tests/support/failing.h"
 #include "tests/support/schemas.h"
 #include "tools/serve/allowed.h"
+#include "tools/serve/schema_calls.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -125,6 +126,51 @@ TEST(masks_are_what_the_automaton_accepts)
     size_t ended = walk(v, small_pieces, SMALL, END_TOKEN, 500, 60);
     print_message("%zu walks ended\n", ended);
     assert_true(ended > 200);
+    vocabulary_close(v);
+}
+
+/* Objects that begin alike. The caller frees the text. */
+static char *ambiguous(int count, int limited)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        json_t *string = json_pack("{s:s}", "type", "string");
+        if (limited && i)
+            json_object_set_new(string, "maxLength", json_integer(limited == 1 ? 30 + i : 5));
+        json_array_append_new(list, i % 2 ? json_pack("{s:s, s:{s:o}, s:[s]}", "type", "object", "properties", "a", string, "required", "a")
+                                          : json_pack("{s:s, s:{s:o, s:{s:i}}, s:[s, s]}", "type", "object", "properties", "a", string, "b", "const", i, "required", "a", "b"));
+    }
+    json_t *schema = json_pack("{s:o}", "anyOf", list);
+    char *text = json_dumps(schema, JSON_COMPACT);
+    json_decref(schema);
+    return text;
+}
+
+/* Strings that differ in what follows them, and in how long they may be. */
+TEST(masks_of_ambiguous_strings)
+{
+    struct vocabulary *v = small_vocabulary();
+    for (int limited = 0; limited < 3; limited++) {
+        static const char text[] = "{\"a\":\"ab\\u00e9\",";
+        char *all = ambiguous(30, limited), error[512];
+        json_t *json = parsed(all);
+        struct schema *s;
+        struct schema_state *state, *scratch;
+        unsigned char mask[SMALL];
+        assert_int_equal(schema_open(&s, json, error), 0);
+        assert_int_equal(schema_begin(&state, s), 0);
+        assert_int_equal(schema_begin(&scratch, s), 0);
+        for (const char *c = text; *c; c++) {
+            assert_int_equal(schema_byte(state, (unsigned char)*c), 1);
+            assert_int_equal(allowed_mask(v, state, mask), 0);
+            check_mask(state, scratch, small_pieces, SMALL, END_TOKEN, mask);
+        }
+        schema_state_close(state);
+        schema_state_close(scratch);
+        schema_close(s);
+        json_decref(json);
+        free(all);
+    }
     vocabulary_close(v);
 }
 
@@ -362,16 +408,32 @@ static double seconds(void)
 
 static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
-static void time_masks(const struct vocabulary *v, int32_t size, const char *schema, const char *text)
+/* `schema` may be the name of a format of calls; `tool` then is the only tool's parameters. */
+static struct schema *bench_schema(const char *schema, const char *tool)
 {
-    json_t *json = schema ? json_loads(schema, JSON_DECODE_ANY, NULL) : NULL;
+    static const unsigned char bytes[MEANING_MARKS] = {0};
+    json_t *json = tool || schema ? json_loads(tool ? tool : schema, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *tools = tool ? json_pack("[{s:{s:s, s:O}}]", "function", "name", "f", "parameters", json) : NULL;
+    enum meaning_calls calls = schema && *schema == 'G' ? MEANING_GLM : MEANING_DEEPSEEK_V31;
     struct schema *s;
-    struct schema_state *state;
     char error[512];
+    if (tool ? schema_of_calls(&s, &(struct schema_calls){calls, bytes, tools, NULL, 16}, error) : schema_open(&s, json, error)) {
+        fprintf(stderr, "%s\n", error);
+        exit(1);
+    }
+    json_decref(json);
+    json_decref(tools);
+    return s;
+}
+
+static void time_masks(const struct vocabulary *v, int32_t size, const char *schema, const char *tool, const char *text)
+{
+    struct schema *s = bench_schema(schema, tool);
+    struct schema_state *state;
     unsigned char *mask = malloc((size_t)size);
     double took[64];
     size_t allowed = 0;
-    if (!mask || schema_open(&s, json, error) || schema_begin(&state, s))
+    if (!mask || schema_begin(&state, s))
         exit(1);
     for (const char *c = text; *c; c++)
         if (schema_byte(state, (unsigned char)*c) != 1)
@@ -390,7 +452,6 @@ static void time_masks(const struct vocabulary *v, int32_t size, const char *sch
         schema ? schema : "any object", text);
     schema_state_close(state);
     schema_close(s);
-    json_decref(json);
     free(mask);
 }
 
@@ -400,6 +461,8 @@ static int bench(const char *dir)
         "{\"a\":[", "{\"a\":[{\"b\":\"c\"}", "{\"a\":[{\"b\":\"c\"}],"};
     static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},"
                                  "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\"]}";
+    static const char tool[] = "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"},\"u\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}},"
+                               "\"required\":[\"t\"],\"additionalProperties\":true}";
     struct vocabulary *v;
     vb_tokenizer *t;
     vb_error err;
@@ -415,11 +478,28 @@ static int bench(const char *dir)
     free(special);
     printf("vocabulary of %d: opened in %.2f s\n", size, seconds() - start);
     for (size_t i = 0; i < COUNT(texts); i++)
-        time_masks(v, size, NULL, texts[i]);
-    time_masks(v, size, person, "{");
-    time_masks(v, size, person, "{\"name\":\"abc");
-    time_masks(v, size, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":9},{\"type\":\"string\",\"minLength\":20},{\"const\":\"abcdefgh\"}]}", "\"abc");
-    time_masks(v, size, "{\"type\":\"string\",\"maxLength\":300}", "\"");
+        time_masks(v, size, NULL, NULL, texts[i]);
+    time_masks(v, size, person, NULL, "{");
+    time_masks(v, size, person, NULL, "{\"name\":\"abc");
+    time_masks(v, size, "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":9},{\"type\":\"string\",\"minLength\":20},{\"const\":\"abcdefgh\"}]}", NULL, "\"abc");
+    time_masks(v, size, "{\"type\":\"string\",\"maxLength\":300}", NULL, "\"");
+    for (int limited = 0; limited < 3; limited++) { /* 120 objects that begin alike */
+        char *all = ambiguous(120, limited);
+        time_masks(v, size, all, NULL, "{\"a\":\"");
+        time_masks(v, size, all, NULL, "{\"a\":\"abc");
+        free(all);
+    }
+    static const char call[] = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>", *const v31[] = {"", "{", "{\"t\": \"", "{\"t\": \"abc", "{\"t\": \"abc\", \"u\": "};
+    for (size_t i = 0; i < COUNT(v31); i++) {
+        char begun[200];
+        snprintf(begun, sizeof begun, "%s%s", call, v31[i]);
+        time_masks(v, size, "DeepSeek-V3.1", tool, begun);
+    }
+    static const char *const glm[] = {"<tool_call>", "<tool_call>f", "<tool_call>f<arg_key>", "<tool_call>f<arg_key>t</arg_key><arg_value>",
+        "<tool_call>f<arg_key>t</arg_key><arg_value>abc", "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>",
+        "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>u</arg_key><arg_value>12", "<tool_call>f<arg_key>t</arg_key><arg_value>abc</arg_value><arg_key>k"};
+    for (size_t i = 0; i < COUNT(glm); i++)
+        time_masks(v, size, "GLM", tool, glm[i]);
     vocabulary_close(v);
     vb_tokenizer_close(t);
     return 0;
@@ -429,6 +509,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_what_the_automaton_accepts),
+        cmocka_unit_test(masks_of_ambiguous_strings),
         cmocka_unit_test(masks_of_a_models_tokenizer_leave_special_tokens_out),
         cmocka_unit_test(masks_follow_drafts_back_and_forth),
         cmocka_unit_test(masks_begin_after_thinking_and_end_with_the_value),

@@ -8,9 +8,15 @@
 
 /* ---- one mask ---- */
 
-/* What the walk has at one depth of the trie: threads [first, first + count), and how many frames there are. */
+/* What the walk has at one depth of the trie: threads [first, first + count), where the next ones go, and how many frames there are. */
 struct level {
-    uint32_t first, count, frames;
+    uint32_t first, count, end, frames;
+    int is_one; /* the thread stands for all of `group` */
+};
+
+/* Threads that differ only in what follows the string in which they are. One of them reads the bytes of the string for all. */
+struct group {
+    uint32_t first, count; /* what they are behind the quotation mark that ends the string */
 };
 
 static void allow(const struct vocabulary *v, int32_t token, unsigned char *mask)
@@ -19,31 +25,37 @@ static void allow(const struct vocabulary *v, int32_t token, unsigned char *mask
         mask[token] = 1;
 }
 
+/* Level `below` becomes what follows `byte` at `above`. 1: something does; 0: nothing; or an error. */
+static int descend(struct walk *w, const struct level *above, struct level *below, unsigned char byte, const struct group *group)
+{
+    w->threads = above->end;
+    w->frames = above->frames;
+    int rc = walk_step(w, above->first, above->first + above->count, byte);
+    *below = (struct level){above->end, w->threads - above->end, w->threads, w->frames, above->is_one};
+    if (!rc && below->is_one && below->count && w->thread[below->first].at == AT_END)
+        *below = (struct level){group->first, group->count, above->end, above->frames, 0};
+    return rc ? rc : below->count > 0;
+}
+
 /* The threads of level 0, along every branch of the trie. */
-static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *trie, struct walk *w, struct level *level, unsigned char *mask)
+static int walk_trie(const struct vocabulary *v, const struct vocabulary_trie *trie, struct walk *w, struct level *level, const struct group *group,
+                     unsigned char *mask)
 {
     for (uint32_t i = 0; i < trie->count;) {
         const struct vocabulary_node *n = &trie->node[i];
-        const struct level *above = &level[n->depth];
-        w->threads = above->first + above->count;
-        w->frames = above->frames;
-        int rc = walk_step(w, above->first, above->first + above->count, n->byte);
-        if (rc)
+        int rc = descend(w, &level[n->depth], &level[n->depth + 1], n->byte, group);
+        if (rc < 0)
             return rc;
-        uint32_t first = above->first + above->count;
-        if (w->threads == first) {
-            i = n->skip;
-            continue;
-        }
-        level[n->depth + 1] = (struct level){first, w->threads - first, w->frames};
-        allow(v, n->token, mask);
-        i++;
+        if (rc)
+            allow(v, n->token, mask);
+        i = rc ? i + 1 : n->skip;
     }
     return VB_OK;
 }
 
 /* Where a thread is, which decides which tokens have to be read byte by byte. */
-enum { ELSEWHERE = 1, IN_ONE = 2 /* a text that plain pieces continue */, IN_OTHER = 4 /* one that may be read as JSON */, IN_NAME = 8, IN_ANY = 14 };
+enum { ELSEWHERE = 1, IN_ONE = 2 /* a text that plain pieces continue */, IN_OTHER = 4 /* one that may be read as JSON */, IN_NAME = 8, IN_ANY = 14,
+       IN_GROUP = 16 };
 
 static int place_of(const struct schema *s, const struct thread *t)
 {
@@ -94,32 +106,77 @@ static void allow_texts(const struct vocabulary *v, const struct schema_state *s
         mask[t] |= v->is_name[t];
 }
 
-/* What the threads of `state` at these places allow of the trie's tokens. */
-static int walk_some(const struct vocabulary *v, const struct vocabulary_trie *trie, const struct schema_state *state, int places, struct walk *w,
-                     struct level *level, unsigned char *mask)
+/* Whether two strings accept the same pieces up to their ends, and may end. */
+static int are_alike(const struct vocabulary *v, const struct schema *s, const struct thread *a, const struct thread *b)
 {
-    uint32_t n = 0;
+    const struct schema_node *n = &s->node[a->node], *m = &s->node[b->node];
+    if (a->at != AT_STRING || b->at != AT_STRING || a->count < n->least || b->count < m->least)
+        return 0;
+    uint32_t left = characters_left(s, a), other = characters_left(s, b);
+    return a->avoided == b->avoided && (left == other || (left >= v->longest_in_string && other >= v->longest_in_string));
+}
+
+/* Fills place [threads]: IN_GROUP for strings that are alike, if there are several. */
+static void find_places(const struct vocabulary *v, const struct schema_state *state, int *place)
+{
+    const struct thread *t = state->w.thread, *first = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < state->w.threads; i++) {
+        place[i] = place_of(state->w.schema, &t[i]);
+        if (place[i] != IN_ONE || !are_alike(v, state->w.schema, first ? first : &t[i], &t[i]))
+            continue;
+        first = first ? first : &t[i];
+        place[i] = IN_GROUP;
+        count++;
+    }
+    if (count == 1)
+        place[first - t] = IN_ONE;
+}
+
+/* What the threads of `state` at these places allow of the trie's tokens. */
+static int walk_some(const struct vocabulary *v, const struct vocabulary_trie *trie, const struct schema_state *state, const int *place, int places,
+                     struct walk *w, struct level *level, unsigned char *mask)
+{
+    struct group group = {0, 0};
+    struct thread one = {.at = AT_END};
+    int rc = VB_OK;
+    w->threads = 0;
+    w->frames = state->w.frames;
     for (uint32_t i = 0; i < state->w.threads; i++)
-        if (place_of(w->schema, &state->w.thread[i]) & places)
-            w->thread[n++] = state->w.thread[i];
-    level[0] = (struct level){0, n, state->w.frames};
-    return n ? walk_trie(v, trie, w, level, mask) : VB_OK;
+        if (place[i] & places)
+            w->thread[w->threads++] = one = state->w.thread[i];
+    level[0] = (struct level){0, w->threads, w->threads, w->frames, places == IN_GROUP};
+    if (!w->threads)
+        return VB_OK;
+    if (places == IN_GROUP) {
+        group.first = w->threads;
+        rc = walk_step(w, 0, w->threads, '"');
+        group.count = w->threads - group.first;
+        one.top = -1;
+        if (!rc && schema_grow(&w->thread, w->threads, &w->thread_room, sizeof one))
+            rc = VB_NO_MEMORY;
+        if (!rc)
+            w->thread[w->threads] = one;
+        level[0] = (struct level){w->threads, 1, w->threads + 1, w->frames, 1};
+    }
+    return rc ? rc : walk_trie(v, trie, w, level, &group, mask);
 }
 
 int allowed_mask(const struct vocabulary *v, const struct schema_state *state, unsigned char *mask)
 {
     struct schema_state *copy = NULL;
     struct level *level = malloc((v->longest + 1) * sizeof *level);
-    int rc = level ? schema_begin(&copy, state->w.schema) : VB_NO_MEMORY;
+    int place[SCHEMA_THREADS], rc = level ? schema_begin(&copy, state->w.schema) : VB_NO_MEMORY;
+    const struct {
+        const struct vocabulary_trie *trie;
+        int places;
+    } walks[] = {{&v->not_plain, IN_GROUP}, {&v->not_plain, IN_ANY}, {&v->scalar, IN_OTHER}, {&v->all, ELSEWHERE}};
     allow_texts(v, state, mask);
+    find_places(v, state, place);
     if (!rc)
         rc = schema_state_copy(copy, state);
-    if (!rc)
-        rc = walk_some(v, &v->not_plain, state, IN_ANY, &copy->w, level, mask);
-    if (!rc)
-        rc = walk_some(v, &v->scalar, state, IN_OTHER, &copy->w, level, mask);
-    if (!rc)
-        rc = walk_some(v, &v->all, state, ELSEWHERE, &copy->w, level, mask);
+    for (size_t i = 0; !rc && i < sizeof walks / sizeof *walks; i++)
+        rc = walk_some(v, walks[i].trie, state, place, walks[i].places, &copy->w, level, mask);
     for (size_t i = 0; !rc && i < v->ends; i++)
         mask[v->end[i]] = (unsigned char)schema_may_end(state);
     free(level);

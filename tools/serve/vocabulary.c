@@ -87,6 +87,14 @@ static uint32_t plain_characters(const char *text, size_t size)
     return n;
 }
 
+static int has_control(const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if ((unsigned char)text[i] < 0x20)
+            return 1;
+    return 0;
+}
+
 /* Whether a plain piece may be read as JSON, if bytes come before and behind it. */
 static int may_be_json(const char *text, size_t size)
 {
@@ -104,6 +112,8 @@ static int list_plain(struct vocabulary *v)
         const char *text = v->text + v->piece[t].at;
         uint32_t n = plain_characters(text, v->piece[t].size);
         v->is_plain[t] = n > 0;
+        if (!n && v->piece[t].size > v->longest_in_string && !has_control(text, v->piece[t].size))
+            v->longest_in_string = (uint32_t)v->piece[t].size;
         v->is_name[t] = n > 0 && !memchr(text, ' ', v->piece[t].size);
         v->is_scalar[t] = n > 0 && may_be_json(text, v->piece[t].size);
         v->most_characters = n > v->most_characters ? n : v->most_characters;
