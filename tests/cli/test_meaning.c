@@ -21,6 +21,10 @@
 #define KIMI_END "<|tool_calls_section_end|>"
 #define KIMI(name, json) "<|tool_call_begin|>" name "<|tool_call_argument_begin|>" json "<|tool_call_end|>"
 #define GLM(name, arguments) "<tool_call>" name arguments "</tool_call>"
+#define DSML "｜DSML｜"
+#define DSML_CALLS(calls) "<" DSML "function_calls>\n" calls "</" DSML "function_calls>"
+#define V32(name, parameters) "<" DSML "invoke name=\"" name "\">\n" parameters "</" DSML "invoke>\n"
+#define V32_ARG(key, kind, value) "<" DSML "parameter name=\"" key "\" string=\"" kind "\">" value "</" DSML "parameter>\n"
 #define GLM_ARG(key, value) "<arg_key>" key "</arg_key><arg_value>" value "</arg_value>"
 
 static const char tools_text[] =
@@ -78,6 +82,12 @@ static const struct meaning_case recorded[] = {
     {MEANING_KIMI_K2, MAY, "<think>I must know.</think>" KIMI_CALLS " " KIMI(" functions.a.b:12 ", "{}") KIMI_END, "¦RI must know.¦Ta.b {}"},
     {MEANING_KIMI_K2, MAY, "<think>I must know." KIMI_CALLS KIMI("functions.find:0", "{}") KIMI_END "done", "¦RI must know.¦Tfind {}¦Cdone"},
     {MEANING_KIMI_K2, NO, KIMI_CALLS KIMI("find", "{}") KIMI("x:3", "{}") KIMI_END, "¦Tfind {}¦Tx {}"},
+    /* DeepSeek-V3.2 */
+    {MEANING_DEEPSEEK_V32, IN, "Hm.</think>I look.\n\n" DSML_CALLS(V32("find", V32_ARG("text", "true", " a \"<b>\"\n") V32_ARG("count", "false", "3")) V32("bare", "")),
+     "¦RHm.¦CI look.¦Tfind {\"text\": \" a \\\"<b>\\\"\\n\", \"count\": 3}¦Tbare {}"},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "false", " [1, {\"k\": null}] ") V32_ARG("b", "true", "12") V32_ARG("", "true", "") V32_ARG("c", "true", "x\" string=\"false\">1"))) "\n",
+     "¦Tf {\"a\": [1, {\"k\": null}], \"b\": \"12\", \"\": \"\", \"c\": \"x\\\" string=\\\"false\\\">1\"}"},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "true", "</think></" DSML "param"))), "¦Tf {\"a\": \"</think></" DSML "param\"}"},
     /* GLM */
     {MEANING_GLM, IN, "Hm.\n</think>Yes.\n" GLM("find", GLM_ARG("text", " a <b> \"c\"\n") GLM_ARG("count", "3")),
      "¦RHm.¦CYes.¦Tfind {\"text\": \" a <b> \\\"c\\\"\\n\", \"count\": 3}"},
@@ -121,6 +131,13 @@ static const struct meaning_case malformed[] = {
     {MEANING_KIMI_K2, NO, KIMI_CALLS "<|tool_call_begin|>f<|tool_call_end|>" KIMI_END, NULL},
     {MEANING_KIMI_K2, IN, "thought " KIMI_CALLS KIMI("f", "no") KIMI_END "</think>ok", "¦Rthought " KIMI_CALLS KIMI("f", "no") KIMI_END "¦Cok"},
     {MEANING_KIMI_K2, IN, "thought " KIMI_CALLS "</think>ok", "¦Rthought " KIMI_CALLS "¦Cok"},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "false", "b"))), NULL},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "maybe", "1"))), NULL},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("", "")), NULL},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f\" x=\"", "")), NULL},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", "x")), NULL},
+    {MEANING_DEEPSEEK_V32, NO, DSML_CALLS(V32("f", V32_ARG("a", "true", "<" DSML "invoke name=\""))), NULL},
+    {MEANING_DEEPSEEK_V32, NO, "<" DSML "function_calls>\n<" DSML "invoke name=\"f\">\n<" DSML "parameter name=\"a\" string=\"true\">never ends", NULL},
     {MEANING_GLM, NO, "a\n<tool_call></tool_call>", NULL},
     {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key></tool_call>", NULL},
     {MEANING_GLM, NO, "<tool_call>f<arg_key>a</arg_key>x<arg_value>1</arg_value></tool_call>", NULL},
@@ -332,7 +349,8 @@ TEST(the_format_follows_from_the_template)
         {"../shared/assets/chat-templates/llama-cpp-deepseek-r1.jinja", MEANING_DEEPSEEK_V3, 1},
         {"../shared/assets/chat-templates/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja", MEANING_DEEPSEEK_V3, 1},
         {"../shared/assets/chat-templates/deepseek-ai-DeepSeek-V3.1.jinja", MEANING_DEEPSEEK_V31, 1},
-        {"../shared/assets/chat-templates/deepseek-ai-DeepSeek-V3.2.jinja", MEANING_NO_CALLS, 1},
+        {"../shared/assets/chat-templates/deepseek-ai-DeepSeek-V3.2.jinja", MEANING_DEEPSEEK_V32, 1},
+        {"../shared/assets/chat-templates/deepseek-ai-DeepSeek-V4.jinja", MEANING_NO_CALLS, 1},
         {"../shared/assets/chat-templates/Kimi-K2-Instruct.jinja", MEANING_KIMI_K2, 0},
         {"../shared/assets/chat-templates/moonshotai-Kimi-K2.jinja", MEANING_KIMI_K2, 0},
         {"../shared/assets/chat-templates/Kimi-K2-Thinking.jinja", MEANING_KIMI_K2, 1},

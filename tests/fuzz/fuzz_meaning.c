@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *text = (const char *)data;
     struct meaning_options o = {.parse_calls = 1, .tools = json_loads(tools_text, 0, NULL)};
     demand(o.tools != NULL);
-    for (int calls = MEANING_NO_CALLS; calls <= MEANING_GLM; calls++)
+    for (int calls = MEANING_NO_CALLS; calls <= MEANING_DEEPSEEK_V32; calls++)
         for (int start = MEANING_MAY_THINK; start <= MEANING_ANSWERS; start++) {
             o.kind = (struct meaning_kind){(enum meaning_calls)calls, start != MEANING_ANSWERS};
             o.start = (enum meaning_start)start;

@@ -337,22 +337,25 @@ static int mark_in_call(struct meaning_parser *m, enum meaning_mark mark)
 {
     struct meaning_call *call = &m->call;
     const char *text = meaning_mark(m->o.kind.calls, mark);
-    int is_glm = m->o.kind.calls == MEANING_GLM;
+    int has_pairs = meaning_has_pairs(m->o.kind.calls), is_dsml = m->o.kind.calls == MEANING_DEEPSEEK_V32;
     enum meaning_place place = m->place;
     int is_thought = mark == MARK_THINK || mark == MARK_END_THINK;
     if ((place == IN_BODY && json_scan_in_string(&call->scan)) || (is_thought && (place == IN_KEY || place == IN_VALUE))) {
         read_text(m, text, strlen(text));
         return 1;
     }
-    if (mark == MARK_END_CALL && (is_glm ? place == IN_HEAD || place == BEHIND_VALUE : place == IN_BODY)) {
+    if (mark == MARK_END_CALL && (has_pairs ? place == IN_HEAD || place == BEHIND_VALUE : place == IN_BODY)) {
         call->head_end = place == IN_HEAD ? call->text.size : call->head_end;
         end_call(m);
         return 1;
     }
     int fits = (mark == MARK_SEP && place == IN_HEAD) || (mark == MARK_KEY && (place == IN_HEAD || place == BEHIND_VALUE)) ||
                (mark == MARK_END_KEY && place == IN_KEY) || (mark == MARK_VALUE && place == BEHIND_KEY) ||
-               (mark == MARK_END_VALUE && place == IN_VALUE);
-    if (!fits) {
+               (mark == MARK_END_VALUE && place == (is_dsml ? IN_KEY : IN_VALUE));
+    int added = fits && is_dsml && mark == MARK_END_VALUE ? meaning_add_parameter(call) : 1;
+    if (added < 0)
+        note(m, added);
+    if (!fits || !added) {
         give_up_call(m);
         return 0;
     }
@@ -360,7 +363,7 @@ static int mark_in_call(struct meaning_parser *m, enum meaning_mark mark)
         call->head_end = call->text.size;
     if (mark == MARK_END_KEY)
         call->key_end = call->text.size;
-    if (mark == MARK_END_VALUE && !meaning_add_value(m->o.tools, call))
+    if (mark == MARK_END_VALUE && !is_dsml && !meaning_add_value(m->o.tools, call))
         note(m, VB_NO_MEMORY);
     hold(m, text, strlen(text));
     if (mark == MARK_SEP)

@@ -10,11 +10,15 @@
  *   Kimi-K2          <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>...
  *                    <|tool_calls_section_end|>
  *   GLM-4.5 to 4.7   <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...</tool_call>
+ *   DeepSeek-V3.2    <｜DSML｜function_calls><｜DSML｜invoke name="NAME"><｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>...
+ *                    </｜DSML｜invoke>...</｜DSML｜function_calls>
  * Whitespace may be between these parts. ARGUMENTS is a JSON object. In it, a marker is data if it is inside a JSON string.
  *
  * A VALUE of GLM is a string's text without quotation marks, or the JSON text of another type. The schema of the tool's parameter
  * decides: if its type is "string", the value is a string. Otherwise the value is JSON if it can be parsed, and else a string. (vLLM
  * and SGLang use the same rule.)
+ *
+ * A VALUE of DeepSeek-V3.2 is a string's text if string="true". If string="false", it is JSON; otherwise the call cannot be parsed.
  *
  * The parser cannot take back what it has passed to the sink. So it collects the text of a call until the marker that ends the call, and
  * parses it then. If the text cannot be parsed (no name, arguments that are no JSON object, a missing or misplaced marker), the parser
@@ -33,7 +37,7 @@
 #define MEANING_NAME 256 /* maximum length in bytes of a tool's name; a call with a longer name is content */
 #define MEANING_ID 320   /* bytes of the id of a call, with its 0 byte */
 
-enum meaning_calls { MEANING_NO_CALLS, MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM };
+enum meaning_calls { MEANING_NO_CALLS, MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM, MEANING_DEEPSEEK_V32 };
 
 /* Each marker begins with < and has no other <. */
 enum meaning_mark {

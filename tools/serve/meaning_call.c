@@ -44,6 +44,11 @@ int meaning_name(enum meaning_calls calls, const struct meaning_call *call, cons
         *size = end ? (size_t)(end - *name) : 0;
     }
     trim(name, size);
+    if (calls == MEANING_DEEPSEEK_V32) { /* NAME"> */
+        if (*size < 2 || memcmp(*name + *size - 2, "\">", 2) != 0)
+            return 0;
+        *size -= 2;
+    }
     if (calls == MEANING_KIMI_K2)
         split_kimi_name(name, size, number);
     for (size_t i = 0; i < *size; i++)
@@ -71,7 +76,7 @@ static int is_around(enum meaning_calls calls, const char *before, size_t before
 int meaning_arguments(enum meaning_calls calls, struct meaning_call *call, const char **json, size_t *size)
 {
     const char *text = call->text.text;
-    if (calls == MEANING_GLM) {
+    if (meaning_has_pairs(calls)) {
         writer_put(&call->arguments, call->arguments.size ? "}" : "{}");
         *json = call->arguments.text;
         *size = call->arguments.size;
@@ -133,4 +138,36 @@ int meaning_add_value(const json_t *tools, struct meaning_call *call)
     int done = name && !w->failed;
     free(name);
     return done;
+}
+
+/* ---- parameters of DeepSeek-V3.2 ----------------------------------------------------------------------------------- */
+
+int meaning_add_parameter(struct meaning_call *call)
+{
+    static const char *const kinds[] = {"\" string=\"false\">", "\" string=\"true\">"};
+    struct serve_writer *w = &call->arguments;
+    const char *key = call->text.text + call->key, *end = call->text.text + call->text.size, *value = NULL;
+    size_t key_size = (size_t)(end - key);
+    int is_string = 0;
+    for (int i = 0; i < 2; i++) { /* the first of both ends the key */
+        const char *found = memmem(key, key_size, kinds[i], strlen(kinds[i]));
+        if (found) {
+            is_string = i;
+            key_size = (size_t)(found - key);
+            value = found + strlen(kinds[i]);
+        }
+    }
+    size_t size = value ? (size_t)(end - value) : 0;
+    if (value && !is_string)
+        trim(&value, &size);
+    if (!value || (!is_string && !meaning_is_json(value, size)))
+        return 0;
+    writer_put(w, w->size ? ", " : "{");
+    writer_string(w, key, key_size);
+    writer_put(w, ": ");
+    if (is_string)
+        writer_string(w, value, size);
+    else
+        writer_bytes(w, value, size);
+    return w->failed ? VB_NO_MEMORY : 1;
 }

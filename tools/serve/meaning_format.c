@@ -7,6 +7,8 @@
     [MARK_CALLS] = "<｜tool▁calls▁begin｜>", [MARK_CALL] = "<｜tool▁call▁begin｜>", [MARK_SEP] = "<｜tool▁sep｜>", \
     [MARK_END_CALL] = "<｜tool▁call▁end｜>", [MARK_END_CALLS] = "<｜tool▁calls▁end｜>"
 
+#define DSML "｜DSML｜"
+
 static const char *const marks[][MEANING_MARKS] = {
     [MEANING_DEEPSEEK_V3] = {DEEPSEEK_MARKS},
     [MEANING_DEEPSEEK_V31] = {DEEPSEEK_MARKS},
@@ -15,6 +17,8 @@ static const char *const marks[][MEANING_MARKS] = {
                          [MARK_END_CALLS] = "<|tool_calls_section_end|>"},
     [MEANING_GLM] = {[MARK_CALL] = "<tool_call>", [MARK_END_CALL] = "</tool_call>", [MARK_KEY] = "<arg_key>", [MARK_END_KEY] = "</arg_key>",
                      [MARK_VALUE] = "<arg_value>", [MARK_END_VALUE] = "</arg_value>"},
+    [MEANING_DEEPSEEK_V32] = {[MARK_CALLS] = "<" DSML "function_calls>", [MARK_CALL] = "<" DSML "invoke name=\"", [MARK_KEY] = "<" DSML "parameter name=\"",
+                              [MARK_END_VALUE] = "</" DSML "parameter>", [MARK_END_CALL] = "</" DSML "invoke>", [MARK_END_CALLS] = "</" DSML "function_calls>"},
 };
 
 const char *meaning_mark(enum meaning_calls calls, enum meaning_mark mark)
@@ -30,6 +34,8 @@ void meaning_of_template(const char *source, struct meaning_kind *out)
     *out = (struct meaning_kind){.thinks = strstr(text, "</think>") != NULL};
     if (strstr(text, "<tool_call>") && strstr(text, "<arg_key>"))
         out->calls = MEANING_GLM;
+    else if (strstr(text, DSML) && strstr(text, "function_calls"))
+        out->calls = MEANING_DEEPSEEK_V32;
     else if (strstr(text, "<|tool_calls_section_begin|>"))
         out->calls = MEANING_KIMI_K2;
     else if (strstr(text, "<｜tool▁call▁begin｜>"))

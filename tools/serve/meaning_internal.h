@@ -24,8 +24,8 @@ struct meaning_call {
     struct serve_writer text;      /* the bytes from the marker that begins this tool call. A marker may begin a section of several tool
                                       calls; the first of them then includes that marker */
     size_t head, head_end, body;   /* offsets: the text before MARK_SEP, and the text behind it; GLM: the name */
-    size_t key, key_end, value;    /* offsets of GLM's last key and value */
-    struct serve_writer arguments; /* GLM: JSON without its last bracket */
+    size_t key, key_end, value;    /* offsets of GLM's last key and value; DeepSeek-V3.2: key alone */
+    struct serve_writer arguments; /* GLM, DeepSeek-V3.2: JSON without its last bracket */
     struct json_scan scan;         /* of the arguments */
     int is_begun;                  /* the arguments have begun, at their { */
     size_t json, json_end;         /* offsets in `text`: where they begin and end, as far as they were read */
@@ -35,10 +35,14 @@ struct meaning_call {
 int meaning_name(enum meaning_calls calls, const struct meaning_call *call, const char **name, size_t *size, long *number);
 /* Finds the arguments in the text of a whole call. 1: found; 0: the call is malformed; VB_NO_MEMORY. */
 int meaning_arguments(enum meaning_calls calls, struct meaning_call *call, const char **json, size_t *size);
+/* Formats that write the arguments one by one. */
+static inline int meaning_has_pairs(enum meaning_calls calls) { return calls == MEANING_GLM || calls == MEANING_DEEPSEEK_V32; }
 /* Whether a tool's schema says that a parameter is a string and nothing else. `key` is 0-terminated. */
 int meaning_wants_string(const json_t *tools, const char *name, size_t size, const char *key);
 /* Whether a text is one JSON value, with whitespace around it or without. */
 int meaning_is_json(const char *text, size_t size);
 /* GLM: appends the last key and value to the arguments. Returns 0 if memory is missing. */
 int meaning_add_value(const json_t *tools, struct meaning_call *call);
+/* DeepSeek-V3.2: appends the last parameter to the arguments. 1; 0: it is malformed; VB_NO_MEMORY. */
+int meaning_add_parameter(struct meaning_call *call);
 #endif
