@@ -79,8 +79,7 @@ static void allow_plain(const struct vocabulary *v, uint32_t characters, unsigne
         for (uint32_t i = 0; characters > 0 && i < v->plain_up_to[characters]; i++)
             mask[v->plain[i]] = 1;
     else
-        for (int32_t t = 0; t < v->size; t++)
-            mask[t] |= v->is_plain[t];
+        memcpy(mask, v->is_plain, (size_t)v->size);
 }
 
 /* The tokens that a text allows whatever it contains so far. */
@@ -94,6 +93,10 @@ static void allow_texts(const struct vocabulary *v, const struct schema_state *s
         uint32_t left = place & (IN_ONE | IN_OTHER) ? characters_left(state->w.schema, t) : 0, *most = place == IN_ONE ? &one : &other;
         *most = left > *most ? left : *most;
         name |= place == IN_NAME;
+    }
+    if (one >= v->most_characters) { /* all plain pieces */
+        memcpy(mask, v->is_plain, (size_t)v->size);
+        return;
     }
     memset(mask, 0, (size_t)v->size);
     if (other)
