@@ -51,21 +51,6 @@ void conversation_probe(struct server *s)
 
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
-/* The number with the fewest digits: a client's 0.1 stays 0.1. */
-static void put_real(struct serve_writer *w, const json_t *value)
-{
-    char text[64];
-    size_t n = 0;
-    int is_same = 0;
-    for (size_t digits = 15; digits <= 17 && !is_same; digits++) {
-        n = json_dumpb(value, text, sizeof text, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
-        json_t *again = json_loadb(text, n, JSON_DECODE_ANY, NULL);
-        is_same = json_equal(again, value);
-        json_decref(again);
-    }
-    writer_bytes(w, text, n);
-}
-
 /* A value as json_dumps writes it, but for its numbers. */
 static void put_json(struct serve_writer *w, const json_t *value)
 {
@@ -73,8 +58,9 @@ static void put_json(struct serve_writer *w, const json_t *value)
     const char *key;
     json_t *member;
     size_t i;
-    if (json_is_real(value)) {
-        put_real(w, value);
+    char number[64];
+    if (json_is_number(value)) { /* a client's 0.1 stays 0.1 */
+        writer_bytes(w, number, meaning_shortest(value, number));
     } else if (is_object || json_is_array(value)) {
         writer_put(w, is_object ? "{" : "[");
         json_array_foreach(value, i, member) {

@@ -19,6 +19,9 @@ int json_scan_is_bad(uint32_t place); /* no bytes lead from there to a value */
 int json_scan_in_string(const struct json_scan *s);
 int json_scan_is_whole(const struct json_scan *s); /* what was read is one JSON value, with whitespace around it or without */
 
+/* Writes a number with the fewest digits that give the same number. Returns the size of the text. */
+size_t meaning_shortest(const json_t *number, char text[64]);
+
 /* One tool call whose bytes are held back. */
 struct meaning_call {
     struct serve_writer text;      /* the bytes from the marker that begins this tool call. A marker may begin a section of several tool

@@ -1,4 +1,4 @@
-/* tools/serve/meaning_json.c -- reads one JSON value byte by byte, and says where it ends. It allocates nothing. */
+/* tools/serve/meaning_json.c -- reads one JSON value byte by byte, and says where it ends; writes numbers. */
 #include <string.h>
 
 #include "tools/serve/meaning_internal.h"
@@ -115,3 +115,15 @@ int json_scan_is_whole(const struct json_scan *s)
 }
 
 int json_scan_is_bad(uint32_t place) { return place == IS_BAD; }
+
+size_t meaning_shortest(const json_t *number, char text[64])
+{
+    size_t n = 0, digits = 15;
+    for (int is_same = 0; digits <= 17 && !is_same; digits++) { /* jansson writes a point whatever the locale */
+        n = json_dumpb(number, text, 64, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+        json_t *again = json_loadb(text, n, JSON_DECODE_ANY, NULL);
+        is_same = json_equal(again, number);
+        json_decref(again);
+    }
+    return n;
+}

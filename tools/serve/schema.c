@@ -159,22 +159,13 @@ uint32_t add_string(struct builder *b, const char *text, size_t size)
     return at;
 }
 
-/* The number with the fewest digits; jansson writes a point whatever the locale. */
+/* The number with the fewest digits. */
 static void add_number(struct builder *b, const json_t *value)
 {
     double x = json_number_value(value);
-    char text[64] = "";
-    size_t n = 0;
-    if (json_is_real(value) && x > -1e15 && x < 1e15 && x == (double)(long long)x)
-        n = (size_t)snprintf(text, sizeof text, "%lld", (long long)x);
-    for (size_t digits = json_is_real(value) && !n ? 15 : 17; digits <= 17 && !n; digits++) {
-        n = json_dumpb(value, text, sizeof text, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
-        json_t *again = digits < 17 ? json_loadb(text, n, JSON_DECODE_ANY, NULL) : NULL;
-        if (digits < 17 && (!again || json_number_value(again) != x))
-            n = 0;
-        json_decref(again);
-    }
-    add_text(b, text, n);
+    char text[64];
+    int is_whole = json_is_real(value) && x > -1e15 && x < 1e15 && x == (double)(long long)x;
+    add_text(b, text, is_whole ? (size_t)snprintf(text, sizeof text, "%lld", (long long)x) : meaning_shortest(value, text));
 }
 
 void add_literal(struct builder *b, const json_t *value)
