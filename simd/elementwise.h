@@ -29,8 +29,8 @@ static void divide(float *y, float a, size_t n)
         y[i] = y[i] / a;
 }
 
-/* Kernel `quantise` of the tables that have no vector code for it. Adding 1.5 * 2^23 to a number of at most 127 rounds it to an integer, which the sum then holds in
- * its low mantissa bits. */
+/* Kernel `quantise` of the tables that have no vector code for it. Adding 1.5 * 2^23 to a number of at most 127 rounds
+ * it to an integer, which the sum then holds in its low mantissa bits. */
 static inline void quantise_groups(struct quantised_group *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += 32, packed += 32, y++) {

@@ -19,7 +19,7 @@
 #define TILE_SUMS (TILE_PANELS * TILE_ROWS_OF_X) /* the most (panel, row of x) pairs in a tile; an instruction set may want fewer */
 #define TILE_READY ((size_t)TILE_ROWS_OF_X * BLOCK_GROUPS * 80) /* room for the rows of x of a tile in another form */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
-#define MANY_PANELS 8    /* number of panels, each of BLOCK_GROUPS groups, that stay in the L2 cache while they are multiplied
+#define MANY_PANELS 12    /* number of panels, each of BLOCK_GROUPS groups, that stay in the L2 cache while they are multiplied
                           with several tiles of x */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
