@@ -15,7 +15,9 @@ void vb_model_look(const vb_model *m, vb_model_facts *out)
     const struct config *c = &m->config;
     *out = (vb_model_facts){.architecture = c->architecture, .precision = precisions[c->precision], .layers = c->num_hidden_layers,
                             .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads, .rope_halves = !c->rope_interleave,
-                            .no_groups = c->no_groups, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds};
+                            .no_groups = c->no_groups, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
+                            .repack_cache = m->cache == CACHE_MAPPED ? 1 : m->cache == CACHE_WRITTEN ? 2 : 0};
+    memcpy(out->repack_cache_note, m->cache_note, sizeof out->repack_cache_note);
     conventions_list(&c->conventions, out->conventions, sizeof out->conventions);
 }
 

@@ -33,7 +33,7 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     static const vb_model_options defaults;
     const vb_model_options *o = options ? options : &defaults;
     struct conventions conventions = {{0}};
-    struct model_options how = {.conventions = &conventions, .threads = o->threads, .progress = o->progress,
+    struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache, .progress = o->progress,
                                 .progress_context = o->progress_context};
     enum placement_mode mode;
     *out = NULL;

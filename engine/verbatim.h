@@ -95,6 +95,12 @@ typedef struct vb_model_options {
     /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": Q8_0 and Q4_0
      * weights are not reordered. Results do not depend on `repack`. */
     const char *repack;
+    /* NULL, or a directory in which copies of weights are kept: the weights that `precision` and `repack` change. If the
+     * directory has no file for this model, vb_model_open writes one, as large as the copies, and waits until it is on
+     * the disk. Later, the file is mapped instead of making the copies again. A file is used only if it was made from files of the
+     * same size and time of change. Only its header is checked: nobody else should be able to write to the directory. If a
+     * file cannot be used or written, the model is opened without it, and vb_model_facts.repack_cache_note says why. */
+    const char *repack_cache;
     int32_t threads;        /* number of threads that make copies of weights; 0: the number of processors in the affinity mask */
     void (*progress)(void *context, size_t done, size_t total); /* called while weights are copied. `done` is the number of bytes
                                                                    copied so far, and `total` the number of all bytes to copy. May

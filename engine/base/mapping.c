@@ -34,6 +34,7 @@ int mapping_open(struct mapping **list, const char *path, const char *file, cons
         return rc;
     }
     m->size = (size_t)st.st_size;
+    m->changed = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
     m->next = *list;
     *list = m;
     return VB_OK;

@@ -8,6 +8,7 @@ struct mapping {
     struct mapping *next;
     void *data;
     size_t size;
+    uint64_t changed; /* when the file was last changed, in nanoseconds since 1970 */
 };
 
 /* Maps the file at `path` and adds the mapping at the front of *list. Error messages use `file` as the name of the

@@ -96,6 +96,8 @@ size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that
  * milliseconds. Otherwise it takes 256 disk reads. The checksum differs for a model that was trained further, has another
  * size or is quantised in another way. The checksum may be the same if only a few numbers of one matrix differ. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
+/* Returns a hash of the sizes of the files and of the times of their last change. */
+uint64_t checkpoint_stamp(const struct checkpoint *c);
 
 /* Parses the header of a safetensors file. The file has `file_size` bytes, and its first `size` bytes are at `data`. A
  * safetensors file has three parts:

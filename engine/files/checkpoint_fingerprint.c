@@ -1,5 +1,6 @@
 /* engine/files/checkpoint_fingerprint.c -- a checksum that tells two checkpoints apart without reading all of them. */
-#include "engine/files/checkpoint.h"
+#include "engine/files/checkpoint_internal.h"
+#include "engine/base/hash64.h"
 #include "engine/base/numbers.h"
 #include "engine/base/crc64.h"
 
@@ -44,4 +45,14 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c)
         begin += matrix_bytes(t);
     }
     return sum;
+}
+
+uint64_t checkpoint_stamp(const struct checkpoint *c)
+{
+    uint64_t stamp = 0;
+    for (const struct mapping *m = c->mappings; m; m = m->next) {
+        const uint64_t file[] = {m->size, m->changed};
+        stamp = hash64(stamp, file, sizeof file);
+    }
+    return stamp;
 }

@@ -466,6 +466,7 @@ void model_close(struct model *m)
     vb_allocator a = m->allocator_copy;
     if (m->copied)
         checkpoint_unlock(m->copied, m->copied_bytes);
+    mapping_close_all(&m->cache_file, &a);
     vb_free(&a, m->copies);
     while (m->blocks) {
         struct model_block *block = m->blocks;

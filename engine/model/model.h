@@ -6,6 +6,7 @@
 #ifndef VB_MODEL_H
 #define VB_MODEL_H
 
+#include "engine/base/mapping.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/config.h"
 #include "simd/kernels.h"
@@ -54,6 +55,9 @@ struct mtp_module {                           /* weights of one MTP module; see 
     struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main model */
 };
 
+/* What became of the file of copies (option repack_cache): not asked for or not usable; it will be written; mapped; written. */
+enum copy_cache { CACHE_UNUSED, CACHE_WANTED, CACHE_MAPPED, CACHE_WRITTEN };
+
 struct model {
     struct config config;                     /* includes the conventions and the precision in use */
     struct checkpoint *checkpoint;
@@ -71,6 +75,10 @@ struct model {
     const void *copied;                       /* one block of memory with all these copies */
     size_t copied_bytes;
     double copy_seconds;                      /* time that making the copies took, including reading the file */
+    enum copy_cache cache;
+    int cache_replace;                        /* 1: a damaged or an older file of copies is replaced */
+    struct mapping *cache_file;               /* with CACHE_MAPPED, the file that contains the copies */
+    char cache_note[256];                     /* why a file of copies could not be used or written; empty: no reason */
     size_t widened_bytes;                     /* size of the copies that were converted to f32, in bytes: vectors, W_uk of a
                                                  quantised kv_b_proj, a quantised router. FP8 scales that are not aligned in
                                                  the file are copied too, and are included */
@@ -108,6 +116,7 @@ struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
     int from_file;
+    const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;

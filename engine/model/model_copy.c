@@ -437,15 +437,32 @@ static int make_all(struct making *m, size_t tasks, double cost)
     pages_open(&m->pages, m->all, model->copied_bytes, model->allocator);
     op_parallel(&m->cx, tasks, cost, make_task, m);
     pages_close(&m->pages);
+    for (size_t i = 0; i < model->num_copies; i++) { /* a file of copies contains the bytes between them, too */
+        size_t bytes = weight_bytes(&model->copies[i].result);
+        memset(m->all + model->copies[i].at + bytes, 0, round_up(bytes) - bytes);
+    }
     if (m->bad != SIZE_MAX)
         return tell_bad(m, m->b->err);
     if (m->b->o->progress && m->told < m->total)
         m->b->o->progress(m->b->o->progress_context, m->total, m->total);
-    for (size_t i = 0; i < model->num_copies; i++) {
-        use(&model->copies[i], m->all + model->copies[i].at);
-        count_bytes(model, &model->copies[i]);
-    }
     return VB_OK;
+}
+
+static int make_in_memory(struct making *m, size_t tasks, double cost)
+{
+    struct model *model = m->b->m;
+    int rc;
+    model->copied = m->all = model_alloc_unset(m->b, model->copied_bytes);
+    m->scratch = m->all ? vb_alloc(model->allocator, (size_t)m->cx.threads, m->room) : NULL;
+    if (m->scratch)
+        rc = make_all(m, tasks, cost);
+    else
+        rc = vb_fail(m->b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes",
+                     checkpoint_dir(model->checkpoint), model->copied_bytes);
+    vb_free(model->allocator, m->scratch);
+    if (!rc && model->cache == CACHE_WANTED)
+        copy_cache_write(m->b);
+    return rc;
 }
 
 int model_make_copies(struct binder *b)
@@ -457,14 +474,13 @@ int model_make_copies(struct binder *b)
     if (!model->num_copies)
         return VB_OK;
     size_t tasks = lay_out(&m, &cost);
-    model->copied = m.all = model_alloc_unset(b, model->copied_bytes);
-    m.scratch = m.all ? vb_alloc(model->allocator, (size_t)m.cx.threads, m.room) : NULL;
-    if (m.scratch)
-        rc = make_all(&m, tasks, cost);
-    else
-        rc = vb_fail(b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes",
-                     checkpoint_dir(model->checkpoint), model->copied_bytes);
-    vb_free(model->allocator, m.scratch);
+    model->copied = b->o->repack_cache ? copy_cache_map(b) : NULL;
+    if (!model->copied && (rc = make_in_memory(&m, tasks, cost)))
+        return rc;
+    for (size_t i = 0; i < model->num_copies; i++) {
+        use(&model->copies[i], (const unsigned char *)model->copied + model->copies[i].at);
+        count_bytes(model, &model->copies[i]);
+    }
     model->copy_seconds = monotonic_seconds() - start;
-    return rc;
+    return VB_OK;
 }

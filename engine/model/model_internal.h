@@ -60,7 +60,13 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
  * c], if copies are needed. Before the call, *a has the views and strides of the stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
-/* Computes all planned copies. */
+/* Computes all planned copies, or maps the file that keeps them. */
 int model_make_copies(struct binder *b);
+
+/* copy_cache_map looks for the file with the copies that have been planned and laid out. It returns the mapped block of
+ * copies, or NULL if there is no usable file. Then, if m->cache is CACHE_WANTED, copy_cache_write writes the copies
+ * that have been made. Neither function fails: they set m->cache, and m->cache_note if something is wrong. */
+const unsigned char *copy_cache_map(const struct binder *b);
+void copy_cache_write(const struct binder *b);
 
 #endif

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "tests/support/files.h"
 #include "tests/support/process.h"
 
 #define EVERY_TYPE "golden/gguf/quantised.gguf"
@@ -27,6 +28,27 @@ TEST(repack_on_and_off_print_the_same_fingerprint)
     free(on);
     free(off);
     free(plain);
+}
+
+TEST(a_file_of_copies_serves_every_instruction_set)
+{
+    char dir[64];
+    make_dir(dir);
+    struct said first = RUN("generate", EVERY_TYPE, RUN_IT, "--repack-cache", dir, "--stats");
+    struct said second = RUN("generate", EVERY_TYPE, RUN_IT, "--repack-cache", dir, "--stats", "--isa", "scalar");
+    expect_code(&first, 0);
+    expect_code(&second, 0);
+    assert_non_null(strstr(first.err, " MB of weights were copied; "));
+    assert_non_null(strstr(second.err, " MB of weights were mapped from a file of copies; "));
+    assert_string_equal(first.out, second.out);
+    forget(&first);
+    forget(&second);
+    first = RUN("generate", EVERY_TYPE, RUN_IT, "--repack-cache", "/nonexistent");
+    expect_code(&first, 0);
+    assert_non_null(strstr(first.err, "verbatim: --repack-cache: /nonexistent/copies-"));
+    assert_non_null(strstr(first.err, "No such file or directory, it is not kept\n"));
+    forget(&first);
+    remove_dir(dir);
 }
 
 TEST(verify_says_identical_of_every_type)
@@ -191,6 +213,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(repack_on_and_off_print_the_same_fingerprint),
+        cmocka_unit_test(a_file_of_copies_serves_every_instruction_set),
         cmocka_unit_test(verify_says_identical_of_every_type),
         cmocka_unit_test(what_was_copied_is_told),
         cmocka_unit_test(what_is_not_known_or_cannot_be_is_refused),

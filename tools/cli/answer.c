@@ -222,8 +222,8 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     fprintf(stderr, "opened in %.1f ms; ", 1e3 * c->open_seconds);
     vb_model_facts facts = cli_facts(c);
     if (facts.copied_bytes)
-        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were copied; ", 1e3 * facts.copy_seconds,
-                1e-6 * (double)facts.copied_bytes);
+        fprintf(stderr, "in %.1f ms of them %.1f MB of weights were %s; ", 1e3 * facts.copy_seconds, 1e-6 * (double)facts.copied_bytes,
+                facts.repack_cache == 1 ? "mapped from a file of copies" : "copied");
     if (a->first_token > 0.0)
         fprintf(stderr, "time to first token %.1f ms; ", 1e3 * (a->first_token - c->started));
     fprintf(stderr, "%zu passes after the prompt in %.1f ms; peak memory %.1f MB\n", r->forwards, 1e3 * r->decode_seconds,

@@ -115,7 +115,7 @@ int cli_open(struct cli *c)
 {
     vb_error err = {0};
     vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
-                                .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
+                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
@@ -125,6 +125,8 @@ int cli_open(struct cli *c)
         return cli_error(c, &err);
     tell_placement(c);
     tell_groups(c);
+    if (*cli_facts(c).repack_cache_note)
+        fprintf(stderr, "verbatim: --repack-cache: %s\n", cli_facts(c).repack_cache_note);
     /* without locked memory the output is the same, so this is only a warning, as in llama.cpp */
     if (c->mlock && vb_model_lock(c->model, &err))
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);

@@ -19,6 +19,9 @@ const struct option options_to_run[] = {
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
      "Reorder quantised weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
      "slowly. This option does not change the output."},
+    {"--repack-cache", NULL, "DIR", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(repack_cache), 0, 0,
+     "Keep the copies of weights that --repack and --precision make in a file in this directory. The first run writes the file, and later "
+     "runs map it, so that the model opens faster. A file that cannot be used is reported. This option does not change the output."},
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,

@@ -21,6 +21,15 @@ def test_describe_is_what_inspect_prints():
         model.check()
 
 
+def test_copies_of_weights_can_be_kept(tmp_path):
+    with verbatim.Model(V3, precision="q8") as model:
+        plain = list(model.generate([5, 6, 7], 4).tokens)
+    for _ in range(2):
+        with verbatim.Model(V3, precision="q8", repack_cache=tmp_path) as model:
+            assert list(model.generate([5, 6, 7], 4).tokens) == plain
+        assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_fingerprints_name_what_results_depend_on():
     with verbatim.Model(V3) as model, verbatim.Model(V3) as again, verbatim.Model(V3, precision="q8") as other:
         assert model.fingerprint() == again.fingerprint(threads=1) != other.fingerprint()

@@ -63,6 +63,7 @@ class vb_model_options(C.Structure):
         ("conventions", C.c_char_p),
         ("numa", C.c_char_p),
         ("repack", C.c_char_p),
+        ("repack_cache", C.c_char_p),
         ("threads", C.c_int32),
         ("progress", C.c_void_p),
         ("progress_context", C.c_void_p),
@@ -99,6 +100,8 @@ class vb_model_facts(C.Structure):
         ("no_groups", C.c_int),
         ("copied_bytes", C.c_size_t),
         ("copy_seconds", C.c_double),
+        ("repack_cache", C.c_int),
+        ("repack_cache_note", C.c_char * 256),
         ("conventions", C.c_char * 512),
     ]
 

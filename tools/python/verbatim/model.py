@@ -31,16 +31,19 @@ class Model(Closing):
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
     conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
+    repack_cache   a directory that keeps the copies of quantised weights, so that the model opens faster the next time
 
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
 
     _closed = "the model is closed"
 
-    def __init__(self, path, precision: str | None = None, conventions: str | None = None):
+    def __init__(self, path, precision: str | None = None, conventions: str | None = None,
+                 repack_cache=None):
         self.path = os.fspath(path)
         self._lib, self._sessions = _c.library(), weakref.WeakSet()
         options = _c.vb_model_options(precision=None if precision is None else precision.encode(),
-                                      conventions=None if conventions is None else conventions.encode())
+                                      conventions=None if conventions is None else conventions.encode(),
+                                      repack_cache=None if repack_cache is None else path_bytes(repack_cache))
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_model_open(C.byref(pointer), path_bytes(path), C.byref(options), C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_model_close, options)
