@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 from typing import Literal
 
 import openai
@@ -128,8 +127,9 @@ def client_errors(server):
     next(iter(first))
     error = refused(openai.RateLimitError, client.completions.create, **PLAIN)
     assert error.code == "queue_full" and error.response.headers["retry-after"]
-    threading.Timer(0.5, first.close).start()  # the client tries again after Retry-After, and then there is room
-    assert client_of(server, max_retries=20).completions.create(**PLAIN).choices[0].text
+    patient = client_of(server, max_retries=20)  # it tries again after Retry-After, and then there is room
+    patient._client.event_hooks = {"response": [record, lambda response: response.status_code == 429 and first.close()]}
+    assert patient.completions.create(**PLAIN).choices[0].text
 
 
 def idle(server):
@@ -151,7 +151,7 @@ def client_timeouts(server):
     async def cancelled():
         async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="sesame", max_retries=0) as many:
             task = asyncio.create_task(many.completions.create(**long))
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(server.wait_for, "the request", lambda: not idle(server))
             task.cancel()
             try:
                 await task

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -80,11 +81,44 @@ class Server:
                 return float(line.split()[-1])
         raise AssertionError(f"no metric {name}")
 
+    def sequences(self):
+        """How many run or wait."""
+        return self.metric("num_requests_running") + self.metric("num_requests_waiting")
+
+    def send(self, body, path="/v1/completions", small=False):
+        """A socket that has sent a request, in HTTP 1.0, and reads nothing. `small`: with little room for what it does not read."""
+        sock = socket.socket()
+        if small:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE)
+        sock.connect(("127.0.0.1", self.port))
+        sock.sendall(raw_post(body, path, "1.0"))
+        return sock
+
     def wait_for(self, what, condition):
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             time.sleep(0.01)
+
+
+def raw_post(body, path="/v1/completions", version="1.1"):
+    """A request's bytes."""
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+    return head.encode() + text
+
+
+def tale_with(folder, files):
+    """Makes of `folder` a copy of golden/tale in which these files have other texts, or are left out (None)."""
+    os.makedirs(folder, exist_ok=True)
+    for name in set(os.listdir(TALE)) - set(files):
+        os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
+    for name, text in files.items():
+        if text is not None:
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(text)
+    return folder
 
 
 def events(text):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from serving import PATIENCE, Server, TALE, TINY, VERBATIM, check_against_generate, choices_of, compare, events, generate, run_tests
+from serving import PATIENCE, Server, TALE, TINY, VERBATIM, check_against_generate, choices_of, compare, events, generate, run_tests, tale_with
 
 TALES = ["Once upon a time", "The king said to his daughter", "There was once a poor woman who", "Hansel and Gretel went", "In a deep forest"]
 
@@ -236,9 +236,6 @@ def a_choice_waits_for_the_rows_of_its_prompt():
 
 def model_with_twins(folder, token, twin):
     """golden/tale with a tokenizer in which `token`, the product of no further merge, has the text of `twin`."""
-    for name in os.listdir(TALE):
-        if name != "tokenizer.json":
-            os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
     with open(f"{TALE}/tokenizer.json") as file:
         tokenizer = json.load(file)
     name = next(name for name, i in tokenizer["model"]["vocab"].items() if i == token)
@@ -246,8 +243,7 @@ def model_with_twins(folder, token, twin):
     del tokenizer["model"]["vocab"][name]
     tokenizer["model"]["merges"] = [merge for merge in tokenizer["model"]["merges"] if "".join(merge) != name]
     tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=token, content=text, special=False))
-    with open(f"{folder}/tokenizer.json", "w") as file:
-        json.dump(tokenizer, file)
+    tale_with(folder, {"tokenizer.json": json.dumps(tokenizer)})
     return text
 
 
@@ -321,19 +317,11 @@ def chats_are_those_of_generate():
         assert default["usage"]["total_tokens"] == 2048 and default["choices"][0]["finish_reason"] == "length", "a chat may fill the context"
 
 
-def with_template(folder, text):
-    """golden/tale with another chat template, in a folder."""
-    for name in os.listdir(TALE):
-        if name != "chat_template.jinja":
-            os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{folder}/{name}")
-    with open(f"{folder}/chat_template.jinja", "w") as file:
-        file.write(text)
-
-
 def special_tokens_in_other_members_of_messages_are_text():
     end = "<|end_of_sentence|>"
     with tempfile.TemporaryDirectory() as folder:
-        with_template(folder, "{% for m in messages %}{{ m.role }}:{{ m.name }}:{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}")
+        template = "{% for m in messages %}{{ m.role }}:{{ m.name }}:{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+        tale_with(folder, {"chat_template.jinja": template})
         with Server(folder) as server:
             for message in ({"role": f"user{end}", "name": "n"}, {"role": "user", "name": end},
                             {"role": "assistant", "name": "n", "tool_calls": [{"function": {"arguments": f"{{\"a\": \"{end}\"}}"}}]}):
@@ -346,8 +334,9 @@ def special_tokens_in_other_members_of_messages_are_text():
 
 def tools_and_roles_reach_the_template():
     with tempfile.TemporaryDirectory() as folder:
-        with_template(folder, "{% for t in tools or [] %}T{{ t.function.name }};{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
-                              "{% if add_generation_prompt %}A{% endif %}{{ extra or '' }}")
+        template = ("{% for t in tools or [] %}T{{ t.function.name }};{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+                    "{% if add_generation_prompt %}A{% endif %}{{ extra or '' }}")
+        tale_with(folder, {"chat_template.jinja": template})
         with Server(folder, "--served-model-name", "t") as server:
             tools = [{"type": "function", "function": {"name": "f"}}]
             for body, wanted in (({}, "system:be;user:hi;A"), ({"tools": tools}, "Tf;system:be;user:hi;A"), ({"tools": tools, "tool_choice": "none"}, "system:be;user:hi;A"),

@@ -137,17 +137,6 @@ def wrong_command_lines_are_refused():
 LONG = {"prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, "temperature": 0, "logprobs": 20, "n": 4, "stream": True}
 
 
-def open_stream(server, body):
-    """A connection that has sent a request for a stream and reads nothing."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(PATIENCE)
-    sock.connect(("127.0.0.1", server.port))
-    text = json.dumps(body).encode()
-    sock.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
-    return sock
-
-
 def read_all(sock):
     """Comments keep a stream alive that has no news, so there is a limit on the whole of it, too."""
     parts, deadline = [], time.monotonic() + 3 * PATIENCE
@@ -157,24 +146,20 @@ def read_all(sock):
     return b"".join(parts).decode()
 
 
-def running(server):
-    return server.metric("num_requests_running") + server.metric("num_requests_waiting")
-
-
 def a_client_that_goes_away_is_cancelled():
     with Server(TALE) as server:
-        sock = open_stream(server, LONG)
+        sock = server.send(LONG, small=True)
         sock.recv(100)
         sock.close()
-        server.wait_for("the end of a stream that nobody reads", lambda: running(server) == 0)
+        server.wait_for("the end of a stream that nobody reads", lambda: server.sequences() == 0)
         assert server.metric("request_success_total", "abort") == 4, server.get("/metrics")
         connection = server.connect() # one that waits for its whole answer, behind others
-        slow = open_stream(server, dict(LONG, n=8))
+        slow = server.send(dict(LONG, n=8), small=True)
         connection.request("POST", "/v1/completions", json.dumps(dict(LONG, stream=False, n=16)), {"Content-Type": "application/json"})
-        server.wait_for("both requests", lambda: running(server) == 24)
+        server.wait_for("both requests", lambda: server.sequences() == 24)
         connection.close()
         slow.close()
-        server.wait_for("the end of requests that nobody reads", lambda: running(server) == 0)
+        server.wait_for("the end of requests that nobody reads", lambda: server.sequences() == 0)
         assert server.metric("request_success_total", "length") == 0, "a client went away, and its answer was computed to the end"
         check_against_generate(server, TALE, {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
@@ -184,23 +169,23 @@ def a_client_may_go_away_while_its_prompt_is_read():
     prompt = [5 + i % 900 for i in range(1500)]
     with Server(TALE, "--prefill-chunk", "1") as server:
         for i in range(10):
-            sock = open_stream(server, {"prompt": prompt[i:], "max_tokens": 2, "echo": True, "logprobs": 2, "prompt_logprobs": 2, "n": 2, "stream": True})
-            server.wait_for("the request", lambda: running(server) == 2)
+            sock = server.send({"prompt": prompt[i:], "max_tokens": 2, "echo": True, "logprobs": 2, "prompt_logprobs": 2, "n": 2, "stream": True}, small=True)
+            server.wait_for("the request", lambda: server.sequences() == 2)
             sock.shutdown(socket.SHUT_WR)
             read_all(sock)
             sock.close()
-            server.wait_for("its end", lambda: running(server) == 0)
+            server.wait_for("its end", lambda: server.sequences() == 0)
         assert server.metric("request_success_total", "abort") > 10, "no prompt was left: the test shows nothing"
         check_against_generate(server, TALE, {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
 
 def a_slow_reader_stalls_nobody_and_loses_nothing():
     with Server(TALE, "--max-sequences", "4") as server:
-        slow = open_stream(server, LONG)
+        slow = server.send(LONG, small=True)
         server.wait_for("the first tokens", lambda: server.metric("time_to_first_token_seconds_count") >= 4)
         for _ in range(3):
             check_against_generate(server, TALE, {"prompt": "In a deep forest", "max_tokens": 30, "temperature": 0, "return_token_ids": True})
-        assert running(server) == 4, "the slow reader's sequences ended without it"
+        assert server.sequences() == 4, "the slow reader's sequences ended without it"
         head, _, text = read_all(slow).partition("\r\n\r\n")
         assert " 200 " in head.split("\r\n")[0]
         wanted = generate(TALE, {"prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, "temperature": 0})
@@ -213,20 +198,20 @@ def a_slow_reader_stalls_nobody_and_loses_nothing():
 
 def a_full_line_refuses():
     with Server(TALE, "--max-sequences", "1", "--max-waiting", "3") as server:
-        slow = open_stream(server, LONG)
-        server.wait_for("the first request", lambda: running(server) == 4)
+        slow = server.send(LONG, small=True)
+        server.wait_for("the first request", lambda: server.sequences() == 4)
         status, headers, text = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})
         assert status == 429 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "queue_full", text
         slow.close()
-        server.wait_for("room", lambda: running(server) == 0)
+        server.wait_for("room", lambda: server.sequences() == 0)
         server.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
 
 
 def sigterm_lets_requests_finish_and_refuses_new_ones():
     for number in (signal.SIGTERM, signal.SIGINT):
         with Server(TALE) as server:
-            slow = open_stream(server, LONG)
-            server.wait_for("the first request", lambda: running(server) == 4)
+            slow = server.send(LONG, small=True)
+            server.wait_for("the first request", lambda: server.sequences() == 4)
             server.process.send_signal(number)
             server.wait_for("a refusal", lambda: server.ask("GET", "/health")[0] == 503)
             status, headers, _ = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})
@@ -239,11 +224,12 @@ def sigterm_lets_requests_finish_and_refuses_new_ones():
 def an_answer_that_is_computed_is_sent_before_the_end():
     """Its tokens are too few for a pause, and too many bytes for the buffers of the sockets."""
     with Server(TALE) as server:
-        slow = open_stream(server, dict(LONG, max_tokens=900))
+        slow = server.send(dict(LONG, max_tokens=900), small=True)
         server.wait_for("the end of its sequences", lambda: server.metric("request_success_total", "length") == 4)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("a refusal", lambda: server.ask("GET", "/health")[0] == 503)
-        time.sleep(0.3)  # a server that does not wait is gone by now
+        for _ in range(200):  # a server that does not wait is gone meanwhile
+            assert server.ask("GET", "/health")[0] == 503
         text = read_all(slow).partition("\r\n\r\n")[2]
         assert [len(choice["logprobs"]["tokens"]) for choice in join(events(text))] == 4 * [900]
         assert server.process.wait(PATIENCE) == 0
@@ -251,8 +237,8 @@ def an_answer_that_is_computed_is_sent_before_the_end():
 
 def a_second_signal_ends_at_once():
     with Server(TALE) as server:
-        slow = open_stream(server, LONG)
-        server.wait_for("the first request", lambda: running(server) == 4)
+        slow = server.send(LONG, small=True)
+        server.wait_for("the first request", lambda: server.sequences() == 4)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("a refusal", lambda: server.ask("GET", "/health")[0] == 503)
         server.process.send_signal(signal.SIGTERM)
@@ -286,7 +272,7 @@ def malformed_requests_do_no_harm():
             fuzz_bodies_of = fuzz_bodies if model == TALE else fuzz_without_tokenizer
             fuzz_bodies_of(server, random.Random(8), count)
             fuzz_bytes(server, random.Random(9), count // 4)
-            server.wait_for("the end of all", lambda: running(server) == 0)
+            server.wait_for("the end of all", lambda: server.sequences() == 0)
             check_against_generate(server, model, {"prompt": [5, 6, 7], "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
 

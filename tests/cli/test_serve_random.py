@@ -10,11 +10,10 @@ import concurrent.futures
 import json
 import os
 import random
-import socket
 import sys
 import time
 
-from serving import PATIENCE, TALE, Server, choices_of, compare, events, generate, join, run_tests
+from serving import TALE, Server, choices_of, compare, events, generate, join, run_tests
 
 COUNT = int(os.environ.get("SERVE_RANDOM", "480"))
 SEED = int(os.environ.get("SERVE_SEED", "1"))
@@ -79,12 +78,7 @@ def said_of(choice):
 def stream(server, request, body, rng, how):
     """Reads a stream over a socket: slowly, or not to its end. Returns the choices, or None."""
     text = json.dumps(dict(body, stream=True)).encode()
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(PATIENCE)
-        sock.connect(("127.0.0.1", server.port))
-        sock.sendall(b"POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" %
-                     (request.path.encode(), len(text), text))
+    with server.send(text, request.path, small=True) as sock:
         parts, wanted = [], rng.randrange(0, 3000) if how == "leaves" else 1 << 30
         while wanted > 0 and (part := sock.recv(min(wanted, rng.randrange(1, 4000)))):
             parts.append(part)
@@ -125,7 +119,7 @@ def answers_do_not_depend_on_other_clients():
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
             for run in [clients.submit(one_client, server, requests, SEED * 1000 + i, COUNT // CLIENTS + 1) for i in range(CLIENTS)]:
                 run.result()
-        server.wait_for("the end of all", lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0)
+        server.wait_for("the end of all", lambda: server.sequences() == 0)
         for name, label in (("num_preemptions_total", ""), ("prefix_cache_hits_total", ""), ("spec_decode_num_accepted_tokens_total", ""),
                             ("request_success_total", "abort")):
             assert server.metric(name, label) > 0, f"{name} {label} is 0: the test shows too little"

@@ -50,7 +50,7 @@ static void put_entry(struct serve_writer *w, const struct server *s, int32_t to
 /* The likeliest `top` and the token itself, which keeps its name; another one with the same name has its id for a key. */
 static void put_top(struct serve_writer *w, const struct server *s, const struct serve_rows *rows, size_t i, int32_t token, int32_t top, int32_t kept)
 {
-    const int32_t *best = rows->top_token + i * (size_t)kept;
+    const int32_t *best = kept ? rows->top_token + i * (size_t)kept : NULL; /* without a list there is no memory for one */
     int count = 0, is_there = 0;
     writer_put(w, "{");
     for (int32_t k = 0; k < top; k++) {
