@@ -75,6 +75,9 @@ ALWAYS_INLINE float fold16(__m512 a)
  * its speed. */
 #define in_register(v) __asm__("" : "+v"(v))
 
+/* Hides how a pointer is related to others: compilers would make more pointers of them than there are registers. */
+#define opaque(p) __asm__("" : "+r"(p))
+
 /* Each addition folds several vectors of sums at once, in the order of rule 1. With one vector per addition, folding
  * would be slow: it would take a tenth of the time that a tile takes. fold_8 and fold_4 add whole 128-bit quarters of registers:
  * lanes l and l+8, then lanes l and l+4. fold_2 and fold_1 add lanes inside of the quarters: lanes l and l+2, then

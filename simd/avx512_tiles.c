@@ -19,22 +19,30 @@ ALWAYS_INLINE __m512 even_weights(enum tile_source source, const char *w)
     return source == FROM_F32 ? even_f32(_mm512_loadu_ps(f), _mm512_loadu_ps(f + 16)) : _mm512_loadu_ps(f + 16);
 }
 
-/* the tile whose weights are `at` bytes behind those of the first */
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p, size_t at)
+/* a + w * x. With the intrinsic, gcc puts some sums in the register of x. */
+ALWAYS_INLINE __m512 fused(__m512 a, __m512 w, __m512 x)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(a) : "v"(w), "v"(x));
+    return a;
+}
+
+/* The sums of one tile. x3 is the vector of token 3, so that few registers hold addresses. */
+ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_ROWS], const struct tile *p, const char *const rows[])
 {
     const char *w[TILE_ROWS];
-    const float *x = p->x;
-    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
+    const float *x = p->x, *x3 = x + 3 * p->ldx;
+    const size_t ldx = p->ldx, prefetch = p->prefetch;
     __m512 a[TILE_ROWS][TILE_TOKENS], h[TILE_ROWS];
+    opaque(x3);
     UNROLL
     for (int r = 0; r < TILE_ROWS; r++) {
-        w[r] = (const char *)p->w[r] + at;
+        w[r] = rows[r];
         UNROLL
         for (int t = 0; t < T; t++)
             a[r][t] = _mm512_setzero_ps();
     }
 
-    for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
+    for (size_t chunk = p->chunks; chunk; chunk--, x += DOT_CHUNK, x3 += DOT_CHUNK) {
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++) {
             h[r] = odd_weights(source, w[r]);
@@ -44,11 +52,11 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
         }
         UNROLL
         for (int t = 0; t < T; t++) {
-            __m512 u = _mm512_loadu_ps(x + (size_t)t * ldx);
+            __m512 u = _mm512_loadu_ps(t < 3 ? x + (size_t)t * ldx : x3 + (size_t)(t - 3) * ldx);
             in_register(u);
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++)
-                a[r][t] = _mm512_fmadd_ps(h[r], u, a[r][t]);
+                a[r][t] = fused(a[r][t], h[r], u);
         }
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++) {
@@ -57,45 +65,51 @@ ALWAYS_INLINE void tile_of(enum tile_source source, int T, float (*sums)[TILE_RO
         }
         UNROLL
         for (int t = 0; t < T; t++) {
-            __m512 u = _mm512_loadu_ps(x + (size_t)t * ldx + 16);
+            __m512 u = _mm512_loadu_ps((t < 3 ? x + (size_t)t * ldx : x3 + (size_t)(t - 3) * ldx) + 16);
             in_register(u);
             UNROLL
             for (int r = 0; r < TILE_ROWS; r++)
-                a[r][t] = _mm512_fmadd_ps(h[r], u, a[r][t]);
+                a[r][t] = fused(a[r][t], h[r], u);
         }
     }
-
     fold_tile(sums, a, T);
 }
 
-ALWAYS_INLINE void tiles_of(enum tile_source source, int T, const struct tile *p)
+typedef void one_tile(float (*sums)[TILE_ROWS], const struct tile *p, const char *const w[]);
+
+ALWAYS_INLINE void tiles_of(one_tile *sums_of, int T, const struct tile *p)
 {
+    const char *w[TILE_ROWS] = {p->w[0], p->w[1], p->w[2], p->w[3]};
     for (size_t i = 0; i < p->count; i++) {
         float sums[8][TILE_ROWS];
-        tile_of(source, T, sums, p, i * p->w_next);
+        sums_of(sums, p, w);
         put_tile(p, i, T, sums);
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            w[r] += p->w_next;
     }
 }
 
-ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
-{
-    switch (T) {
-    case 1: tiles_of(source, 1, p); break;
-    case 2: tiles_of(source, 2, p); break;
-    case 3: tiles_of(source, 3, p); break;
-    case 4: tiles_of(source, 4, p); break;
-    case 5: tiles_of(source, 5, p); break;
-    default: tiles_of(source, 6, p);
-    }
-}
+/* Each source and T has a function of its own for the sums of one tile. In one function for all, gcc kept one to three sums on
+ * the stack. */
+#define TILE(name, source, T) \
+    static __attribute__((noinline)) void name##_##T##_sums(float (*sums)[TILE_ROWS], const struct tile *p, const char *const w[]) \
+    { \
+        tile_of(source, T, sums, p, w); \
+    } \
+    static void name##_##T(const struct tile *p) { tiles_of(name##_##T##_sums, T, p); }
+#define TILES_OF(name, source) \
+    TILE(name, source, 1) TILE(name, source, 2) TILE(name, source, 3) TILE(name, source, 4) TILE(name, source, 5) TILE(name, source, 6)
+#define TABLE_OF(name) {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}
+TILES_OF(from_bf16, FROM_BF16)
+TILES_OF(from_f32, FROM_F32)
+TILES_OF(from_packed, FROM_PACKED)
 
 static void tile(size_t T, const struct tile *p)
 {
-    switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, T, p); break;
-    default: tile_from(FROM_PACKED, T, p);
-    }
+    static void (*const tiles[][TILE_TOKENS])(const struct tile *) = {
+        [FROM_BF16] = TABLE_OF(from_bf16), [FROM_F32] = TABLE_OF(from_f32), [FROM_PACKED] = TABLE_OF(from_packed)};
+    tiles[p->source][T - 1](p);
 }
 
 ALWAYS_INLINE void decode_chunk(float *out, enum weight_type type, const char *codes, __m512 scale, int packed)
