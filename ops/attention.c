@@ -69,52 +69,6 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
            op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row) + op_scratch_bytes(blocks * ATTENTION_BLOCK);
 }
 
-/* ---- queries ---- */
-
-/* Computes q_abs of one head for every query. */
-static void absorb(struct attention_pass *p, size_t h, int thread, float *query, size_t ldy)
-{
-    void *scratch = op_kernel_scratch(p->cx, thread);
-    const struct attention *a = p->a;
-    size_t first = h * a->uk_stride, ldq = a->heads * (a->nope + a->rope), ldr = a->heads * a->nope;
-    const float *q = p->q + h * (a->nope + a->rope);
-    if (a->uk_transposed) {
-        size_t groups = a->nope / QUANTISED_GROUP;
-        struct weight_view w_uk = weight_rows(&a->w_uk, first, a->latent);
-        struct quantised_group *rows = p->q_groups + h * groups;
-        for (size_t s = 0; s < p->S; s++) {
-            struct op_packed row = {.K = a->nope, .rows[OP_GROUPS] = (char *)(rows + s * a->heads * groups)};
-            op_pack_part(p->cx, &row, 0, q + s * ldq, 0, a->nope);
-        }
-        op_multiply(p->cx, thread, query, ldy, &w_uk, 0, a->latent, rows, ldr, p->S);
-        return;
-    }
-    struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
-    if (p->cx->bf16) {
-        float *rounded = p->q_nope + h * a->nope;
-        for (size_t s = 0; s < p->S; s++)
-            op_round_x(rounded + s * ldr, q + s * ldq, a->nope);
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, ldr, p->S, scratch);
-    } else {
-        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S, scratch);
-    }
-}
-
-/* Computes q_abs of one head for every query, and copies q_rope behind it. */
-static void absorb_head(void *arg, size_t h, int thread)
-{
-    struct attention_pass *p = arg;
-    const struct attention *a = p->a;
-    size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
-    const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
-    float *query = p->query + h * width;
-    absorb(p, h, thread, query, ldy);
-    for (size_t s = 0; s < p->S; s++) {
-        memcpy(query + s * ldy + a->latent, q_rope + s * ldq, a->rope * sizeof *q_rope);
-        p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
-    }
-}
-
 /* ---- groups: who reads a part of the cache together ---- */
 
 static void make_groups(struct attention_pass *p)
@@ -139,12 +93,10 @@ static void make_groups(struct attention_pass *p)
     }
 }
 
-/* The last tasks are cut into halves, so that no thread waits long for another at the end. */
+/* If the tasks cannot be divided equally among the threads, those that are left over are cut into halves. */
 static void make_tasks(struct attention_pass *p)
 {
-    size_t all = p->group_count * p->blocks, halved = at_most(all, 2 * (size_t)p->cx->threads);
-    if (p->cx->threads == 1)
-        halved = 0;
+    size_t all = p->group_count * p->blocks, halved = all % (size_t)p->cx->threads;
     p->whole = all - halved;
     p->tasks = all + halved;
 }
@@ -191,23 +143,102 @@ static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t blo
     return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
 }
 
-/* Returns the cache rows of a block. If these rows are not adjacent in memory, they are copied first. */
-static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
+/* Returns the cache rows of a block up to the first that is not adjacent in memory. */
+static struct weight_view adjacent_rows(const struct attention_pass *p, const struct attention_group *g, size_t block)
 {
     const struct timeline *t = longest_of(p, g);
     const int32_t *slots = t->slots + block * ATTENTION_BLOCK;
     size_t n = tokens_of(g, block), run = 1;
-    struct weight_view w = {.type = WEIGHT_F32, .rows = n, .cols = p->row, .stride = p->row, .packed = 1};
     while (run < n && slots[run] == slots[0] + (int32_t)run)
         run++;
-    w.data = t->rows + (size_t)slots[0] * p->row;
-    if (run < n) {
+    return (struct weight_view){.type = WEIGHT_F32, .data = t->rows + (size_t)slots[0] * p->row, .rows = run, .cols = p->row,
+                                .stride = p->row, .packed = 1};
+}
+
+/* Returns the cache rows of a block. If these rows are not adjacent in memory, they are copied first. */
+static struct weight_view cache_rows(const struct attention_pass *p, int thread, const struct attention_group *g, size_t block)
+{
+    struct weight_view w = adjacent_rows(p, g, block);
+    size_t n = tokens_of(g, block);
+    if (w.rows < n) {
+        const struct timeline *t = longest_of(p, g);
         float *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row;
         for (size_t i = 0; i < n; i++)
-            memcpy(rows + i * p->row, t->rows + (size_t)slots[i] * p->row, p->row * sizeof *rows);
+            memcpy(rows + i * p->row, t->rows + (size_t)t->slots[block * ATTENTION_BLOCK + i] * p->row, p->row * sizeof *rows);
         w.data = rows;
+        w.rows = n;
     }
     return w;
+}
+
+/* Returns the cache rows that a task reads first. */
+static struct weight_ahead rows_of_task(const struct attention_pass *p, size_t task)
+{
+    struct attention_group g;
+    size_t block;
+    if (!find_task(p, task, &g, &block))
+        return (struct weight_ahead){NULL, NULL};
+    struct weight_view rows = adjacent_rows(p, &g, block);
+    return (struct weight_ahead){rows.data, (const char *)rows.data + rows.rows * p->row * sizeof(float)};
+}
+
+/* ---- queries ---- */
+
+/* Returns what a thread reads after W_uk of head h: W_uk of a later head, or the cache. */
+static struct weight_ahead after_head(const struct attention_pass *p, size_t h)
+{
+    const struct attention *a = p->a;
+    size_t next = h + (size_t)p->cx->threads;
+    if (next >= a->heads)
+        return rows_of_task(p, next - a->heads);
+    const char *at = weight_rows(&a->w_uk, next * a->uk_stride, a->nope).data;
+    return (struct weight_ahead){at, weight_rows(&a->w_uk, next * a->uk_stride + a->nope, 0).data};
+}
+
+/* Computes q_abs of one head for every query. */
+static void absorb(struct attention_pass *p, size_t h, int thread, float *query, size_t ldy)
+{
+    void *scratch = op_kernel_scratch(p->cx, thread);
+    const struct attention *a = p->a;
+    size_t first = h * a->uk_stride, ldq = a->heads * (a->nope + a->rope), ldr = a->heads * a->nope;
+    const float *q = p->q + h * (a->nope + a->rope);
+    if (a->uk_transposed) {
+        size_t groups = a->nope / QUANTISED_GROUP;
+        struct weight_view w_uk = weight_rows(&a->w_uk, first, a->latent);
+        struct quantised_group *rows = p->q_groups + h * groups;
+        for (size_t s = 0; s < p->S; s++) {
+            struct op_packed row = {.K = a->nope, .rows[OP_GROUPS] = (char *)(rows + s * a->heads * groups)};
+            op_pack_part(p->cx, &row, 0, q + s * ldq, 0, a->nope);
+        }
+        op_multiply(p->cx, thread, query, ldy, &w_uk, 0, a->latent, rows, ldr, p->S);
+        return;
+    }
+    struct weight_view w_uk = weight_rows(&a->w_uk, first, a->nope);
+    struct weight_ahead ahead = after_head(p, h);
+    w_uk.ahead = &ahead;
+    if (p->cx->bf16) {
+        float *rounded = p->q_nope + h * a->nope;
+        for (size_t s = 0; s < p->S; s++)
+            op_round_x(rounded + s * ldr, q + s * ldq, a->nope);
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, rounded, ldr, p->S, scratch);
+    } else {
+        p->cx->k->fma_rows[w_uk.type](query, ldy, &w_uk, 0, a->latent, q, ldq, p->S, scratch);
+    }
+}
+
+/* Computes q_abs of one head for every query, and copies q_rope behind it. */
+static void absorb_head(void *arg, size_t h, int thread)
+{
+    struct attention_pass *p = arg;
+    const struct attention *a = p->a;
+    size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
+    const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
+    float *query = p->query + h * width;
+    absorb(p, h, thread, query, ldy);
+    for (size_t s = 0; s < p->S; s++) {
+        memcpy(query + s * ldy + a->latent, q_rope + s * ldq, a->rope * sizeof *q_rope);
+        p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
+    }
 }
 
 /* ---- scores and values, block by block ---- */
@@ -250,6 +281,8 @@ static void block_of_cache(void *arg, size_t task, int thread)
     if (!find_task(p, task, &g, &block))
         return;
     struct weight_view rows = cache_rows(p, thread, &g, block);
+    struct weight_ahead ahead = rows_of_task(p, task + (size_t)p->cx->threads); /* this thread's next task, if all are equally fast */
+    rows.ahead = &ahead;
     float *score = p->score + (size_t)thread * GROUP * SCORE_STRIDE;
     scores_of_block(p, thread, &g, &rows, score);
     for (size_t i = 0; i < g.queries * g.heads; i++) {

@@ -65,8 +65,7 @@ ALWAYS_INLINE float fold16(__m256 low, __m256 high)
 extern const struct vector_loops loops_avx2;
 
 /* The strip function of these loops; defined in avx2_strips.c. */
-void avx2_strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
-                 size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
+void avx2_strip(size_t T, const struct strip *s);
 
 /* Defined in avx2_quantised.c, with kernel `quantise`. */
 void avx2_quantise(struct quantised_group *y, const float *packed, size_t K);

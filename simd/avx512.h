@@ -142,8 +142,7 @@ ALWAYS_INLINE void fold_tile(float (*sums)[TILE_ROWS], __m512 a[TILE_ROWS][TILE_
 extern const struct vector_loops loops_avx512;
 
 /* The strip function of these loops; defined in avx512_strips.c. */
-void avx512_strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
-                 size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
+void avx512_strip(size_t T, const struct strip *s);
 
 /* For CPUs with AVX512-BF16; defined in avx512_bf16.c. */
 void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,

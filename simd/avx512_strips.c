@@ -2,16 +2,18 @@
 #include "simd/avx512.h"
 
 /* 16 * V columns */
-ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, float *y, size_t ldy, const char *w, size_t pitch,
-                            size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, const struct strip *s)
 {
+    const char *w = s->w, *ahead = s->ahead;
+    const size_t pitch = s->pitch, prefetch = s->prefetch, ahead_step = s->ahead_step, ldx = s->ldx;
+    const float *x = s->x;
     __m512 a[TILE_TOKENS][STRIP / 16];
     UNROLL
     for (int t = 0; t < T; t++)
         UNROLL
         for (int i = 0; i < V; i++)
-            a[t][i] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(y + (size_t)t * ldy + i * 16);
-    for (size_t n = 0; n < rows; n++, w += pitch) {
+            a[t][i] = s->first ? _mm512_setzero_ps() : _mm512_loadu_ps(s->y + (size_t)t * s->ldy + i * 16);
+    for (size_t n = 0, rows = s->rows; n < rows; n++, w += pitch, ahead += ahead_step) {
         __m512 h[STRIP / 16];
         UNROLL
         for (int i = 0; i < V; i++) {
@@ -20,6 +22,7 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, float *y, siz
             if (prefetch && (source != FROM_BF16 || i % 2 == 0))
                 _mm_prefetch(w + prefetch + i * (source == FROM_BF16 ? 32 : 64), _MM_HINT_T0);
         }
+        _mm_prefetch(ahead, _MM_HINT_T1);
         UNROLL
         for (int t = 0; t < T; t++) {
             __m512 u = _mm512_set1_ps(x[(size_t)t * ldx + n]);
@@ -33,31 +36,29 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, float *y, siz
     for (int t = 0; t < T; t++)
         UNROLL
         for (int i = 0; i < V; i++)
-            _mm512_storeu_ps(y + (size_t)t * ldy + i * 16, a[t][i]);
+            _mm512_storeu_ps(s->y + (size_t)t * s->ldy + i * 16, a[t][i]);
 }
 
-ALWAYS_INLINE void strip_from(enum tile_source source, int V, float *y, size_t ldy, size_t T, const void *w, size_t pitch,
-                              size_t rows, const float *x, size_t ldx, int first, size_t prefetch)
+ALWAYS_INLINE void strip_from(enum tile_source source, int V, size_t T, const struct strip *s)
 {
     switch (T) {
-    case 1: strip_of(source, 1, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 2: strip_of(source, 2, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 3: strip_of(source, 3, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 4: strip_of(source, 4, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    case 5: strip_of(source, 5, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch); break;
-    default: strip_of(source, 6, V, y, ldy, w, pitch, rows, x, ldx, first, prefetch);
+    case 1: strip_of(source, 1, V, s); break;
+    case 2: strip_of(source, 2, V, s); break;
+    case 3: strip_of(source, 3, V, s); break;
+    case 4: strip_of(source, 4, V, s); break;
+    case 5: strip_of(source, 5, V, s); break;
+    default: strip_of(source, 6, V, s);
     }
 }
 
-void avx512_strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch, size_t rows,
-                  const float *x, size_t ldx, int first, size_t prefetch)
+void avx512_strip(size_t T, const struct strip *s)
 {
-    if (source == FROM_BF16 && columns == STRIP)
-        strip_from(FROM_BF16, STRIP / 16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
-    else if (source == FROM_BF16)
-        strip_from(FROM_BF16, HALF_STRIP / 16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
-    else if (columns == STRIP)
-        strip_from(FROM_F32, STRIP / 16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+    if (s->source == FROM_BF16 && s->columns == STRIP)
+        strip_from(FROM_BF16, STRIP / 16, T, s);
+    else if (s->source == FROM_BF16)
+        strip_from(FROM_BF16, HALF_STRIP / 16, T, s);
+    else if (s->columns == STRIP)
+        strip_from(FROM_F32, STRIP / 16, T, s);
     else
-        strip_from(FROM_F32, HALF_STRIP / 16, y, ldy, T, w, pitch, rows, x, ldx, first, prefetch);
+        strip_from(FROM_F32, HALF_STRIP / 16, T, s);
 }

@@ -161,4 +161,4 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip = avx512_strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .pack = pack};

@@ -83,7 +83,14 @@ struct weight_view {
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0 and Q4_0 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
+    struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
+};
+
+/* Memory [at, end) that the caller will read soon. fma_rows may prefetch it, evenly while it computes, so that the memory
+ * is busy meanwhile. It advances `at` behind what it has prefetched. */
+struct weight_ahead {
+    const char *at, *end;
 };
 
 /* Whether a nonzero weight of a matrix is smaller than 2^-56 in magnitude: not known yet, no, or yes. Threads read

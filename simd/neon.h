@@ -62,8 +62,7 @@ ALWAYS_INLINE float fold16(const float32x4_t a[4])
 extern const struct vector_loops loops_neon;
 
 /* The strip function of these loops; defined in neon_strips.c. */
-void neon_strip(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
-                 size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
+void neon_strip(size_t T, const struct strip *s);
 
 /* The first function is in neon_quantised.c. The second is in neon_dotprod.c, for CPUs with dot product instructions. */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

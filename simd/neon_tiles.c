@@ -181,4 +181,4 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip = neon_strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = neon_strip, .decode = decode, .pack = pack};

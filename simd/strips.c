@@ -7,14 +7,39 @@
 #define AHEAD 8        /* rows, of the first tokens among many: the others find the strip in L1 */
 #define FEW_ROWS 16    /* of a wide matrix with few tokens: rows that are read side by side, each front to back */
 
+struct strip_work {
+    float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][HALF_STRIP];
+};
+_Static_assert(sizeof(struct strip_work) <= KERNEL_SCRATCH, "kernels.h promises too little");
+
+/* One strip of some rows for T tokens, `s` without the tokens' fields. If fewer columns than those of a strip are left,
+ * it is computed in work->cut. */
+static void strip_of_tokens(const struct vector_loops *v, struct strip s, float *y, size_t ldy, size_t count, const float *x, size_t ldx,
+                            size_t T, struct strip_work *work, struct weight_ahead *ahead)
+{
+    int whole = count == s.columns;
+    for (size_t t = 0, tokens, tiles; t < T; t += tokens, s.prefetch = 0) {
+        tiles = (T - t + v->strip_tokens - 1) / v->strip_tokens;
+        tokens = (T - t + tiles - 1) / tiles;
+        float *to = y + t * ldy;
+        for (size_t i = 0; !whole && !s.first && i < tokens; i++)
+            memcpy(work->cut[i], to + i * ldy, count * sizeof *y);
+        s.y = whole ? to : work->cut[0];
+        s.ldy = whole ? ldy : HALF_STRIP;
+        s.x = x + t * ldx;
+        s.ldx = ldx;
+        s.ahead = take_ahead(ahead, s.w, s.rows, &s.ahead_step);
+        v->strip(tokens, &s);
+        for (size_t i = 0; !whole && i < tokens; i++)
+            memcpy(to + i * ldy, work->cut[i], count * sizeof *y);
+    }
+}
+
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch)
 {
-    struct strips {
-        float decoded[STRIP_ROWS][STRIP], cut[TILE_TOKENS][HALF_STRIP];
-    } *work = scratch;
-    float (*cut)[HALF_STRIP] = work->cut;
-    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->tokens && c1 - c0 > 2 * STRIP;
+    struct strip_work *work = scratch;
+    int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->strip_tokens && c1 - c0 > 2 * STRIP;
     size_t pitch = w->stride * weight_size(w->type), rows = side_by_side ? FEW_ROWS : STRIP_ROWS, width;
 
     for (size_t t = 0; w->rows == 0 && t < T; t++)
@@ -22,26 +47,17 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
             y[t * ldy + c] = 0.0f;
     for (size_t n = 0; n < w->rows; n += rows)
         for (size_t c = c0; c < c1; c += width) {
-            size_t block = min_size(w->rows - n, rows);
             width = c1 - c < STRIP ? HALF_STRIP : STRIP;
             size_t count = min_size(c1 - c, width);
-            int whole = count == width, direct = stored && whole;
-            for (size_t r = 0; !direct && r < block; r++) {
+            int direct = stored && count == width;
+            struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = n == 0,
+                              .rows = min_size(w->rows - n, rows), .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
+                              .pitch = direct ? pitch : sizeof work->decoded[0],
+                              .prefetch = !direct ? 0 : side_by_side ? rows * pitch : AHEAD * pitch};
+            for (size_t r = 0; !direct && r < s.rows; r++) {
                 tiled_decode(v, work->decoded[r], w, n + r, c, count, 0);
                 memset(work->decoded[r] + count, 0, (width - count) * sizeof(float));
             }
-            enum tile_source source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32;
-            const void *weights = direct ? (const void *)weight_at(w, n, c) : work->decoded;
-            for (size_t t = 0, tokens; t < T; t += tokens) {
-                tokens = min_size(T - t, v->tokens);
-                float *to = y + t * ldy + c;
-                for (size_t i = 0; !whole && n && i < tokens; i++)
-                    memcpy(cut[i], to + i * ldy, count * sizeof *y);
-                v->strip(whole ? to : cut[0], whole ? ldy : HALF_STRIP, tokens, width, source, weights,
-                         direct ? pitch : sizeof work->decoded[0], block, x + t * ldx + n, ldx, n == 0,
-                         !direct || t ? 0 : side_by_side ? rows * pitch : AHEAD * pitch);
-                for (size_t i = 0; !whole && i < tokens; i++)
-                    memcpy(to + i * ldy, cut[i], count * sizeof *y);
-            }
+            strip_of_tokens(v, s, y + c, ldy, count, x + n, ldx, T, work, w->ahead);
         }
 }

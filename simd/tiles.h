@@ -42,6 +42,20 @@ struct tile {
     int first;                /* nonzero: sums are assigned to y (first block of K); 0: they are added to y */
 };
 
+/* A strip of `columns` columns of fma_rows (STRIP or HALF_STRIP), over some rows of the matrix. */
+struct strip {
+    enum tile_source source;  /* FROM_BF16 or FROM_F32 */
+    int first;                /* nonzero: every y starts at +0 */
+    size_t columns, rows, pitch; /* pitch: bytes from a row of the matrix to the next */
+    const void *w;
+    const float *x;           /* x[t * ldx + n] for token t and row n */
+    float *y;                 /* y[t * ldy + c] */
+    size_t ldx, ldy;
+    size_t prefetch;          /* a distance in bytes, which is added to the address of a weight; 0: no prefetching */
+    const char *ahead;        /* prefetched with the first row, */
+    size_t ahead_step;        /* and this many bytes further on with each row after it */
+};
+
 /* The functions that an instruction set supplies. T is a number of tokens, from 1 to the member `tokens`. */
 struct vector_loops {
     size_t tokens;
@@ -53,12 +67,10 @@ struct vector_loops {
      * at least 2^-56 in magnitude. tile_bf16 is NULL if the instruction set has no such function; tiles.c then
      * widens the vectors to f32 and calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* Computes y[t][c] = fma(x[t][n], w[n][c], y[t][c]) for each token t, each of `columns` columns c, and each row n of
-     * w in ascending order. `columns` is STRIP or HALF_STRIP. If `first` is nonzero, every y[t][c] starts at +0. Weights
-     * are in natural order, FROM_BF16 or FROM_F32; their rows are `pitch` bytes apart. `prefetch` is a distance in bytes,
-     * 0 for no prefetching. */
-    void (*strip)(float *y, size_t ldy, size_t T, size_t columns, enum tile_source source, const void *w, size_t pitch,
-                  size_t rows, const float *x, size_t ldx, int first, size_t prefetch);
+    /* Computes y[t][c] = fma(x[t][n], w[n][c], y[t][c]) for each token t, each column c of the strip, and each row n of
+     * w in ascending order. T is from 1 to strip_tokens. */
+    void (*strip)(size_t T, const struct strip *strip);
+    size_t strip_tokens;
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
      * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
@@ -88,6 +100,17 @@ static inline size_t weight_size(enum weight_type type)
 static inline const unsigned char *weight_at(const struct weight_view *w, size_t i, size_t j)
 {
     return (const unsigned char *)w->data + (i * w->stride + j) * weight_size(w->type);
+}
+
+/* Returns where a loop of `times` rounds begins to prefetch, and sets *step to the distance of its prefetches: at most a
+ * cache line. If there is nothing to prefetch, it is w, again and again: that costs less than to ask. */
+static inline const char *take_ahead(struct weight_ahead *ahead, const void *w, size_t times, size_t *step)
+{
+    const char *at = ahead ? ahead->at : w;
+    *step = ahead ? min_size((size_t)(ahead->end - at) / times, 64) : 0;
+    if (*step)
+        ahead->at += *step * times;
+    return *step ? at : w;
 }
 
 /* Copies the n < DOT_CHUNK numbers of an incomplete chunk, fills the rest of the copy with +0, and returns the copy. */

@@ -2,6 +2,7 @@
 #include "tests/kernels/checkasm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -68,12 +69,37 @@ static void spoil_padding(float *x, size_t K)
     }
 }
 
+/* Every other view says what is read after it. Kernels may read it, and then say how far they came. */
+static char next_rows[100000];
+
+static struct weight_ahead *some_ahead(void)
+{
+    static struct weight_ahead ahead;
+    ahead = (struct weight_ahead){next_rows, next_rows + below(sizeof next_rows)};
+    return below(2) ? &ahead : NULL;
+}
+
+static void begin_ahead(const struct weight_view *w)
+{
+    if (w->ahead)
+        w->ahead->at = next_rows;
+}
+
+static void check_ahead(enum kernel kernel, const struct kernels *k, const char *what, const struct weight_view *w)
+{
+    if (!w->ahead || (w->ahead->at >= next_rows && w->ahead->at <= w->ahead->end))
+        return;
+    printf("%s %s %s: prefetched beyond the end of what is ahead\n", kernel_names[kernel], k->name, what);
+    exit(1);
+}
+
 static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T, enum kind kind)
 {
     enum kernel kernel = (enum kernel)(MATMUL + type);
     if (!wanted(kernel))
         return;
     struct weight_view w = type == WEIGHT_F32 && below(3) == 0 ? random_packed_view(rows, K, kind) : random_view(type, rows, K, kind);
+    w.ahead = some_ahead();
     size_t n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + 1 + below(rows - n0) : rows;
     size_t ldx = packed_length(K) + below(2) * below(50), ldy = rows + below(5), size = (T - 1) * ldy + rows;
     float *x = random_vectors(kind, packed_length(K), ldx, T, 16);
@@ -88,8 +114,10 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         fill_canary(got, size);
         about_to_run(kernel, k, what);
+        begin_ahead(&w);
         k->matmul[type](got, ldy, &w, n0, n1, x, ldx, T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size);
+        check_ahead(kernel, k, what, &w);
     }
 }
 
@@ -99,6 +127,7 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
     if (!wanted(kernel))
         return;
     struct weight_view w = random_view(type, rows, cols, kind);
+    w.ahead = some_ahead();
     size_t c0 = below(2) ? below((cols + 31) / 32) * 32 : 0, c1 = below(2) ? c0 + 1 + below(cols - c0) : cols;
     size_t ldx = rows + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
     float *x = random_vectors(kind, rows, ldx, T, 1);
@@ -111,8 +140,10 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         fill_canary(got, size);
         about_to_run(kernel, k, what);
+        begin_ahead(&w);
         k->fma_rows[type](got, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size);
+        check_ahead(kernel, k, what, &w);
     }
 }
 
