@@ -181,22 +181,29 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
     json_decref(all);
 }
 
-TEST(prefill_is_measured_with_onednn_beside_it)
+TEST(prefill_is_measured_in_each_form)
 {
-    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "prefill"), *row;
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "prefill"), *row, *config = config_of_model();
     int here = json_is_string(json_object_get(all, "onednn"));
     size_t i, ours = 0, theirs = 0;
+    double flops[2] = {0, 0};
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         if (strcmp(string(row, "kind"), "prefill"))
             continue;
         if (strcmp(string(row, "by"), "onednn"))
-            ours++;
+            flops[ours++] = real(row, "flops");
         else
             theirs++;
+        assert_string_equal(string(row, "prefill"), theirs ? "onednn" : ours == 1 ? "contract" : "expanded");
         assert_int_equal(integer(row, "rows"), 128); /* the context is 256 */
         assert_int_equal(strstr(string(row, "name"), ", onednn") != NULL, theirs);
     }
-    assert_int_equal(ours, 1);
+    assert_int_equal(ours, 2);
+    /* keys and values of 128 tokens are computed instead of q_abs and the heads' outputs, which is as much; the rest is attention */
+    double H = real(config, "num_attention_heads"), n = real(config, "qk_nope_head_dim"), v = real(config, "v_head_dim");
+    double c = real(config, "kv_lora_rank"), layers = real(config, "num_hidden_layers");
+    assert_true(about(flops[0] - flops[1], 2 * layers * H * (2 * c - n - v) * 128 * 64.5));
+    json_decref(config);
     if (theirs != 1 && here)
         printf("skipped: the line of --prefill onednn: %s\n", string(all, "no_onednn_bf16"));
     assert_int_equal(theirs, json_is_null(json_object_get(all, "no_onednn_bf16")));
@@ -299,7 +306,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_draft_model_has_lines_of_its_own_and_its_bytes_count),
         cmocka_unit_test(drafts_forced_wrong_are_all_rejected),
         cmocka_unit_test(linear_layers_are_measured_alone_and_beside_onednn),
-        cmocka_unit_test(prefill_is_measured_with_onednn_beside_it),
+        cmocka_unit_test(prefill_is_measured_in_each_form),
         cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
         cmocka_unit_test(long_contexts_are_measured_when_asked),
         cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),

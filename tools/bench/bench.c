@@ -20,9 +20,9 @@ static int measure(struct bench *b)
     for (size_t k = 0; k < b->count && code == EXIT_DONE; k++) {
         struct bench_item *i = &b->item[k];
         if (i->kind == BENCH_PREFILL)
-            code = bench_pass_work(b, b->text, 0, i->rows, 0, &i->work);
+            code = bench_pass_work(b, b->text, 0, i->rows, 0, i->expanded, &i->work);
         else if (i->kind == BENCH_PASS)
-            code = bench_pass_work(b, b->text, i->depth, i->rows, 1, &i->work);
+            code = bench_pass_work(b, b->text, i->depth, i->rows, 1, 0, &i->work);
     }
     /* the first round only warms up: it fills pages and caches, and computes the continuation that forced drafts use */
     for (int round = -1; round < wanted && code == EXIT_DONE; round++)
@@ -149,8 +149,8 @@ const struct command command_bench = {
     "Measures these kinds of work in turn, round after round, on random tokens, and prints medians.\n"
     "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16 and int8 arithmetic. BF16 and int8\n"
     "                         are left out if the CPU has no instructions for them.\n"
-    "  `prefill`              Prompts of 128, 512 and 2048 tokens. If the weights and the CPU allow it, --prefill onednn is\n"
-    "                         measured too.\n"
+    "  `prefill`              Prompts of 128, 512 and 2048 tokens, also with --prefill expanded. If the weights and the CPU allow\n"
+    "                         it, --prefill onednn is measured too.\n"
     "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A row is one\n"
     "                         token.\n"
     "  `linear`               Multiplying 1, 2, 4, 8 and 512 rows by a matrix as large as the model's largest, and by a matrix of\n"

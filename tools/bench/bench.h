@@ -28,6 +28,7 @@ struct bench_item {
     size_t calls;          /* for LINEAR and ATTENTION: how many times one run calls the operator */
     enum weight_type type; /* for LINEAR: the type of the weights; if oneDNN does the work, also the type of x */
     int onednn;            /* for LINEAR: whether oneDNN does the work; for PREFILL: whether --prefill onednn is used */
+    int expanded;          /* for PREFILL: whether --prefill expanded is used */
     vb_session *session;   /* for PASS: stays open between rounds */
     struct bench_work work; /* how many bytes one run reads, and how many operations it does */
     double seconds[BENCH_ROUNDS];
@@ -94,8 +95,9 @@ void bench_run_attention(struct bench *b, const struct bench_item *i);
 
 /* --- work.c --- */
 /* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head` is nonzero, the output head is included.
+ * If `expanded` is nonzero, `first` is 0, and the operations are those of --prefill expanded, with its chunks.
  * The function runs the pass to see which experts the router chooses. Each expert is counted once per pass. Reports errors. */
-int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work);
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, int expanded, struct bench_work *work);
 /* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
  * experts as the rows can choose at most. */
 struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);

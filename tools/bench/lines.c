@@ -72,10 +72,12 @@ static void add_prefill(struct bench *b)
 {
     static const size_t lengths[] = {128, 512, 2048, 4096, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
-        for (int onednn = 0; onednn <= b->prefill_onednn && fits(b, lengths[k] + 1); onednn++) {
-            struct bench_item *i = add(b, BENCH_PREFILL, onednn ? "prefill %zu, onednn" : "prefill %zu", lengths[k]);
+        for (int kind = 0; kind < 2 + b->prefill_onednn && fits(b, lengths[k] + 1); kind++) {
+            static const char *const kinds[] = {"", ", expanded", ", onednn"};
+            struct bench_item *i = add(b, BENCH_PREFILL, "prefill %zu%s", lengths[k], kinds[kind]);
             i->rows = lengths[k];
-            i->onednn = onednn;
+            i->expanded = kind == 1;
+            i->onednn = kind == 2;
         }
 }
 

@@ -79,7 +79,7 @@ static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
     vb_result r;
     vb_generate_options g = {.max_tokens = 1, .ignore_eos = 1};
     o.context = (int32_t)i->rows + 1;
-    o.prefill = i->onednn ? "onednn" : NULL;
+    o.prefill = i->onednn ? "onednn" : i->expanded ? "expanded" : NULL;
     int failed = vb_session_open(&s, b->c->model, &o, err) || vb_append(s, b->text, i->rows, err);
     double start = cli_seconds();
     failed = failed || vb_generate(s, &g, &r, err);

@@ -269,8 +269,10 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
         return j;
     }
     json_object_set_new(j, "rows", json_integer((json_int_t)i->rows));
-    if (i->kind == BENCH_PREFILL)
+    if (i->kind == BENCH_PREFILL) {
         json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
+        json_object_set_new(j, "prefill", json_string(i->onednn ? "onednn" : i->expanded ? "expanded" : "contract"));
+    }
     json_object_set_new(j, "depth", json_integer((json_int_t)i->depth));
     set(j, "of_one_row", of_one_row(b, i));
     return j;

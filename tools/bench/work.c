@@ -26,21 +26,23 @@ static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
 
 /* Adds the work of attention. W_uk (for the queries) and W_uv (for the outputs of the heads) are read once. Then each
  * row attends to `depth` rows of the cache: a score needs c + r numbers of a cache row, and the weighted sum needs c.
- * The cache rows are read as well. */
-static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
+ * The cache rows are read as well. If `expanded` is not 0, attention has the expanded form: W_uk and W_uv multiply
+ * `expanded` cache rows, a score needs n + r numbers of a key, and the weighted sum needs v numbers of a value. */
+static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
+    double nope = c->qk_nope_head_dim, value = c->v_head_dim;
     /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
     struct weight_view w_uk = a->w_uk, w_uv = a->w_uv;
     w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
     w_uv.rows = c->dims.H * c->dims.v;
-    add(work, &w_uk, rows);
-    add(work, &w_uv, rows);
-    work->flops += 2 * rows * depth * H * (2 * latent + rope);
+    add(work, &w_uk, expanded > 0 ? expanded : rows);
+    add(work, &w_uv, expanded > 0 ? expanded : rows);
+    work->flops += 2 * rows * depth * H * (expanded > 0 ? nope + rope + value : 2 * latent + rope);
     work->bytes += 4 * depth * (latent + rope);
 }
 
-static void add_attention(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth)
+static void add_attention(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
 {
     if (c->q_lora_rank) {
         add(work, &a->q_a_proj, rows);
@@ -49,15 +51,15 @@ static void add_attention(struct bench_work *work, const struct config *c, const
         add(work, &a->q_proj, rows);
     }
     add(work, &a->kv_a_proj_with_mqa, rows);
-    add_heads(work, c, a, rows, depth);
+    add_heads(work, c, a, rows, depth, expanded);
     add(work, &a->o_proj, rows);
 }
 
 /* experts: the number of different experts that the rows chose */
 static void add_layer(struct bench_work *work, const struct config *c, const struct layer *l, double rows, double depth,
-                      double experts)
+                      double expanded, double experts)
 {
-    add_attention(work, c, &l->self_attn, rows, depth);
+    add_attention(work, c, &l->self_attn, rows, depth, expanded);
     if (!l->is_moe) {
         add_mlp(work, &l->mlp, rows);
         return;
@@ -76,7 +78,7 @@ struct bench_work bench_attention_work(const struct model *m, const struct mla *
 {
     struct bench_work work = {0, 0};
     /* the queries are the last tokens; each attends to the tokens up to itself */
-    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2);
+    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2, 0);
     return work;
 }
 
@@ -108,7 +110,20 @@ static int no_row(void *context, int depth, size_t index, const float *logits, c
     return 0;
 }
 
-int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, struct bench_work *work)
+/* Returns for how many cache rows keys and values are computed with --prefill expanded: each chunk computes those of all
+ * tokens up to its end. */
+static double expanded_rows(const struct bench *b, size_t rows)
+{
+    size_t chunk = b->c->session.prefill_chunk ? (size_t)b->c->session.prefill_chunk : 2048, end = 0;
+    double sum = 0;
+    while (end < rows) {
+        end = rows - end < chunk ? rows : end + chunk;
+        sum += (double)end;
+    }
+    return sum;
+}
+
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, int expanded, struct bench_work *work)
 {
     const struct model *m = b->c->model;
     const struct config *c = &m->config;
@@ -130,7 +145,8 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
         double experts = 0;
         for (size_t e = 0; e < E; e++)
             experts += k.chosen[l * E + e];
-        add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2, experts);
+        add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2,
+                  expanded ? expanded_rows(b, rows) : 0, experts);
     }
     if (head)
         add(work, &m->lm_head, (double)rows);
@@ -146,7 +162,7 @@ struct bench_work bench_module_work(const struct model *m, size_t depth, size_t 
     if (experts > c->n_routed_experts)
         experts = c->n_routed_experts;
     add(&work, &m->mtp[0].eh_proj, (double)rows);
-    add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, experts);
+    add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, 0, experts);
     add(&work, &m->mtp[0].head, 1);
     return work;
 }
@@ -198,11 +214,11 @@ static void end_pass(struct bench_counter *k)
     double rows = (double)k->rows, depth = (double)k->last + 1 - (rows - 1) / 2;
     if (k->any && k->rows && !is_prompt(k)) {
         for (int32_t l = 0; k->depth < 0 && l < c->num_hidden_layers; l++)
-            add_layer(&k->work, c, &m->layers[l], rows, depth, experts_of(k, l));
+            add_layer(&k->work, c, &m->layers[l], rows, depth, 0, experts_of(k, l));
         const struct mtp_module *module = k->depth < 0 ? NULL : &m->mtp[k->layer - c->num_hidden_layers];
         if (module) {
             add(&k->work, &module->eh_proj, rows);
-            add_layer(&k->work, c, &module->layer, rows, depth, experts_of(k, k->layer));
+            add_layer(&k->work, c, &module->layer, rows, depth, 0, experts_of(k, k->layer));
         }
         if (k->head_rows)
             add(&k->work, module ? &module->head : &m->lm_head, (double)k->head_rows);
