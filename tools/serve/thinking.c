@@ -20,7 +20,7 @@ static int may_close(const char *text, size_t size, size_t *end)
 {
     for (*end = 1; *end <= size; ++*end) {
         size_t n = *end < MARK_SIZE ? *end : MARK_SIZE;
-        if (!memcmp(text + *end - n, MARK + MARK_SIZE - n, n))
+        if (!memcmp(text + *end - n, &MARK[MARK_SIZE - n], n))
             return 1;
     }
     return 0;
@@ -46,7 +46,7 @@ long thinking_behind(const struct vocabulary *v, int32_t token, size_t open)
 {
     size_t size, rest = MARK_SIZE - open;
     const char *text = text_of(v, token, &size);
-    if (open && size >= rest && !memcmp(text, MARK + open, rest))
+    if (open && size >= rest && !memcmp(text, &MARK[open], rest))
         return (long)(size - rest);
     const char *found = memmem(text, size, MARK, MARK_SIZE);
     return found ? (long)(size - MARK_SIZE) - (found - text) : -1;
