@@ -24,7 +24,8 @@ static const char *const words[] = {"{\"", "\":", "\": ", "\", \"", "\"}", "},",
     "  ", "\n  ", "true", "false", "null",
     "tru", "12", "123", "-1", "1.5", "0.", "e1", "1,", "\xc3\xa9", "\xf0\x9f", "\x98\x80", "\x80", "abc", "ab", "ab", "a\xc3", "a\"", "\\n", "\\u00",
         "\\\"", "\\", "d83d", "\\ude00", "<end>", "hello world", "\xc3\xa9\xc3\xa9\xc3\xa9",
-        "</think>", "</", "think", ">\n", ">{", ">x", "a</think>{\"", "</think>\n\n\n", "ink>", ">{\"</think>{\""};
+        "</think>", "</", "think", ">\n", ">{", ">x", "a</think>{\"", "</think>\n\n\n", "ink>", ">{\"</think>{\"",
+        "a string that goes on for sixty characters and then it ends here\"\n}"};
 #define SMALL (256 + (int32_t)COUNT(words) + 4)
 #define END_TOKEN (SMALL - 1) /* with bytes of its own, which do not count */
 

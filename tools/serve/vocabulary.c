@@ -87,12 +87,13 @@ static uint32_t plain_characters(const char *text, size_t size)
     return n;
 }
 
-static int has_control(const char *text, size_t size)
+/* How many bytes of a piece a string may have. No string has a control character: one can only stand behind the end of the string. */
+static uint32_t bytes_in_string(const char *text, size_t size)
 {
-    for (size_t i = 0; i < size; i++)
-        if ((unsigned char)text[i] < 0x20)
-            return 1;
-    return 0;
+    size_t n = 0;
+    while (n < size && (unsigned char)text[n] >= 0x20)
+        n++;
+    return n == size || memchr(text, '"', n) ? (uint32_t)n : 0;
 }
 
 /* Whether a plain piece may be read as JSON, if bytes come before and behind it. */
@@ -110,10 +111,9 @@ static int list_plain(struct vocabulary *v)
 {
     for (int32_t t = 0; t < v->size; t++) {
         const char *text = v->text + v->piece[t].at;
-        uint32_t n = plain_characters(text, v->piece[t].size);
+        uint32_t n = plain_characters(text, v->piece[t].size), bytes = n ? 0 : bytes_in_string(text, v->piece[t].size);
         v->is_plain[t] = n > 0;
-        if (!n && v->piece[t].size > v->longest_in_string && !has_control(text, v->piece[t].size))
-            v->longest_in_string = (uint32_t)v->piece[t].size;
+        v->longest_in_string = bytes > v->longest_in_string ? bytes : v->longest_in_string;
         v->is_name[t] = n > 0 && !memchr(text, ' ', v->piece[t].size);
         v->is_scalar[t] = n > 0 && may_be_json(text, v->piece[t].size);
         v->most_characters = n > v->most_characters ? n : v->most_characters;

@@ -29,7 +29,7 @@ struct vocabulary {
     int32_t *same;           /* [size]: the next token with the same bytes, -1: none */
     struct vocabulary_trie all, not_plain, scalar;
     uint32_t longest;        /* bytes */
-    uint32_t longest_in_string; /* bytes of the longest piece that is not plain and has no control characters */
+    uint32_t longest_in_string; /* the most bytes that a string may have of a piece that is not plain */
     unsigned char *is_plain; /* [size]: the piece is whole characters that stand in a string as they are, and neither < nor > */
     unsigned char *is_name;  /* [size]: it is plain and has no space */
     unsigned char *is_scalar; /* [size]: it is plain, and may be a part of a number, true, false or null, or begin an object or an array */
