@@ -36,7 +36,7 @@ int thinking_list(struct vocabulary *v)
     for (int32_t t = 0; t < v->size; t++) {
         const char *text = text_of(v, t, &size);
         v->may_close[t] = (unsigned char)may_close(text, size, &end);
-        if (v->may_close[t] && (end < size || end > MARK_SIZE))
+        if (v->may_close[t] && end < size)
             v->closing[v->closings++] = t;
     }
     return VB_OK;
