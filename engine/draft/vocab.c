@@ -40,11 +40,20 @@ static size_t copy_bytes(const struct model *m, int k, size_t count)
     return first_with_head(m, k) < k ? 0 : (weight_gather_bytes(&m->mtp[k].head, count) + 63) & ~(size_t)63;
 }
 
+/* What kernels find out about the rows of the list does not hold for the whole head. */
+static void note_magnitudes_apart(vb_draft_vocab *v, int k)
+{
+    if (v->model->mtp[k].head.magnitudes)
+        v->heads[k].magnitudes = &v->magnitudes[k];
+}
+
 /* The tokens are 0 .. count-1, so the first rows of each head are used in place. */
 static void use_first_rows(vb_draft_vocab *v)
 {
-    for (int k = 0; k < v->model->num_mtp; k++)
+    for (int k = 0; k < v->model->num_mtp; k++) {
         v->heads[k] = weight_rows(&v->model->mtp[k].head, 0, v->count);
+        note_magnitudes_apart(v, k);
+    }
 }
 
 static int copy_rows(vb_draft_vocab *v, vb_error *err)
@@ -59,8 +68,8 @@ static int copy_rows(vb_draft_vocab *v, vb_error *err)
     for (int k = 0; k < m->num_mtp; k++) {
         int first = first_with_head(m, k);
         v->heads[k] = first < k ? v->heads[first] : weight_gather(data, &m->mtp[k].head, v->tokens, v->count);
-        if (first == k && m->mtp[k].head.magnitudes)
-            v->heads[k].magnitudes = &v->magnitudes[k];
+        if (first == k)
+            note_magnitudes_apart(v, k);
         data += copy_bytes(m, k, v->count);
     }
     return VB_OK;

@@ -186,6 +186,26 @@ static void a_list_of_all_tokens_changes_no_draw(void **state)
     free(all);
 }
 
+/* ---- first rows ---- */
+
+/* Kernels note whether a BF16 matrix has tiny weights. Passes over the first rows must not note it for the whole head. */
+static void first_rows_say_nothing_about_the_whole_head(void **state)
+{
+    vb_model *m;
+    (void)state;
+    OK(vb_model_open(&m, "golden/tiny/v3-mtp3", &(vb_model_options){.precision = "bf16"}, &err));
+    vb_draft_vocab *vocab = open_vocab(m, (int32_t[]){2, 0, 1}, 3);
+    assert_int_equal(vb_draft_vocab_bytes(vocab), 0);
+    for (int k = 0; k < m->num_mtp; k++) {
+        assert_ptr_equal(vocab->heads[k].data, m->mtp[k].head.data);
+        assert_non_null(vocab->heads[k].magnitudes);
+        for (int j = 0; j < m->num_mtp; j++)
+            assert_ptr_not_equal(vocab->heads[k].magnitudes, m->mtp[j].head.magnitudes);
+    }
+    vb_draft_vocab_close(vocab);
+    vb_model_close(m);
+}
+
 /* ---- batches ---- */
 
 /* Sessions with different lists share passes, but not heads. */
@@ -248,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_are_the_best_of_the_list), cmocka_unit_test(no_bit_of_the_output_changes),
         cmocka_unit_test(only_listed_tokens_are_drafted), cmocka_unit_test(a_list_of_all_tokens_changes_no_draw),
+        cmocka_unit_test(first_rows_say_nothing_about_the_whole_head),
         cmocka_unit_test(sessions_with_different_lists_share_passes), cmocka_unit_test(wrong_lists_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
