@@ -12,7 +12,8 @@ typedef struct vb_model_facts {
     size_t copied_bytes;  /* bytes of weights that were rounded, quantised or reordered when the model was opened */
     double copy_seconds;  /* seconds that making these copies took */
     int repack_cache;     /* what became of vb_model_options.repack_cache: 0: there is no file of copies; 1: the copies are mapped
-                             from the file; 2: the file was written */
+                             from the file; 2: the file was written, by this process or by
+                             another at the same time */
     char repack_cache_note[256]; /* why the file of copies was not used or not written; empty if there is no reason */
     char conventions[512]; /* the conventions that differ from the defaults, as a list for vb_model_options */
 } vb_model_facts;

@@ -53,7 +53,7 @@ static uint64_t identity_of(const struct model *m)
 static struct copies_header header_of(const struct model *m)
 {
     struct copies_header h = {.layout = LAYOUT, .identity = identity_of(m), .stamp = checkpoint_stamp(m->checkpoint),
-                       .bytes = m->copied_bytes};
+                              .bytes = m->copied_bytes};
     memcpy(h.magic, magic, sizeof magic);
     h.hash = hash_of(&h);
     return h;
@@ -82,6 +82,10 @@ static enum state look(struct model *m, const char *path, const struct copies_he
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT)
         return ABSENT;
+    if (fd < 0 && errno != ELOOP) { /* ELOOP: a symbolic link */
+        note(m, path, strerror(errno));
+        return FOREIGN;
+    }
     ssize_t n = fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) ? -1 : pread(fd, &h, sizeof h, 0);
     if (fd >= 0)
         close(fd);
@@ -136,8 +140,9 @@ void copy_cache_write(const struct binder *b)
     vb_error err = {0};
     char *path = path_of(m, b->o->repack_cache, h.identity);
     int rc = path ? write_file(m, path, &h, &err) : VB_NO_MEMORY;
-    m->cache = rc ? CACHE_UNUSED : CACHE_WRITTEN;
-    if (rc && !(path && look(m, path, &h) == GOOD)) /* another process may have written it meanwhile */
+    int there = !rc || (path && look(m, path, &h) == GOOD); /* another process may have written it meanwhile */
+    m->cache = there ? CACHE_WRITTEN : CACHE_UNUSED;
+    if (!there)
         snprintf(m->cache_note, sizeof m->cache_note, "%.200s, it is not kept", path ? err.message : "no memory");
     vb_free(m->allocator, path);
 }

@@ -169,6 +169,17 @@ TEST(a_directory_that_cannot_be_written_is_told)
     assert_int_equal(files(path), 0);
 }
 
+TEST(a_directory_that_is_a_file_is_told)
+{
+    assert_int_equal(rmdir(dir), 0);
+    FILE *f = fopen(dir, "w");
+    assert_non_null(f);
+    fclose(f);
+    expect(EVERY_TYPE, NULL, 0, ": Not a directory");
+    assert_int_equal(unlink(dir), 0);
+    assert_int_equal(mkdir(dir, 0700), 0);
+}
+
 TEST(processes_may_write_the_same_file_at_once)
 {
     char path[400];
@@ -181,7 +192,7 @@ TEST(processes_may_write_the_same_file_at_once)
             vb_error err;
             if (!vb_model_open(&m, "golden/tiny/v3-mtp3", &o, &err))
                 vb_model_look(m, &facts);
-            _exit(facts.repack_cache_note[0] || !m);
+            _exit(facts.repack_cache_note[0] || !facts.repack_cache);
         }
     for (size_t i = 0; i < COUNT(child); i++) {
         int status;
@@ -203,6 +214,7 @@ int main(void)
         IN_DIR(what_is_no_file_of_copies_is_left_alone),
         IN_DIR(a_model_whose_file_changed_gets_new_copies),
         IN_DIR(a_directory_that_cannot_be_written_is_told),
+        IN_DIR(a_directory_that_is_a_file_is_told),
         IN_DIR(processes_may_write_the_same_file_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
