@@ -97,9 +97,10 @@ typedef struct vb_model_options {
     const char *repack;
     /* NULL, or a directory in which copies of weights are kept: the weights that `precision` and `repack` change. If the
      * directory has no file for this model, vb_model_open writes one, as large as the copies, and waits until it is on
-     * the disk. Later, the file is mapped instead of making the copies again. A file is used only if it was made from files of the
-     * same size and time of change. Only its header is checked: nobody else should be able to write to the directory. If a
-     * file cannot be used or written, the model is opened without it, and vb_model_facts.repack_cache_note says why. */
+     * the disk. Later, the file is mapped instead of making the copies again. A file is used only if it was made from
+     * model files of the same size and time of change. Only its header is checked: nobody else should be able to write to
+     * the directory. If a file cannot be used or written, the model is opened without it, and
+     * vb_model_facts.repack_cache_note says why. */
     const char *repack_cache;
     int32_t threads;        /* number of threads that make copies of weights; 0: the number of processors in the affinity mask */
     void (*progress)(void *context, size_t done, size_t total); /* called while weights are copied. `done` is the number of bytes
@@ -375,16 +376,16 @@ typedef struct vb_session_options {
      * than with "contract", and Verbatim makes the same promise for them. Batches support it. The rows of vb_evaluate
      * count as rows of a prompt. A draft model and MTP modules compute their rows as with "contract".
      *
-     * "onednn": oneDNN computes the linear layers, which is faster. With
-     * "onednn" the results have other bits than with "contract". These bits depend on the version of oneDNN and on the
-     * kind of CPU. They do not depend on drafts, threads or `isa`.
+     * "onednn": oneDNN computes the linear layers, which is faster. With "onednn" the results have other bits than with
+     * "contract". These bits depend on the version of oneDNN and on the kind of CPU. They do not depend on drafts,
+     * threads or `isa`.
      *
      * With "onednn", either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512.
      * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16.
      *
      * Here, the prompt consists of the tokens that were appended before the first token was generated (with "onednn",
-     * also before the first token was evaluated). If vb_truncate cuts inside the prompt, the tokens that are appended
-     * next belong to the prompt too. */
+     * also before the first token was evaluated). If vb_truncate cuts inside the prompt or at its end, the tokens
+     * that are appended next belong to the prompt too. */
     const char *prefill;
     int32_t threads;       /* largest number of threads; 0: the number of processors in the affinity mask. The session uses fewer
                               threads if that is faster, or while other programs use the cores */

@@ -42,8 +42,8 @@ struct quantised_tile {
 
 struct quantised_loops {
     size_t most_sums; /* the most (panel, row of x) pairs in a tile, at most TILE_SUMS */
-    /* Copies the T rows of x of a tile (members x, ldx and groups) to `ready`, in a form that `tile` reads faster. It is called once
-     * for all tiles with the same rows of x, and writes at most TILE_READY bytes. NULL: `tile` reads x itself. */
+    /* Copies the T rows of x of a tile (members x, ldx and groups) to `ready`, in a form that `tile` reads faster. It is called
+     * before the tiles that share these rows, and writes at most TILE_READY bytes. NULL: `tile` reads x itself. */
     void (*prepare)(void *ready, size_t T, const struct quantised_tile *tile);
     /* Sets sums[p*T + t][r] to the block's sum for row r of panel p and row t of x. P, the number of panels, is 1, 2 or
      * 4; T, the number of rows of x, is at most 6; P * T is at most most_sums. */

@@ -366,8 +366,7 @@ static size_t bytes_before(const struct weight_view *w, size_t row)
     return row ? weight_bytes(&before) : 0;
 }
 
-/* Tasks begin in ascending order. So when a task finds a bad row, all tasks with earlier rows have begun, and the first bad
- * row is found on any number of threads. */
+/* A task is skipped only if an earlier row is bad. So the first bad row is found on any number of threads. */
 static void make_task(void *arg, size_t task, int thread)
 {
     struct making *m = arg;

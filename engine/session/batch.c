@@ -46,7 +46,7 @@ static int open_parts(vb_batch *b, vb_error *err)
 {
     const struct config *c = &b->model->config;
     const vb_session_options *o = &b->options.session;
-    size_t round = b->round_rows, chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : 512, b->context * b->most_running);
+    size_t round = b->round_rows, chunk = min_size(o->prefill_chunk ? (size_t)o->prefill_chunk : PREFILL_CHUNK, b->context * b->most_running);
     size_t decoding = b->most_running * (o->drafting.tokens > 0 ? 1 + (size_t)o->drafting.tokens : 4); /* what is more waits for the next pass */
     b->decoding_rows = decoding > round ? decoding : round;
     size_t rows = chunk + b->decoding_rows;
@@ -238,7 +238,7 @@ static int can_keep(const vb_batch *b, const struct batch_request *r)
     const vb_drafting *d = &r->session.drafting, *batch = &b->options.session.drafting;
     if (!b->kept.most || !s || r->asked.session || !s->cached)
         return 0;
-    return !s->type || (s->drafter && (!s->type->needs_model || d->model == batch->model) &&
+    return !s->type || (s->drafter && (!d->vocab || d->vocab == batch->vocab) && (!s->type->needs_model || d->model == batch->model) &&
                         (!s->type->needs_callback || (d->callback == batch->callback && d->context == batch->context)));
 }
 

@@ -75,7 +75,10 @@ static const char *saved_prefill(const struct session_loading *l)
     return line_is(l, "prefill", "onednn") ? "onednn" : line_is(l, "prefill", "expanded") ? "expanded" : "contract";
 }
 
-static int same_prefill(const struct session_loading *l, const struct vb_session *s) { return !strcmp(saved_prefill(l), prefill_kind(s)); }
+static int same_prefill(const struct session_loading *l, const struct vb_session *s)
+{
+    return !strcmp(saved_prefill(l), prefill_kind(s));
+}
 
 /* If rows of the prompt have not been computed yet, they must be computed with the same kind of prefill as in the saved
  * session. Otherwise returns an error. If all rows of the prompt have been computed, the kind of prefill does not
@@ -83,9 +86,10 @@ static int same_prefill(const struct session_loading *l, const struct vb_session
 static int check_prefill(const struct session_loading *l, const struct vb_session *s)
 {
     const struct session_head *h = &l->in.head;
-    if (h->rows >= h->prompt || same_prefill(l, s))
-        return !strcmp(saved_prefill(l), "onednn") && h->rows < h->prompt && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn")
-                                                                       : VB_OK;
+    if (h->rows >= h->prompt)
+        return VB_OK;
+    if (same_prefill(l, s))
+        return s->work->onednn && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn") : VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
                    l->in.path, saved_prefill(l), prefill_kind(s));
 }

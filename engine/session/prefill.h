@@ -7,13 +7,14 @@
  * rows of the original prompt only, so all keys and values have the expanded form. Chunks, threads, instruction sets,
  * drafts and other rows of a pass change no bit. Attention has the absorbed form for all other rows: those of generated
  * tokens, of tokens that are appended after generated tokens, and of MTP modules and draft models. In vb_evaluate, rows
- * of the original prompt have the expanded form too. A cut changes the original prompt as vb_truncate says: if the
- * sequence is truncated inside the original prompt, tokens that are appended then belong to it.
+ * of the original prompt have the expanded form too. If the sequence
+ * is truncated inside the original prompt or at its end, tokens that are appended then belong to it.
  *
  * With prefill onednn, oneDNN computes the linear layers for the rows of the original prompt. The original prompt
- * is the same as above. These rows are computed in chunks of 512 rows. The index of the first row of a chunk is a multiple of 512. Each chunk is one pass without other rows, and
- * a chunk is never split. After each chunk, the drafter observes the tokens of the chunk, and rows of MTP modules
- * become final. oneDNN also computes the linear layers for these rows of MTP modules.
+ * is the same as above. These rows are computed in chunks of 512 rows. The index of the first row of a chunk is a
+ * multiple of 512. Each chunk is one pass without other rows, and a chunk is never split. After each chunk, the drafter
+ * observes the tokens of the chunk, and rows of MTP modules become final. oneDNN also computes the linear layers for
+ * these rows of MTP modules.
  *
  * The engine's own kernels compute everything else: the rows of generated tokens, the rows of tokens that are appended
  * after generated tokens, all rows in vb_evaluate, logits, and drafts. In the passes of the prompt, the engine's own

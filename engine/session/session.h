@@ -60,9 +60,8 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
                            size_t context, vb_error *err);
 
 /* Returns VB_BAD_ARGUMENT if passes in w have no room for the session's drafts, or if rows are due for which attention
- * has the expanded form and w does not support it. Otherwise makes sure that w has memory
- * for the vectors that the session's drafter reads (session_features); later passes in w write these vectors. Returns
- * VB_NO_MEMORY if there is no memory for these vectors. */
+ * has the expanded form and w does not support it. Otherwise makes sure that w has memory for the vectors that the
+ * session's drafter reads (session_features); later passes in w write these vectors. Returns VB_NO_MEMORY if there is no memory for these vectors. */
 int session_fits(const struct vb_session *s, struct workspace *w, vb_error *err);
 
 /* session_leave frees all rows of the cache, and closes the drafter. The tokens, the sampler's counts and the measured

@@ -1,5 +1,6 @@
-/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, and expanded.txt with prefill expanded: the same bits on this machine, whatever the instruction set, the
- * threads, the prefill chunk and the draft method. These goldens are the engine's own and change only on purpose.
+/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, and expanded.txt with prefill expanded: the same bits on this
+ * machine, whatever the instruction set, the threads, the prefill chunk and the draft method. These goldens are the
+ * engine's own and change only on purpose.
  *
  *     test_bits [LINES]    only the first LINES lines of each file (for slow machines, such as an emulator) */
 #include <inttypes.h>
@@ -61,8 +62,8 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
         fail_msg("%s, %s, prefill %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", g->n, (double)g->temperature, o.drafting.method ? o.drafting.method : "none",
-                 o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
+                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", g->n, (double)g->temperature,
+                 o.drafting.method ? o.drafting.method : "none", o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
 /* Of every line with every instruction set two of these, another two with the next: all of them many times over the file. With
