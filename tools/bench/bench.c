@@ -147,8 +147,8 @@ const struct command command_bench = {
     "bench", "compare the speed of passes with the limits of the machine, and measure the speed-up of drafting",
     "MODEL [OPTIONS]",
     "Measures these kinds of work in turn, round after round, on random tokens, and prints medians.\n"
-    "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16 and int8 arithmetic. BF16 and int8\n"
-    "                         are left out if the CPU has no instructions for them.\n"
+    "  `machine`              The read bandwidth of the machine, and its peak speed of fma, BF16, int8 and int4 arithmetic. BF16,\n"
+    "                         int8 and int4 are left out if the CPU has no instructions for them.\n"
     "  `prefill`              Prompts of 128, 512 and 2048 tokens, also with --prefill expanded. If the weights and the CPU allow\n"
     "                         it, --prefill onednn is measured too.\n"
     "  `pass`                 Passes of 1 row after 16, 512 and 2048 tokens, and of 2 to 16 rows after 16 tokens. A row is one\n"
