@@ -93,7 +93,7 @@ int prefill_open(struct vb_session *s, vb_error *err)
     if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
     if (strcmp(name, "onednn"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded, onednn, and only one of them", name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded and onednn", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
     int code = check_weights(s, err), threads = s->work->cx.most_threads;

@@ -90,8 +90,8 @@ static int is_large_number(const char *text, size_t size)
     return !held && meaning_is_json(text, size);
 }
 
-/* Parses the text of an object, with texts in place of large numbers. */
-static json_t *load_arguments(const struct server *s, const char *text)
+/* Parses the text of an object, with texts in place of large numbers. *no_memory: whether the text could not be copied. */
+static json_t *load_arguments(const struct server *s, const char *text, int *no_memory)
 {
     struct serve_writer w = {0};
     struct json_scan scan = {0};
@@ -107,6 +107,7 @@ static json_t *load_arguments(const struct server *s, const char *text)
             json_scan_byte(&scan, text[i]);
     }
     json_t *out = w.failed ? NULL : json_loadb(w.text, w.size, JSON_ALLOW_NUL, NULL);
+    *no_memory = w.failed;
     writer_close(&w);
     return out;
 }
@@ -140,11 +141,15 @@ static json_t *arguments_of(const struct server *s, size_t number, const json_t 
     if (!json_is_string(arguments) || !s->calls_as_objects)
         return json_incref((json_t *)(uintptr_t)arguments);
     const char *text = json_string_length(arguments) ? json_string_value(arguments) : "{}";
-    json_t *out = load_arguments(s, text);
+    int no_memory;
+    json_t *out = load_arguments(s, text, &no_memory);
     if (json_is_object(out))
         return out;
     json_decref(out);
-    fail_with(f, 400, NULL, "messages", "message %zu has a tool call whose arguments are not the text of a JSON object", number);
+    if (no_memory)
+        fail_with(f, 500, NULL, "messages", "no memory for the conversation");
+    else
+        fail_with(f, 400, NULL, "messages", "message %zu has a tool call whose arguments are not the text of a JSON object", number);
     return NULL;
 }
 
