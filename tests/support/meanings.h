@@ -13,7 +13,8 @@
 struct meaning_said {
     struct serve_writer text;
     char part;                   /* of the last piece */
-    int number, has_ids, pieces; /* pieces: of arguments */    int is_cut;                  /* by the end of the text */
+    int number, has_ids, pieces; /* pieces: of arguments */
+    int is_cut;                  /* by the end of the text */
 };
 
 static inline int said_piece(struct meaning_said *s, char part, const char *text, size_t size)
