@@ -97,6 +97,21 @@ def drafts_that_lead_depend_on_nothing_but_the_request():
         assert ran.returncode and words in ran.stderr, ran.stderr
 
 
+def expanded_prompts_are_those_of_generate():
+    expanded = ["--prefill", "expanded"]
+    requests = [{"prompt": f"{first} {second}", "max_tokens": 20, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+                for first in TALES[:2] for second in TALES[:2]]
+    with Server(TALE, *expanded, "--prefill-chunk", "7") as server:
+        for body in requests:
+            choice, = choices_of(server, body)
+            compare(choice, generate(TALE, body, *expanded), body["prompt"])
+            assert choice["fingerprint"] != generate(TALE, body)["fingerprint"], "it is the other form of attention"
+            longer = dict(body, prompt=body["prompt"] + choice["text"])  # the answer has become a part of the prompt
+            compare(choices_of(server, longer)[0], generate(TALE, longer, *expanded), longer["prompt"])
+        name = json.loads(server.get("/v1/models"))["data"][0]["system_fingerprint"]
+    assert "/prefill-expanded/" in name and name == system_fingerprint(TALE, *expanded) != system_fingerprint(TALE), name
+
+
 def a_stream_has_an_event_for_each_pass_and_usage_at_the_end():
     body = {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0, "draft": "mtp-eagle", "draft_tokens": 3, "return_token_ids": True,
             "stream": True, "stream_options": {"include_usage": True}}
@@ -542,7 +557,7 @@ def unsupported_schemas_are_refused_by_name():
         assert status == 400 and "tokenizer" in json.loads(text)["error"]["message"], text
 
 
-TESTS = [answers_are_those_of_generate_alone_and_beside_others, drafts_that_lead_depend_on_nothing_but_the_request,
+TESTS = [answers_are_those_of_generate_alone_and_beside_others, drafts_that_lead_depend_on_nothing_but_the_request, expanded_prompts_are_those_of_generate,
          answers_survive_preemption_and_drafts_of_the_server,
          a_stream_has_an_event_for_each_pass_and_usage_at_the_end, several_choices_and_prompts_in_one_request,
          stop_tokens_end_an_answer, lm_evaluation_harness_gets_what_it_expects, log_probabilities_are_those_of_generate,
