@@ -72,7 +72,7 @@ TEST(verify_varies_all_but_the_chunk)
 
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
-    expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "mkl"), 2, "unknown prefill mkl; known are contract, expanded, onednn");
+    expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "mkl"), 2, "unknown prefill mkl; known are contract, expanded and onednn");
     expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "onednn", "--prefill-chunk", "64"), 2,
                    "prefill chunk is 64; with prefill onednn it is 512");
     expect_failure(RUN("generate", TINY "v3", "--tokens", "5", "--prefill", "onednn"), 1,
