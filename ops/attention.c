@@ -1,6 +1,5 @@
-#include "ops/attention.h"
+#include "ops/attention_blocks.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,12 +11,6 @@
 #define MOST_VALUES ((size_t)1 << 22) /* numbers of o_b at once; both limits bound the scratch memory of a long prefill, and
                                          change no bit */
 #define GROUP 48                      /* (query, head) pairs that share one reading of the cache */
-#define SCORE_STRIDE (ATTENTION_BLOCK + 16) /* from the scores of a pair to those of the next; no power of two */
-
-static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
-
-static size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
 
@@ -134,13 +127,6 @@ static const struct timeline *longest_of(const struct attention_pass *p, const s
 static size_t tokens_of(const struct attention_group *g, size_t block)
 {
     return at_most(ATTENTION_BLOCK, g->length - block * ATTENTION_BLOCK);
-}
-
-/* Returns to how many tokens of the block query s attends. */
-static size_t seen_of_block(const struct attention_pass *p, size_t s, size_t block)
-{
-    size_t length = p->seen[s].length, j = block * ATTENTION_BLOCK;
-    return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
 }
 
 /* Returns the cache rows of a block up to the first that is not adjacent in memory. */
@@ -262,8 +248,8 @@ static void values_of_block(const struct attention_pass *p, int thread, const st
     size_t c = packed_latent(p->a), ld = p->blocks * c;
     for (size_t q = 0, same; q < g->queries; q += same) {
         float *o_b = p->values + (first_pair(p, g) + q * p->a->heads) * ld + block * c;
-        rows->rows = seen_of_block(p, g->s + q, block);
-        for (same = 1; q + same < g->queries && seen_of_block(p, g->s + q + same, block) == rows->rows;)
+        rows->rows = seen_of_block(&p->seen[g->s + q], block * ATTENTION_BLOCK);
+        for (same = 1; q + same < g->queries && seen_of_block(&p->seen[g->s + q + same], block * ATTENTION_BLOCK) == rows->rows;)
             same++;
         if (rows->rows)
             p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads,
@@ -286,7 +272,7 @@ static void block_of_cache(void *arg, size_t task, int thread)
     float *score = p->score + (size_t)thread * GROUP * SCORE_STRIDE;
     scores_of_block(p, thread, &g, &rows, score);
     for (size_t i = 0; i < g.queries * g.heads; i++) {
-        size_t n = seen_of_block(p, g.s + i / g.heads, block), at = (first_pair(p, &g) + i) * p->blocks + block;
+        size_t n = seen_of_block(&p->seen[g.s + i / g.heads], block * ATTENTION_BLOCK), at = (first_pair(p, &g) + i) * p->blocks + block;
         float *s = score + i * SCORE_STRIDE;
         if (n)
             p->m[at] = p->cx->k->softmax_block(s, s, n, &p->l[at]);
@@ -296,29 +282,13 @@ static void block_of_cache(void *arg, size_t task, int thread)
 
 /* ---- blocks joined, and the output ---- */
 
-/* Computes e_b, and returns L, of one pair. */
-static float join_blocks(const struct attention_pass *p, size_t pair, size_t blocks)
-{
-    float *m = p->m + pair * p->blocks, *l = p->l + pair * p->blocks, M = m[0], L = 0.0f;
-    for (size_t b = 1; b < blocks; b++)
-        M = m[b] > M ? m[b] : M;
-    for (size_t b = 0; b < blocks; b++)
-        m[b] = m[b] - M;
-    p->cx->k->exp(m, m, blocks);
-    for (size_t b = 0; b < blocks; b++)
-        L = fmaf(m[b], l[b], L);
-    return L;
-}
-
 /* Computes o of one pair, in the form that W_uv needs. */
 static void join_values(const struct attention_pass *p, size_t pair)
 {
     size_t c = packed_latent(p->a), blocks = blocks_of(p->seen[pair / p->a->heads].length);
-    float *o = p->latent + pair * c, L = join_blocks(p, pair, blocks);
-    memset(o, 0, c * sizeof *o);
-    for (size_t b = 0; b < blocks; b++)
-        p->cx->k->axpy(o, p->m[pair * p->blocks + b], p->values + (pair * p->blocks + b) * c, c);
-    p->cx->k->divide(o, L, c);
+    size_t first = pair * p->blocks;
+    float *o = p->latent + pair * c;
+    attention_join(p->cx->k, o, p->m + first, p->l + first, p->values + first * c, blocks, c);
     if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
         p->cx->k->narrow(op_packed_row(&p->o, OP_BF16, pair), o, p->a->latent);
     if (p->o.rows[OP_GROUPS])

@@ -1,10 +1,10 @@
 /* ops/expanded.c -- some heads at a time: W_uk is decoded, then keys and values of all tokens, then the queries. */
 #include "ops/expanded.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "ops/attention_blocks.h"
 #include "ops/linear.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
@@ -16,13 +16,7 @@
 #define QUERIES 64                      /* queries of one head that a task computes */
 #define TOKENS 64                       /* tokens that a task expands, */
 #define HEADS 4                         /* for so many heads */
-#define SCORE_STRIDE (ATTENTION_BLOCK + 16) /* between two queries' scores; no power of two */
 #define ALIKE 8 /* queries whose numbers of tokens differ by less than this sum their values together */
-
-static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
-
-static size_t blocks_of(size_t length) { return (length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK; }
 
 struct expanded_pass {
     const struct op_ctx *cx;
@@ -187,11 +181,7 @@ static void scores_of_tokens(const struct expanded_task *t, size_t j, size_t n)
 }
 
 /* Returns to how many tokens of the block that begins at j query i of the task attends. */
-static size_t seen_of_block(const struct expanded_task *t, size_t i, size_t j)
-{
-    size_t length = t->p->seen[t->s + i].length;
-    return length > j ? at_most(ATTENTION_BLOCK, length - j) : 0;
-}
+static size_t seen_by(const struct expanded_task *t, size_t i, size_t j) { return seen_of_block(&t->p->seen[t->s + i], j); }
 
 /* Computes o_b of some queries from i on, which attend to at least n tokens of the block, and to less than n + ALIKE.
  * Returns the number of these queries. */
@@ -202,11 +192,11 @@ static size_t sum_values(const struct expanded_task *t, size_t block, size_t i, 
     const float *values = p->values + (t->h * p->length + j) * V;
     struct weight_view shared = {.type = WEIGHT_F32, .data = values, .rows = n, .cols = V, .stride = V};
     float *sums = t->sums + (i * t->blocks + block) * V;
-    while (i + count < t->count && seen_of_block(t, i + count, j) - n < ALIKE)
+    while (i + count < t->count && seen_by(t, i + count, j) - n < ALIKE)
         count++;
     p->cx->k->fma_rows[WEIGHT_F32](sums, ld, &shared, 0, V, t->score + i * SCORE_STRIDE, SCORE_STRIDE, count, op_kernel_scratch(p->cx, t->thread));
     for (size_t k = 0; k < count; k++)
-        for (size_t more = n; more < seen_of_block(t, i + k, j); more++)
+        for (size_t more = n; more < seen_by(t, i + k, j); more++)
             p->cx->k->axpy(sums + k * ld, t->score[(i + k) * SCORE_STRIDE + more], values + more * V, V);
     return count;
 }
@@ -217,11 +207,11 @@ static void attend_to_block(const struct expanded_task *t, size_t block)
     size_t j = block * ATTENTION_BLOCK, n;
     scores_of_tokens(t, j, at_most(ATTENTION_BLOCK, t->length - j));
     for (size_t i = 0; i < t->count; i++)
-        if ((n = seen_of_block(t, i, j)))
+        if ((n = seen_by(t, i, j)))
             t->m[i * t->blocks + block] = t->p->cx->k->softmax_block(t->score + i * SCORE_STRIDE, t->score + i * SCORE_STRIDE, n,
                                                                     &t->l[i * t->blocks + block]);
     for (size_t i = 0; i < t->count;)
-        i += (n = seen_of_block(t, i, j)) ? sum_values(t, block, i, n) : 1;
+        i += (n = seen_by(t, i, j)) ? sum_values(t, block, i, n) : 1;
 }
 
 /* Joins the blocks of query i, and writes its output. */
@@ -229,19 +219,8 @@ static void join(const struct expanded_task *t, size_t i)
 {
     const struct expanded_pass *p = t->p;
     size_t V = p->a->value, blocks = blocks_of(p->seen[t->s + i].length);
-    float *m = t->m + i * t->blocks, *l = t->l + i * t->blocks, *sums = t->sums + i * t->blocks * V, M = m[0], L = 0.0f;
     float *o = p->y + ((t->s + i) * p->a->heads + p->head + t->h) * V;
-    for (size_t b = 1; b < blocks; b++)
-        M = m[b] > M ? m[b] : M;
-    for (size_t b = 0; b < blocks; b++)
-        m[b] = m[b] - M;
-    p->cx->k->exp(m, m, blocks);
-    memset(o, 0, V * sizeof *o);
-    for (size_t b = 0; b < blocks; b++) {
-        L = fmaf(m[b], l[b], L);
-        p->cx->k->axpy(o, m[b], sums + b * V, V);
-    }
-    p->cx->k->divide(o, L, V);
+    attention_join(p->cx->k, o, t->m + i * t->blocks, t->l + i * t->blocks, t->sums + i * t->blocks * V, blocks, V);
 }
 
 /* Computes some queries of one head. The last queries, which attend to the most tokens, come first. */

@@ -279,14 +279,21 @@ static struct schema *forced(enum meaning_calls calls, const char *parameters)
     return s;
 }
 
-static void check_arguments(const char *parameters, const char *arguments, int wanted)
+/* `wanted`: whether a forced call of f may have these arguments, which stand between the other two texts. */
+static void check_call(enum meaning_calls calls, const char *parameters, const char *before, const char *arguments, const char *after, int wanted)
 {
-    char text[300];
-    struct schema *s = forced(MEANING_DEEPSEEK_V31, parameters);
-    snprintf(text, sizeof text, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>%s<｜tool▁call▁end｜><｜tool▁calls▁end｜>", arguments);
+    char text[400];
+    struct schema *s = forced(calls, parameters);
+    snprintf(text, sizeof text, "%s%s%s", before, arguments, after);
     if (accepts(s, text) != wanted)
         fail_msg("%s for %s is %s", arguments, parameters, wanted ? "refused" : "accepted");
     schema_close(s);
+}
+
+static void check_arguments(const char *parameters, const char *arguments, int wanted)
+{
+    check_call(MEANING_DEEPSEEK_V31, parameters, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>", arguments,
+               "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", wanted);
 }
 
 TEST(arguments_are_objects)
@@ -321,12 +328,7 @@ TEST(arguments_are_objects)
 /* Arguments of f as GLM writes them. */
 static void check_pairs(const char *parameters, const char *pairs, int wanted)
 {
-    char text[400];
-    struct schema *s = forced(MEANING_GLM, parameters);
-    snprintf(text, sizeof text, "<tool_call>f%s</tool_call>", pairs);
-    if (accepts(s, text) != wanted)
-        fail_msg("%s for %s is %s", pairs, parameters, wanted ? "refused" : "accepted");
-    schema_close(s);
+    check_call(MEANING_GLM, parameters, "<tool_call>f", pairs, "</tool_call>", wanted);
 }
 
 #define PAIR(key, value) "<arg_key>" key "</arg_key><arg_value>" value "</arg_value>"

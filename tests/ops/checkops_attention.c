@@ -133,16 +133,45 @@ static const float *row_of(const struct timeline *t, size_t j, size_t width)
     return t->rows + (size_t)t->slots[j] * width;
 }
 
+/* o [width] = the softmax of s_j, times rows value[j] of `width` numbers: rule 4c. */
+static void contract_values(float *o, const float *score, const float *const *value, size_t length, size_t width)
+{
+    static float o_b[8][1100];
+    float m[8], l[8], M = -INFINITY, L = 0.0f;
+    size_t blocks = 0;
+    for (size_t begin = 0; begin < length; begin += 256, blocks++) {
+        size_t count = length - begin < 256 ? length - begin : 256;
+        float prob[256];
+        m[blocks] = contract_softmax_block(prob, score + begin, count, &l[blocks]);
+        M = m[blocks] > M ? m[blocks] : M;
+        for (size_t i = 0; i < width; i++) {
+            o_b[blocks][i] = 0.0f;
+            for (size_t j = 0; j < count; j++)
+                o_b[blocks][i] = fmaf(prob[j], value[begin + j][i], o_b[blocks][i]);
+        }
+    }
+    memset(o, 0, width * sizeof *o);
+    for (size_t b = 0; b < blocks; b++) {
+        float e = kernel_expf(m[b] - M);
+        L = fmaf(e, l[b], L);
+        for (size_t i = 0; i < width; i++)
+            o[i] = fmaf(e, o_b[b][i], o[i]);
+    }
+    for (size_t i = 0; i < width; i++)
+        o[i] = o[i] / L;
+}
+
 /* ---- rule 4 in plain C ---- */
 
 static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
 {
     const struct attention *a = &p->a;
-    size_t n = a->nope, c = a->latent, r = a->rope, blocks = 0;
+    size_t n = a->nope, c = a->latent, r = a->rope;
     const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + a->value) * c;
     const float *w_uv = w_uk + n * c;
     const struct timeline *t = &p->seen[s];
-    float query[2048], nope[64], o[2048] = {0}, score[LONGEST], m[8], l[8], o_b[8][1100], M = -INFINITY, L = 0.0f;
+    const float *rows[LONGEST];
+    float query[2048], nope[64], o[2048], score[LONGEST];
 
     contract_x(nope, q, n);
     for (size_t i = 0; i < c; i++) {
@@ -151,27 +180,11 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
             query[i] = fmaf(nope[k], w_uk[k * c + i], query[i]);
     }
     memcpy(query + c, q + n, r * sizeof *q);
-    for (size_t j = 0; j < t->length; j++)
-        score[j] = contract_dot(query, row_of(t, j, c + r), c + r) * a->scale;
-    for (size_t begin = 0; begin < t->length; begin += 256, blocks++) {
-        size_t count = t->length - begin < 256 ? t->length - begin : 256;
-        float prob[256];
-        m[blocks] = contract_softmax_block(prob, score + begin, count, &l[blocks]);
-        M = m[blocks] > M ? m[blocks] : M;
-        for (size_t i = 0; i < c; i++) {
-            o_b[blocks][i] = 0.0f;
-            for (size_t j = 0; j < count; j++)
-                o_b[blocks][i] = fmaf(prob[j], row_of(t, begin + j, c + r)[i], o_b[blocks][i]);
-        }
+    for (size_t j = 0; j < t->length; j++) {
+        rows[j] = row_of(t, j, c + r);
+        score[j] = contract_dot(query, rows[j], c + r) * a->scale;
     }
-    for (size_t b = 0; b < blocks; b++) {
-        float e = kernel_expf(m[b] - M);
-        L = fmaf(e, l[b], L);
-        for (size_t i = 0; i < c; i++)
-            o[i] = fmaf(e, o_b[b][i], o[i]);
-    }
-    for (size_t i = 0; i < c; i++)
-        o[i] = o[i] / L;
+    contract_values(o, score, rows, t->length, c);
     contract_x(o, o, c);
     for (size_t v = 0; v < a->value; v++)
         y[v] = contract_dot(w_uv + v * c, o, c);
@@ -181,10 +194,11 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
 static void contract_expanded_head(float *y, const struct problem *p, size_t s, size_t h)
 {
     const struct attention *a = &p->a;
-    size_t n = a->nope, c = a->latent, r = a->rope, V = a->value, blocks = 0;
+    size_t n = a->nope, c = a->latent, r = a->rope, V = a->value;
     const float *q = p->q + (s * a->heads + h) * (n + r), *w_uk = p->kv_b.value + h * (n + V) * c, *w_uv = w_uk + n * c;
     const struct timeline *t = &p->seen[s];
-    float key[64], x[2048], score[LONGEST], value[LONGEST][32], m[8], l[8], o_b[8][32], M = -INFINITY, L = 0.0f;
+    const float *rows[LONGEST];
+    float key[64], x[2048], score[LONGEST], value[LONGEST][32];
 
     for (size_t j = 0; j < t->length; j++) {
         const float *row = row_of(t, j, c + r);
@@ -198,26 +212,9 @@ static void contract_expanded_head(float *y, const struct problem *p, size_t s, 
         contract_x(x, row, c);
         for (size_t v = 0; v < V; v++)
             value[j][v] = contract_dot(w_uv + v * c, x, c);
+        rows[j] = value[j];
     }
-    for (size_t begin = 0; begin < t->length; begin += 256, blocks++) {
-        size_t count = t->length - begin < 256 ? t->length - begin : 256;
-        float prob[256];
-        m[blocks] = contract_softmax_block(prob, score + begin, count, &l[blocks]);
-        M = m[blocks] > M ? m[blocks] : M;
-        memset(o_b[blocks], 0, sizeof o_b[blocks]);
-        for (size_t j = 0; j < count; j++)
-            for (size_t v = 0; v < V; v++)
-                o_b[blocks][v] = fmaf(prob[j], value[begin + j][v], o_b[blocks][v]);
-    }
-    memset(y, 0, V * sizeof *y);
-    for (size_t b = 0; b < blocks; b++) {
-        float e = kernel_expf(m[b] - M);
-        L = fmaf(e, l[b], L);
-        for (size_t v = 0; v < V; v++)
-            y[v] = fmaf(e, o_b[b][v], y[v]);
-    }
-    for (size_t v = 0; v < V; v++)
-        y[v] = y[v] / L;
+    contract_values(y, score, rows, t->length, V);
 }
 
 static float *contract(const struct problem *p)
