@@ -1,10 +1,9 @@
 /* engine/base/hash64.h -- a 64-bit hash of bytes that is as fast as memory, for the fingerprints of models.
  *
  * One core hashes several gigabytes per second; crc64 is slower. Two different inputs have the same hash with a
- * probability of about 2^-64. If only one aligned word of eight bytes of the data of one
- * call differs, the hashes always differ. The hash does
- * not protect against somebody who searches for two inputs with the same hash. The result is the same on every machine
- * that Verbatim supports: all of them are little-endian. */
+ * probability of about 2^-64. Two inputs of one call always have different hashes if they differ in one word of eight
+ * bytes only, at a multiple of eight bytes. The hash does not protect against somebody who searches for two inputs with
+ * the same hash. The result is the same on every machine that Verbatim supports: all of them are little-endian. */
 #ifndef VB_HASH64_H
 #define VB_HASH64_H
 

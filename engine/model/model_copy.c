@@ -330,8 +330,8 @@ static void release(const struct binder *b, const struct model_copy *c, size_t r
     checkpoint_release(b->m->checkpoint, rows.data, weight_bytes(&rows));
 }
 
-/* Returns how many rows of the copy a task makes. These rows, and the rows from which they are made, have about AT_ONCE
- * bytes at most. */
+/* Returns how many rows of a copy one task makes. A task reads at most about AT_ONCE bytes, and writes at most about
+ * AT_ONCE bytes. */
 static size_t rows_at_once(const struct model_copy *c)
 {
     const struct weight_view *from = &c->from, *to = &c->result;
