@@ -11,7 +11,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = pathlib.Path(os.environ.get("BUILD", ROOT / "build")).resolve()
+PROMPT = list(range(1, 21))
 DTYPES = {"F32": np.float32, "I32": np.int32}
+
+
+def path(name):
+    return ROOT / "golden" / name
 
 
 def run(*arguments):
