@@ -28,13 +28,10 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Pins the calling thread to a processor. The leader may be another thread of the program each time, so the function
- * first looks on which processor the calling thread runs. */
+/* Pins the calling thread to a processor, also if it runs there already: without that, it could leave the processor later. */
 static void move_to(int cpu)
 {
     cpu_set_t set;
-    if (sched_getcpu() == cpu)
-        return;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
     sched_setaffinity(0, sizeof set, &set); /* this fails if the processor may not be used any more; the thread then stays where it

@@ -316,7 +316,7 @@ struct work {
     const struct placement *p;
     int threads;              /* of the session */
     size_t matrices, first[16], total;
-    int waiting, first_of[64], times[MOST_TASKS], cpu_of[64];
+    int waiting, first_of[64], times[MOST_TASKS], cpu_of[64], may_use[64]; /* may_use: how many processors the thread may run on */
     int together;             /* how many threads wait for each other at their first task */
     int stuck;                /* the part whose threads stay in their first task until all others are done; -1: none */
     size_t done;
@@ -330,6 +330,8 @@ static void once(void *arg, size_t task, int thread)
     if (first) {
         w->first_of[thread] = (int)task;
         w->cpu_of[thread] = sched_getcpu();
+        cpu_set_t set;
+        w->may_use[thread] = sched_getaffinity(0, sizeof set, &set) ? -1 : CPU_COUNT(&set);
     }
     if (first && w->together) {
         __atomic_fetch_add(&w->waiting, 1, __ATOMIC_SEQ_CST);
@@ -449,6 +451,7 @@ TEST(threads_run_on_their_processors)
         run_work(&w, &p, 2, 1, 8);
         assert_int_equal(w.cpu_of[0], cpus[1]);
         assert_int_equal(w.cpu_of[1], cpus[0]);
+        assert_true(w.may_use[0] == 1 && w.may_use[1] == 1); /* they stay there */
     }
 }
 
