@@ -223,13 +223,25 @@ static int publish(struct worker *w, struct serve_job *job, double now)
     return over;
 }
 
+/* Counts the sequences that go on; before anything is published, so that a client that sees its answer's end finds room. */
+static void count_sequences(struct worker *w)
+{
+    size_t left = 0;
+    for (const struct serve_job *job = w->active; job; job = job->next)
+        for (size_t i = 0; i < job->num_choices; i++)
+            left += !job->choices[i].ended;
+    pthread_mutex_lock(&w->lock);
+    w->in_batch = left;
+    pthread_mutex_unlock(&w->lock);
+}
+
 static void publish_all(struct worker *w)
 {
     double now = cli_seconds();
-    size_t left = 0, ended = 0;
+    size_t ended = 0;
+    count_sequences(w);
     for (struct serve_job **at = &w->active, *job; (job = *at);) {
         if (!publish(w, job, now)) {
-            left += job->num_choices - job->num_over;
             at = &job->next;
             continue;
         }
@@ -239,7 +251,6 @@ static void publish_all(struct worker *w)
         ended++;
     }
     pthread_mutex_lock(&w->lock);
-    w->in_batch = left;
     w->jobs -= ended;
     if (!w->jobs)
         pthread_cond_broadcast(&w->idle);
