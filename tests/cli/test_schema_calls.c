@@ -17,7 +17,7 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define FIRST_BYTE 0xf8 /* of those that stand for markers */
 
-static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM};
+static const enum meaning_calls formats[] = {MEANING_DEEPSEEK_V3, MEANING_DEEPSEEK_V31, MEANING_KIMI_K2, MEANING_GLM, MEANING_DEEPSEEK_V32};
 
 /* Bytes for the markers of a format that are tokens, and none for those that are text. */
 static void choose_bytes(enum meaning_calls calls, int are_tokens, unsigned char byte[MEANING_MARKS])
@@ -133,22 +133,29 @@ static int may_follow(const struct schema_state *state, struct schema_state *scr
 static size_t next_bytes(const struct schema_calls *c, const struct schema_state *state, struct schema_state *scratch, int ending, char next[64])
 {
     static const enum meaning_mark ends[] = {MARK_END_CALLS, MARK_END_CALL, MARK_END_VALUE, MARK_END_KEY};
-    char key[16], pair[40] = "\n```", allowed[256];
+    char key[16], pair[64] = "\n```", allowed[256];
+    int is_dsml = c->calls == MEANING_DEEPSEEK_V32, has_pairs = is_dsml || c->calls == MEANING_GLM;
     static const char *const keys[] = {"a", "aa", "ab", "b", "c\\\"\\\\", "d", "e\xc3\xa9", "f", "z"};
     const char *const texts[] = {pair, "}", "]", key, "0", "1", "5", ":", "\"", "q", ","};
+    const char *const kinds[] = {"false\">", "true\">"}, *kind = kinds[chance(2)];
     uint32_t n = 0;
     int in_string = may_follow(state, scratch, "!q", 2);
     const char *one = keys[chance(COUNT(keys))], first[2] = {(char)c->mark_byte[MARK_KEY]}, last[2] = {(char)c->mark_byte[MARK_END_KEY]};
     snprintf(key, sizeof key, "\"%s\":", one);
     if (c->calls == MEANING_GLM)
         snprintf(pair, sizeof pair, "%s%s%s", *first ? first : "<arg_key>", *one == 'c' ? "c\"\\" : one, *last ? last : "</arg_key>");
-    for (size_t i = 0; ending && (!in_string || c->calls == MEANING_GLM) && i < COUNT(ends); i++) {
+    if (is_dsml)
+        snprintf(pair, sizeof pair, "%s%s\" string=\"", *first ? first : meaning_mark(c->calls, MARK_KEY), *one == 'c' ? "c\"\\" : one);
+    for (size_t i = 0; ending && (!in_string || has_pairs) && i < COUNT(ends); i++) {
         char byte = (char)c->mark_byte[ends[i]];
         const char *mark = meaning_mark(c->calls, ends[i]), *text = byte ? &byte : mark;
         size_t size = byte ? 1 : mark ? strlen(mark) : 0;
         if (size && may_follow(state, scratch, text, size))
             return memcpy(next, text, size) ? size : 0;
     }
+    kind = in_string ? "\" string=\"" : kind;
+    if (is_dsml && ending && may_follow(state, scratch, kind, strlen(kind)))
+        return (size_t)snprintf(next, 64, "%s", kind);
     for (size_t i = in_string ? COUNT(texts) - 3 : 0; ending && i < COUNT(texts); i++)
         if (may_follow(state, scratch, texts[i], strlen(texts[i])))
             return (size_t)snprintf(next, 64, "%s", texts[i]);
@@ -159,9 +166,10 @@ static size_t next_bytes(const struct schema_calls *c, const struct schema_state
     return n > 0;
 }
 
-/* All bytes, and pieces that texts of GLM treat in different ways. */
+/* All bytes, and pieces that the texts of GLM and DeepSeek-V3.2 treat in different ways. */
 static const char *const words[] = {"<", "</", "arg_value>", "tool_call>", "</arg_value>", "<arg_key>", " a", "tru", "true ", "12", "1 ", ".5", "[", " {", "abc", "a b",
-                                    "\",", "\xc3\xa9", "a\xc3", "-", "e1", "<b>", ">", "null", "x1", "  ", "1x", "\n<", "\xf8", "\xf9", "ee", "}]"};
+                                    "\",", "\xc3\xa9", "a\xc3", "-", "e1", "<b>", ">", "null", "x1", "  ", "1x", "\n<", "\xf8", "\xf9", "ee", "}]",
+                                    "<｜DSML｜", "</｜DSML｜", "parameter>", "\" string=\"", "true\">", "false\">1", "\""};
 #define PIECES (256 + (int32_t)COUNT(words) + 1)
 static struct vocabulary_piece piece[PIECES];
 static struct vocabulary *vocabulary;
@@ -398,19 +406,70 @@ TEST(other_keys_are_names)
     check_pairs(open, PAIR("ab", "1") PAIR("", "true"), 0);
 }
 
-TEST(what_glm_cannot_write_is_refused)
+TEST(what_a_format_cannot_write_is_refused)
 {
-    static const char *const refused[] = {"{\"type\": \"object\", \"properties\": {\" a\": {}}}", "{\"type\": \"object\", \"properties\": {\"a</arg_key>\": {}}}",
-                                          "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [[\"<tool_call>\"]]}}}"};
+    static const struct {
+        enum meaning_calls calls;
+        const char *parameters;
+    } refused[] = {{MEANING_GLM, "{\"type\": \"object\", \"properties\": {\" a\": {}}}"},
+                   {MEANING_GLM, "{\"type\": \"object\", \"properties\": {\"a</arg_key>\": {}}}"},
+                   {MEANING_GLM, "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [[\"<tool_call>\"]]}}}"},
+                   {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\\\" string=\\\"true\\\">\": {}}}"},
+                   {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [\"</｜DSML｜parameter>\"]}}}"}};
     for (size_t i = 0; i < COUNT(refused); i++) {
         unsigned char byte[MEANING_MARKS] = {0};
-        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(refused[i]));
+        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(refused[i].parameters));
         struct schema *s;
         char error[512];
-        assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = MEANING_GLM, .mark_byte = byte, .tools = tools, .most = 1}, error), VB_UNSUPPORTED);
+        assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = refused[i].calls, .mark_byte = byte, .tools = tools, .most = 1}, error), VB_UNSUPPORTED);
         assert_non_null(strstr(error, "of f: "));
         json_decref(tools);
     }
+}
+
+/* Arguments of f as DeepSeek-V3.2 writes them. */
+static void check_parameters(const char *parameters, const char *pairs, int wanted)
+{
+    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">", pairs, "\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", wanted);
+    check_call(MEANING_DEEPSEEK_V32, parameters, "<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">", pairs, "</｜DSML｜invoke></｜DSML｜function_calls>", wanted);
+}
+
+#define PARAMETER(key, kind, value) "<｜DSML｜parameter name=\"" key "\" string=\"" kind "\">" value "</｜DSML｜parameter>"
+#define TEXT(key, value) PARAMETER(key, "true", value)
+#define JSON(key, value) PARAMETER(key, "false", value)
+
+TEST(a_value_says_whether_it_is_a_text)
+{
+    static const char maybe[] = "{\"type\": \"object\", \"properties\": {\"t\": {\"anyOf\": [{\"type\": \"string\", \"maxLength\": 5}, {\"type\": \"null\"}]}}}",
+                      listed[] = "{\"type\": \"object\", \"properties\": {\" t\": {\"enum\": [\"king\", 7, \"7\", \"\", \"a\\u0000\"]}}, \"required\": [\" t\"]}",
+                      open[] = "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, \"required\": [\"ab\"], \"additionalProperties\": {\"type\": \"array\"}}";
+    check_parameters(maybe, "", 1);
+    check_parameters(maybe, TEXT("t", ""), 1);
+    check_parameters(maybe, "\n" TEXT("t", "null"), 1);
+    check_parameters(maybe, "\n\n" TEXT("t", "null"), 0);
+    check_parameters(maybe, JSON("t", "null"), 1);
+    check_parameters(maybe, JSON("t", "\"a\""), 0);
+    check_parameters(maybe, JSON("t", "a"), 0);
+    check_parameters(maybe, TEXT("t", "\"<b>\""), 1);
+    check_parameters(maybe, TEXT("t", "123456"), 0);
+    check_parameters(maybe, TEXT("t", "a") "\n" TEXT("t", "a"), 0);
+    check_parameters(listed, TEXT(" t", "king"), 1);
+    check_parameters(listed, TEXT(" t", "kin"), 0);
+    check_parameters(listed, TEXT(" t", "7"), 1);
+    check_parameters(listed, JSON(" t", "7"), 1);
+    check_parameters(listed, TEXT(" t", ""), 1);
+    check_parameters(listed, JSON(" t", "\"a\\u0000\""), 1);
+    check_parameters(listed, JSON(" t", "\"king\""), 0);
+    check_parameters(listed, "", 0);
+    check_parameters(open, JSON("ab", "-12"), 1);
+    check_parameters(open, TEXT("ab", "12"), 0);
+    check_parameters(open, JSON("ab", "1") "\n" JSON("x", "[\"<b>\", 1]"), 1);
+    check_parameters(open, JSON("x", "[]") JSON("ab", "1"), 1);
+    check_parameters(open, JSON("x", "[\"</｜DSML｜parameter>\"]") JSON("ab", "1"), 0);
+    check_parameters(open, JSON("x", "{}") JSON("ab", "1"), 0);
+    check_parameters(open, JSON("ab", "1") JSON("ab", "[]"), 0);
+    check_parameters(NULL, "", 1);
+    check_parameters(NULL, JSON("a", "1"), 0);
 }
 
 TEST(missing_memory_is_an_error_and_nothing_leaks)
@@ -445,7 +504,8 @@ int main(void)
         cmocka_unit_test(a_string_is_its_text),
         cmocka_unit_test(other_values_are_json),
         cmocka_unit_test(other_keys_are_names),
-        cmocka_unit_test(what_glm_cannot_write_is_refused),
+        cmocka_unit_test(a_value_says_whether_it_is_a_text),
+        cmocka_unit_test(what_a_format_cannot_write_is_refused),
         cmocka_unit_test(missing_memory_is_an_error_and_nothing_leaks),
     };
     return cmocka_run_group_tests(tests, make_vocabulary, drop_vocabulary);

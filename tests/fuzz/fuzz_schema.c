@@ -35,7 +35,7 @@ static void force(json_t *parameters, const uint8_t *data, size_t size)
 {
     static const unsigned char bytes[MEANING_MARKS] = {0};
     json_t *tools = json_pack("[{s:{s:s, s:O}}]", "function", "name", "f", "parameters", parameters);
-    for (int calls = MEANING_DEEPSEEK_V3; calls <= MEANING_GLM; calls++) {
+    for (int calls = MEANING_DEEPSEEK_V3; calls <= MEANING_DEEPSEEK_V32; calls++) {
         struct schema *s;
         struct schema_state *state;
         char error[512];

@@ -165,14 +165,14 @@ static void tell_early(struct meaning_parser *m)
     const char *name;
     size_t size;
     long number;
-    int is_glm = m->o.kind.calls == MEANING_GLM;
-    const struct serve_writer *from = is_glm ? &m->call.arguments : &m->call.text;
-    if (!m->o.valid || is_left_out(m) || m->rc || (is_glm ? m->place <= IN_HEAD : !m->call.is_begun))
+    int has_pairs = meaning_has_pairs(m->o.kind.calls);
+    const struct serve_writer *from = has_pairs ? &m->call.arguments : &m->call.text;
+    if (!m->o.valid || is_left_out(m) || m->rc || (has_pairs ? m->place <= IN_HEAD : !m->call.is_begun))
         return;
     if (!m->is_begun && meaning_name(m->o.kind.calls, &m->call, &name, &size, &number))
         begin_call(m, name, size, number);
     if (m->is_begun)
-        tell_arguments(m, is_glm ? from->text : from->text + m->call.json, is_glm ? from->size : m->call.json_end - m->call.json);
+        tell_arguments(m, has_pairs ? from->text : from->text + m->call.json, has_pairs ? from->size : m->call.json_end - m->call.json);
 }
 
 /* Behind MARK_END_CALL. */

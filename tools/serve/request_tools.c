@@ -73,8 +73,6 @@ static int check_forced(const struct serve_job *job, const json_t *tools, struct
     if (s->meaning.calls == MEANING_NO_CALLS)
         return fail_with(f, 400, "unsupported_parameter", "tool_choice", "tool_choice can only be auto or none, because the model's chat template shows no "
                          "known format of tool calls");
-    if (s->meaning.calls == MEANING_DEEPSEEK_V32)
-        return fail_with(f, 400, "unsupported_parameter", "tool_choice", "tool_choice can only be auto or none for models that write calls as DeepSeek-V3.2 does");
     if (!s->pieces)
         return fail_with(f, 400, "unsupported_parameter", "tool_choice", "tool_choice wants a model with end tokens");
     if (job->schema)

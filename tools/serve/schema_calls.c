@@ -145,11 +145,12 @@ static uint32_t add_objects(struct calls_builder *b, const struct schema *t, con
     if (!count)
         return NO_NODE;
     add_schema(b, t);
-    for (uint32_t i = 0; b->o->calls == MEANING_GLM && i < count && !b->code; i++)
+    int has_pairs = meaning_has_pairs(b->o->calls);
+    for (uint32_t i = 0; has_pairs && i < count && !b->code; i++)
         object[i] = calls_add_pairs(b, object[i], name);
     uint32_t node = calls_add_group(b, NODE_UNION, object, count);
     if (!b->code)
-        b->s->node[node].spreads = b->o->calls == MEANING_GLM;
+        b->s->node[node].spreads = (uint8_t)has_pairs;
     return node;
 }
 
@@ -166,7 +167,7 @@ static uint32_t add_parameters(struct calls_builder *b, const char *name, const 
     else if (!rc && !b->code && (root = add_objects(b, t, name)) == NO_NODE)
         rc = VB_BAD_ARGUMENT, snprintf(error, sizeof error, "no object satisfies them");
     else if (!rc && t->text_size && calls_has_mark(b, t->text, t->text_size))
-        rc = VB_UNSUPPORTED, snprintf(error, sizeof error, "a name or a constant contains a marker of this model's calls, such as <arg_key>");
+        rc = VB_UNSUPPORTED, snprintf(error, sizeof error, "a name or a constant contains a marker of this model's calls, such as %s", meaning_mark(b->o->calls, MARK_KEY));
     if (!b->code && rc) {
         b->code = rc;
         snprintf(b->error, 512, "the parameters of %.64s: %.400s", name, error);
@@ -202,6 +203,8 @@ static uint32_t add_tool(struct calls_builder *b, const json_t *function)
         calls_add_mark(b, MARK_SEP);
     else if (b->o->calls == MEANING_KIMI_K2)
         calls_add_bytes(b, ":", 1);
+    else if (b->o->calls == MEANING_DEEPSEEK_V32)
+        calls_add_bytes(b, "\">", 2);
     part[parts++] = calls_end_text(b, from);
     if (b->o->calls == MEANING_KIMI_K2) {
         part[parts++] = add_numbers(b);
@@ -227,7 +230,7 @@ static uint32_t add_tools(struct calls_builder *b)
 static uint32_t add_call(struct calls_builder *b)
 {
     uint32_t part[3], from = b->s->text_size;
-    if (b->o->calls == MEANING_GLM) { /* the arguments have the last marker */
+    if (meaning_has_pairs(b->o->calls)) { /* the arguments have the last marker */
         part[0] = calls_add_line(b, MARK_CALL);
         part[1] = add_tools(b);
         return calls_add_group(b, NODE_SEQUENCE, part, 2);
@@ -262,6 +265,16 @@ static uint32_t add_calls(struct calls_builder *b)
     return calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){call, tail}, 2);
 }
 
+/* The last marker of a section. */
+static uint32_t add_end(struct calls_builder *b)
+{
+    uint32_t from = b->s->text_size;
+    if (meaning_has_pairs(b->o->calls))
+        return calls_add_line(b, MARK_END_CALLS);
+    calls_add_mark(b, MARK_END_CALLS);
+    return calls_end_text(b, from);
+}
+
 /* The section: its first marker, calls, its last marker. */
 static uint32_t add_section(struct calls_builder *b)
 {
@@ -270,9 +283,7 @@ static uint32_t add_section(struct calls_builder *b)
     calls_add_mark(b, MARK_CALLS);
     part[0] = calls_end_text(b, from);
     call = add_call(b);
-    from = b->s->text_size;
-    calls_add_mark(b, MARK_END_CALLS);
-    end = calls_end_text(b, from);
+    end = add_end(b);
     if (has_blank) {
         from = b->s->text_size;
         calls_add_bytes(b, "\n", 1);
@@ -298,7 +309,7 @@ int schema_of_calls(struct schema **out, const struct schema_calls *calls, char 
         return b.code;
     }
     b.s->is_text = 1;
-    if (calls->calls == MEANING_GLM)
+    if (meaning_has_pairs(calls->calls))
         calls_avoid_marks(&b);
     b.s->root = calls->calls == MEANING_GLM ? add_calls(&b) : add_section(&b);
     if (b.code)

@@ -19,8 +19,8 @@ enum schema_kind { NODE_NONE, NODE_STRING, NODE_INTEGER, NODE_NUMBER, NODE_LITER
                    /* only in the schemas of tool calls (schema_calls.c, schema_pairs.c): */
                    NODE_SEQUENCE, /* its children one after the other, with nothing between them; only as the last child of another, none */
                    NODE_RAW,      /* least to most characters without quotation marks and escapes, not none */
-                   NODE_PAIRS,    /* an object as GLM writes it. The last of its `properties` is what follows the pairs; the key of each
-                                   * has all bytes up to the value. `rest`: a pair with another key */
+                   NODE_PAIRS,    /* an object as GLM and DeepSeek-V3.2 write it. The last of its `properties` is what follows the pairs;
+                                   * the key of each has all bytes up to the value. `rest`: a pair with another key */
                    NODE_NAME      /* such a key; `first`, `count` as those of the pairs */ };
 
 struct schema_node {

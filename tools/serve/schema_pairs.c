@@ -1,24 +1,35 @@
-/* tools/serve/schema_pairs.c -- arguments as GLM writes them: <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...
+/* tools/serve/schema_pairs.c -- arguments as pairs of a key and a value.
  *
- * The parser of answers (meaning_call.c) decides what a VALUE is. If the tool says that the parameter's type is "string", it is the text
- * itself. Otherwise it is JSON, or a string if it is no JSON. So a string of such a parameter has two forms: its text, if this is no JSON,
- * and a JSON string. */
+ *   GLM            <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...
+ *   DeepSeek-V3.2  <｜DSML｜parameter name="KEY" string="true|false">VALUE</｜DSML｜parameter>...
+ *
+ * GLM: the parser of answers (meaning_call.c) decides what a VALUE is. If the tool says that the parameter's type is "string", it is the
+ * text itself. Otherwise it is JSON, or a string if it is no JSON. So a string of such a parameter has two forms: its text, if this is no
+ * JSON, and a JSON string.
+ *
+ * DeepSeek-V3.2: what begins the VALUE says whether it is a string's text ("true") or JSON. Here a string is always a text, unless it
+ * contains the character 0. */
 #include "tools/serve/schema_calls_builder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const enum meaning_mark marks[] = {MARK_CALL, MARK_END_CALL, MARK_KEY, MARK_END_KEY, MARK_VALUE, MARK_END_VALUE};
+#define BEHIND_KEY "\" string=\"" /* DeepSeek-V3.2 */
+
+static int is_dsml(const struct calls_builder *b) { return b->o->calls == MEANING_DEEPSEEK_V32; }
 
 void calls_avoid_marks(struct calls_builder *b)
 {
-    uint32_t count = sizeof marks / sizeof *marks, node;
-    for (size_t i = 0; i < count; i++) {
-        const char *text = meaning_mark(MEANING_GLM, marks[i]);
+    uint32_t count = 0, node;
+    for (int i = MARK_CALLS; i < MEANING_MARKS; i++) {
+        const char *text = meaning_mark(b->o->calls, (enum meaning_mark)i);
         uint32_t from = b->s->text_size;
+        if (!text)
+            continue;
         calls_add_bytes(b, text, strlen(text));
         calls_end_literal(b, from);
+        count++;
     }
     node = calls_add_literals(b, count);
     if (!b->code)
@@ -38,22 +49,30 @@ int calls_has_mark(const struct calls_builder *b, const char *text, size_t size)
 
 /* ---- values ---- */
 
+/* DeepSeek-V3.2: what is before a value. */
+static void add_kind(struct calls_builder *b, int is_text)
+{
+    const char *kind = !is_dsml(b) ? "" : is_text ? "true\">" : "false\">";
+    calls_add_bytes(b, kind, strlen(kind));
+}
+
 /* A constant and the marker behind it as one more literal. */
 static void add_constant(struct calls_builder *b, struct literal constant, int is_string)
 {
     json_t *value = b->code ? NULL : json_loadb(b->s->text + constant.text, constant.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     const char *text = json_string_value(value);
     size_t size = json_string_length(value);
-    int is_text = text && !memchr(text, 0, size) && (is_string || !meaning_is_json(text, size));
+    int is_text = text && !memchr(text, 0, size) && (is_string || is_dsml(b) || !meaning_is_json(text, size));
     uint32_t from = b->s->text_size;
     if (!value)
         calls_no_memory(b);
+    add_kind(b, is_text);
     for (size_t i = 0; !is_text && i < constant.size; i++) /* byte by byte: the text moves as it grows */
         calls_add_bytes(b, &(char){b->s->text[constant.text + i]}, 1);
     if (is_text)
         calls_add_bytes(b, text, size);
     calls_add_mark(b, MARK_END_VALUE);
-    if (is_text || !is_string)
+    if (is_text || !is_string || is_dsml(b))
         calls_end_literal(b, from);
     json_decref(value);
 }
@@ -65,6 +84,7 @@ static void add_constants(struct calls_builder *b, const uint32_t *leaf, uint32_
         const struct schema_node n = b->s->node[leaf[i]];
         uint32_t from = b->s->text_size;
         if (n.kind == NODE_STRING && !n.least) {
+            add_kind(b, 1);
             calls_add_mark(b, MARK_END_VALUE);
             calls_end_literal(b, from);
         }
@@ -85,7 +105,18 @@ static uint32_t add_raw(struct calls_builder *b, const struct schema_node *strin
     return node;
 }
 
-/* From MARK_VALUE to MARK_END_VALUE. */
+/* A value and the marker behind it. */
+static uint32_t add_ended(struct calls_builder *b, uint32_t value, uint32_t end, int is_text)
+{
+    uint32_t from = b->s->text_size;
+    if (!is_dsml(b))
+        return calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){value, end}, 2);
+    add_kind(b, is_text);
+    uint32_t kind = calls_end_text(b, from);
+    return calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){kind, value, end}, 3);
+}
+
+/* From MARK_VALUE, or from what is behind the key, to MARK_END_VALUE. `is_string`: GLM, the tool says so. */
 static uint32_t add_value(struct calls_builder *b, uint32_t child, int is_string)
 {
     struct schema *s = b->s;
@@ -103,16 +134,16 @@ static uint32_t add_value(struct calls_builder *b, uint32_t child, int is_string
     for (uint32_t i = 0; i < count && !b->code; i++) {
         const struct schema_node value = s->node[leaf[i]];
         if (value.kind == NODE_STRING && value.most)
-            part[parts++] = calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){add_raw(b, &value, !is_string), end}, 2);
-        if (!is_string && value.kind != NODE_LITERAL)
+            part[parts++] = add_ended(b, add_raw(b, &value, !is_string && !is_dsml(b)), end, 1);
+        if (!is_string && value.kind != NODE_LITERAL && !(is_dsml(b) && value.kind == NODE_STRING))
             json[jsons++] = leaf[i];
     }
     if (jsons)
-        part[parts++] = calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){calls_add_group(b, NODE_UNION, json, jsons), end}, 2);
+        part[parts++] = add_ended(b, calls_add_group(b, NODE_UNION, json, jsons), end, 0);
     uint32_t value = calls_add_group(b, NODE_UNION, part, parts);
     if (!b->code)
         s->node[value].spreads = 1;
-    uint32_t whole = calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){calls_add_line(b, MARK_VALUE), value}, 2);
+    uint32_t whole = is_dsml(b) ? value : calls_add_group(b, NODE_SEQUENCE, (uint32_t[]){calls_add_line(b, MARK_VALUE), value}, 2);
     if (!b->code)
         s->node[whole].height = n.height;
     return whole;
@@ -120,9 +151,20 @@ static uint32_t add_value(struct calls_builder *b, uint32_t child, int is_string
 
 /* ---- pairs ---- */
 
-static int is_plain_key(const char *key, size_t size)
+/* Whether the parser reads a key as it is written. */
+static int is_plain_key(const struct calls_builder *b, const char *key, size_t size)
 {
+    if (is_dsml(b))
+        return !memmem(key, size, BEHIND_KEY, strlen(BEHIND_KEY));
     return !size || !(meaning_is_blank(*key) || meaning_is_blank(key[size - 1]));
+}
+
+static void add_behind_key(struct calls_builder *b)
+{
+    if (is_dsml(b))
+        calls_add_bytes(b, BEHIND_KEY, strlen(BEHIND_KEY));
+    else
+        calls_add_mark(b, MARK_END_KEY);
 }
 
 /* Property p with all of its key's bytes and with its value. `name`: of the tool; NULL: what follows the pairs. */
@@ -135,17 +177,18 @@ static void add_property(struct calls_builder *b, struct property p, const char 
         calls_no_memory(b);
     } else if (!name) {
         calls_add_mark(b, MARK_END_CALL);
-    } else if (!is_plain_key(key, p.name_size)) {
+    } else if (!is_plain_key(b, key, p.name_size)) {
         b->code = VB_UNSUPPORTED;
-        snprintf(b->error, 512, "the parameters of %.64s: this model's calls cannot have the name %.120s, because of the space around it", name, key);
+        snprintf(b->error, 512, "the parameters of %.64s: this model's calls cannot have the name %.120s, because of %s", name, key,
+                 is_dsml(b) ? "the text " BEHIND_KEY : "the space around it");
     } else {
         calls_add_mark(b, MARK_KEY);
         calls_add_bytes(b, key, p.name_size);
-        calls_add_mark(b, MARK_END_KEY);
+        add_behind_key(b);
     }
     p.key_size = s->text_size - p.key;
     if (name && key && !b->code)
-        p.child = add_value(b, p.child, meaning_wants_string(b->o->tools, name, strlen(name), key));
+        p.child = add_value(b, p.child, !is_dsml(b) && meaning_wants_string(b->o->tools, name, strlen(name), key));
     if (b->code || schema_grow(&s->property, s->properties, &s->property_room, sizeof *s->property))
         calls_no_memory(b);
     else
@@ -160,7 +203,7 @@ static uint32_t add_other_pair(struct calls_builder *b, uint32_t first, uint32_t
     part[0] = calls_add_line(b, MARK_KEY);
     part[1] = calls_add_node(b, NODE_NAME, first, count);
     from = b->s->text_size;
-    calls_add_mark(b, MARK_END_KEY);
+    add_behind_key(b);
     part[2] = calls_end_text(b, from);
     part[3] = b->code ? 0 : add_value(b, value, 0);
     uint32_t node = calls_add_group(b, NODE_SEQUENCE, part, 4);
