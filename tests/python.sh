@@ -41,6 +41,21 @@ if "$python" -c 'import setuptools, wheel, pip' 2>/dev/null; then
     VERBATIM_LIBRARY="$(cd "${BUILD:-build}" && pwd)/libverbatim.so.0"
     export VERBATIM_LIBRARY
     pytest examples
+
+    # the wheel, in a fresh virtual environment that has only Debian's packages: it finds its own libraries
+    unset VERBATIM_LIBRARY PYTHONPATH MAKEFLAGS
+    make -s BUILD="${BUILD:-build}" PYTHON="$python" wheel >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    "$python" -m venv --without-pip --system-site-packages "$work/venv"
+    "$python" -m pip --python "$work/venv/bin/python" install -q --no-index --no-deps --disable-pip-version-check --root-user-action=ignore "${BUILD:-build}"/wheel/*.whl
+    cat >"$work/wheel.py" <<END
+import verbatim
+verbatim.Model("golden/tale")
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if any(name in line for name in ("libverbatim", "sleef", "pcre2", "jansson", "gomp"))}
+assert len(libraries) >= 5 and all(path.startswith("$work/venv/") for path in libraries), libraries
+END
+    python=$work/venv/bin/python
+    "$python" "$work/wheel.py"
+    pytest examples
 else
     echo "skipped: pip install, without setuptools, wheel and pip"
 fi

@@ -15,6 +15,14 @@ $(BUILD)/$(SONAME): $(LIB_OBJ)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,$(SONAME),-Bsymbolic,-z,defs -o $@ $^ $(LIB_LIBS)
 	$(Q)ln -sf $(SONAME) $(BUILD)/libverbatim.so
 
+# The same library for the Python wheel: it finds the libraries that it needs in its own directory.
+$(BUILD)/wheel/$(SONAME): $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,$(SONAME),-Bsymbolic,-z,defs,-rpath,'$$ORIGIN' -o $@ $^ $(LIB_LIBS)
+wheel: $(BUILD)/wheel/$(SONAME)
+	$(Q)tools/scripts/wheel.sh $(BUILD) $<
+
 # The static library that others link: one object, whose only global names are the public ones.
 $(BUILD)/install/libverbatim.a: $(LIB_OBJ)
 	@mkdir -p $(@D)
@@ -54,4 +62,4 @@ uninstall:
 	rm -f $(BIN)/verbatim $(patsubst engine/%,$(INC)/%,$(wildcard engine/verbatim*.h)) $(LIB)/libverbatim.a $(LIB)/libverbatim.so $(LIB)/$(SONAME) \
 	    $(LIB)/libverbatim.so.$(VERSION) $(LIB)/pkgconfig/verbatim.pc $(MAN)/man1/verbatim.1 $(MAN)/man3/verbatim.3
 
-.PHONY: install uninstall
+.PHONY: install uninstall wheel

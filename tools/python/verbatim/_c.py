@@ -546,7 +546,7 @@ def candidates():
     if named:
         return [named]
     here = pathlib.Path(__file__).resolve().parent
-    places = [str(here / SONAME)]
+    places = [str(here / "lib" / SONAME), str(here / SONAME)]  # the first: a wheel
     if len(here.parents) > 2 and (here.parents[2] / "engine" / "verbatim.h").exists():  # the package lies in its repository
         places.append(str(here.parents[2] / "build" / SONAME))
     return places + [SONAME]  # the system's, by the loader's own rules
