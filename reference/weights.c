@@ -260,6 +260,21 @@ static void bind_mtp(struct reference_binder *b, struct reference_mtp_module *w,
     bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
 }
 
+/* Returns num_nextn_predict_layers, minus the last MTP layers of which the checkpoint stores no tensor. Checkpoints that
+ * transformers has saved have none. */
+static int stored_modules(const struct reference *r)
+{
+    char layer[64];
+    size_t first;
+    int count = r->config.num_nextn_predict_layers;
+    for (; count > 0; count--) {
+        snprintf(layer, sizeof layer, "model.layers.%d.", r->config.num_hidden_layers + count - 1);
+        if (checkpoint_with_prefix(r->checkpoint, layer, &first))
+            break;
+    }
+    return count;
+}
+
 /* -- open and close ----------------------------------------------------------------------------------------------- */
 
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err)
@@ -276,6 +291,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
     if ((b.rc = config_read(c, dir, &r->allocator, err)) ||
         (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
         goto fail;
+    c->num_nextn_predict_layers = stored_modules(r);
     r->layers = vb_alloc(&r->allocator, c->dims.layers, sizeof *r->layers);
     r->mtp = vb_alloc(&r->allocator, (size_t)c->num_nextn_predict_layers, sizeof *r->mtp);
     if (!r->layers || !r->mtp) {

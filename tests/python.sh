@@ -29,6 +29,9 @@ if [ -n "${BUILD:-}" ]; then # else the package finds build/ itself
 fi
 pytest tools/python/tests
 pytest examples
+for name in v2-lite v2 v3; do # other routers, no q_a_proj, FP8 weights
+    MODEL="$(pwd)/golden/tiny/$name" pytest examples
+done
 
 # installed, without the network: the same example, with the library that VERBATIM_LIBRARY names
 if "$python" -c 'import setuptools, wheel, pip' 2>/dev/null; then

@@ -17,6 +17,8 @@
 #define ALIKE 1e-7 /* smaller distances are one rounding of f32 */
 #define FAR 2.0    /* of rows that point elsewhere, and of choices that fell the other way */
 
+#define RUNS 8     /* perturbed runs of the reference that measure the bound of the verdict */
+
 #define MOST_CONVENTIONS 32
 
 /* Of each convention the number of its value; 0 is the default. */
@@ -123,9 +125,12 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
     if (code == EXIT_DONE)
         code = diff_dump(&model, s->ids, s->count, 0, 0, &ours);
     if (code == EXIT_DONE) {
-        struct bounds apriori = {.arithmetic = DIFF_F32, .layers = layers_of(model.model)};
+        struct bounds bounds = {.arithmetic = DIFF_F32, .layers = layers_of(model.model)};
         diff_align(&dump, &ours, s->c->layout_a, NULL);
-        diff_compare(&r, &dump, &ours, verdict ? &apriori : NULL);
+        if (verdict)
+            code = bounds_measure(&model, &bounds, RUNS, s->ids, s->count, 0);
+        diff_compare(&r, &dump, &ours, verdict ? &bounds : NULL);
+        bounds_close(&bounds);
         measure(t, &r, &dump);
         if (verdict) {
             *verdict = r.verdict;

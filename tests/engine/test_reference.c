@@ -497,7 +497,7 @@ static void check_refused(json_t *keys, const char *part_of_the_message)
 
 TEST(a_checkpoint_that_is_not_its_config_is_refused)
 {
-    check_refused(json_pack("{si}", "num_nextn_predict_layers", 2), ": model.layers.4.enorm.weight is missing");
+    check_refused(json_pack("{si}", "num_hidden_layers", 5), ": model.layers.4.input_layernorm.weight is missing");
     check_refused(json_pack("{si}", "vocab_size", 161), "embed_tokens.weight is [160,64], config.json says [161,64]");
     check_refused(json_pack("{sn}", "quantization_config"), "is F8_E4M3");
 }

@@ -256,3 +256,17 @@ int naming_place(const char *ours, int *step, int *last)
                 *step = (int)i;
     return layer;
 }
+
+int naming_is_ours(const char *name)
+{
+    static const char experts[] = "mlp.experts.";
+    const char *rest, *after;
+    int layer = layer_of(name, &rest);
+    for (size_t i = 0; i < ENTRIES; i++)
+        if (!strcmp(rest, table[i].ours) && (table[i].scope == WHOLE) == (layer < 0))
+            return 1;
+    if (layer < 0 || strncmp(rest, experts, sizeof experts - 1))
+        return layer >= 0 && !strncmp(rest, "self_attn.scores.", 17);
+    after = rest + sizeof experts - 1;
+    return after[strspn(after, "0123456789")] == '.' && !strcmp(after + strspn(after, "0123456789"), ".output");
+}

@@ -142,6 +142,65 @@ static void last_rows(struct diff_side *side, const struct diff_side *other)
     }
 }
 
+/* Sets the rows of one expert: the tokens for which the router chose it. Returns whether they are as many as the tensor has. */
+static int rows_of_expert(struct diff_series *s, const struct diff_series *chosen, double expert)
+{
+    double *x = cli_must(malloc((chosen->width + 1) * sizeof *x));
+    size_t n = 0;
+    for (int write = 0; write < 2 && (!write || n == s->count); write++) {
+        n = 0;
+        for (size_t k = 0; k < chosen->count; k++) {
+            diff_numbers(chosen, &chosen->rows[k], x);
+            for (size_t j = 0; j < chosen->width; j++)
+                if (x[j] == expert && n++ < s->count && write) {
+                    s->rows[n - 1].sequence = chosen->rows[k].sequence;
+                    s->rows[n - 1].index = chosen->rows[k].index;
+                }
+        }
+    }
+    free(x);
+    return n == s->count;
+}
+
+/* The rows of an expert in a dump without manifest belong to the tokens that chose it. If the choices are not known, or are not as
+ * many as the rows, nothing says which tokens these are, and the rows are left out. */
+static void expert_rows(struct diff_side *side)
+{
+    size_t lost = 0;
+    char text[NAMING_ROOM], router[64];
+    for (size_t i = 0; i < side->count; i++) {
+        struct diff_series *s = &side->series[i];
+        const char *experts = strstr(s->name, ".mlp.experts.");
+        if (!experts || s->known_rows || !s->count)
+            continue;
+        snprintf(router, sizeof router, "model.layers.%d.mlp.gate.experts", s->layer);
+        const struct diff_series *chosen = diff_find(side, router, s->depth);
+        chosen = chosen && chosen->dtype == DIFF_INTEGERS ? chosen : NULL;
+        if (chosen && rows_of_expert(s, chosen, strtod(experts + 13, NULL)))
+            continue;
+        if (!lost++)
+            snprintf(text, sizeof text, "%.100s has %zu rows, and %s: left out", s->name, s->count,
+                     chosen ? "the router chose this expert another number of times" : "no choices say which tokens they are");
+        s->count = 0;
+    }
+    if (lost > 1)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "; the same of %zu other experts", lost - 1);
+    if (lost)
+        json_array_append_new(side->notes, json_string(text));
+}
+
+/* If a dump without manifest says which tokens it read, its rows get these tokens. */
+static void token_rows(struct diff_side *side)
+{
+    for (size_t i = 0; i < side->count; i++) {
+        struct diff_series *s = &side->series[i];
+        for (size_t k = 0; k < s->count && !s->known_rows; k++) {
+            size_t at = (size_t)(s->rows[k].index + s->depth + 1); /* depth -1: the target reads token `index` */
+            s->rows[k].token = s->rows[k].index >= 0 && at < side->token_count ? side->tokens[at] : -1;
+        }
+    }
+}
+
 /* --- RoPE --- */
 
 static int is_rope(const char *name)
@@ -150,26 +209,87 @@ static int is_rope(const char *name)
     return last && (!strcmp(last, ".q_rope") || !strcmp(last, ".k_rope"));
 }
 
-/* Marks the series whose RoPE dimensions are stored in halves, so that diff_numbers returns the pairs (2p, 2p+1) of
- * each head. If nothing gives the layout of a side, the numbers are not reordered. */
-static void unify_rope(struct diff_side *side, const char *layout)
+/* How many RoPE dimensions a head has: the width of k_rope, on either side; 0: not known. */
+static size_t rope_width(const struct diff_side *side, const struct diff_side *other, const struct diff_series *s)
 {
+    char name[NAMING_ROOM];
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.k_rope", s->layer);
+    const struct diff_series *k = diff_find(side, name, s->depth);
+    k = k ? k : diff_find(other, name, s->depth);
+    return k ? k->width : 0;
+}
+
+static size_t heads_of(const struct diff_side *side, const struct diff_side *other, const struct diff_series *s, size_t r)
+{
+    char name[NAMING_ROOM];
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.q_rope", s->layer);
+    const struct diff_series *q = diff_find(side, name, s->depth);
+    q = q ? q : diff_find(other, name, s->depth);
+    return r && q ? q->width / r : 0;
+}
+
+static int has_rope(const char *name) /* whether some columns are RoPE dimensions */
+{
+    return is_rope(name) || strstr(name, ".self_attn.q_proj.output") || strstr(name, ".self_attn.q_b_proj.output") ||
+           strstr(name, ".self_attn.kv_a_proj_with_mqa.output");
+}
+
+/* Marks the series whose RoPE dimensions are stored in halves, so that diff_numbers returns the pairs (2p, 2p+1) of
+ * each head. On a side without manifest, `layout` is the layout of q_rope and k_rope; NULL: that of the other side. The outputs of
+ * linear layers have the order of the checkpoint's rows, so they have the layout of the other side. If nothing gives a layout, the
+ * numbers are not reordered. */
+static void unify_rope(struct diff_side *side, const struct diff_side *other, const char *layout, const char *option)
+{
+    size_t told = 0;
     for (size_t i = 0; i < side->count; i++) {
         struct diff_series *s = &side->series[i];
-        char name[NAMING_ROOM];
-        if (!s->layout && layout && is_rope(s->name))
-            s->layout = layout;
+        const struct diff_series *o = diff_find(other, s->name, s->depth);
+        told += is_rope(s->name);
+        if (!s->layout && has_rope(s->name))
+            s->layout = layout && is_rope(s->name) ? layout : o && o->known_rows ? o->layout : NULL;
         if (!s->layout || strcmp(s->layout, "halves"))
             continue;
-        snprintf(name, sizeof name, "model.layers.%d.self_attn.k_rope", s->layer);
-        const struct diff_series *k = find(side, name, s->depth);
-        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_rope", s->layer);
-        const struct diff_series *q = find(side, name, s->depth);
-        size_t r = k ? k->width : 0, heads = r && q ? q->width / r : 0;
+        size_t r = rope_width(side, other, s), heads = heads_of(side, other, s, r);
         s->rope = r;
         s->block = is_rope(s->name) ? r : strstr(s->name, "kv_a_proj") ? s->width : heads ? s->width / heads : 0;
         if (!r || r % 2 || !s->block || s->width % s->block || s->rope > s->block)
             s->rope = s->block = 0;
+    }
+    if (layout && !told) {
+        char text[256];
+        snprintf(text, sizeof text, "%s has no effect: %.100s has no q_rope or k_rope, and the outputs of linear layers have the order "
+                 "of the checkpoint", option, side->path);
+        json_array_append_new(side->notes, json_string(text));
+    }
+}
+
+/* --- layers --- */
+
+static int has_layer(const struct diff_side *side, int layer)
+{
+    for (size_t i = 0; i < side->count; i++)
+        if (side->series[i].layer == layer)
+            return 1;
+    return 0;
+}
+
+/* Adds a note for each layer of the other side of which this side has no value, although it has values of layers. */
+static void missing_layers(struct diff_side *side, const struct diff_side *other)
+{
+    int last = -1, lacks = 0;
+    char text[NAMING_ROOM], list[160] = "";
+    for (size_t i = 0; i < side->count; i++)
+        last = side->series[i].layer > last ? side->series[i].layer : last;
+    for (int layer = 0; last >= 0 && layer < last; layer++)
+        if (!has_layer(side, layer) && has_layer(other, layer)) {
+            if (strlen(list) < 100)
+                snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", lacks ? ", " : "", layer);
+            lacks++;
+        }
+    if (lacks) {
+        snprintf(text, sizeof text, "%.100s has values of layer %d, but none of layer %s: did the engine compute %s?", side->path, last,
+                 list, lacks > 1 ? "them" : "it");
+        json_array_append_new(side->notes, json_string(text));
     }
 }
 
@@ -185,10 +305,16 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
     reshape(b, a);
     last_rows(a, b);
     last_rows(b, a);
-    unify_rope(a, layout_a);
-    unify_rope(b, layout_b);
+    unify_rope(a, b, layout_a, "--layout-a");
+    unify_rope(b, a, layout_b, "--layout-b");
     diff_choose(a, b);
     diff_choose(b, a);
     diff_sort(a);
     diff_sort(b);
+    expert_rows(a);
+    expert_rows(b);
+    token_rows(a);
+    token_rows(b);
+    missing_layers(a, b);
+    missing_layers(b, a);
 }

@@ -27,7 +27,9 @@
  * Without a model, the bound is an estimate. k independent roundings with unit roundoff u make a relative error that grows
  * like sqrt(k) u. k is ROUNDINGS_PER_LAYER for each layer: norm 2, q_a, norm 2, q_b, RoPE, score, softmax, sum, o_proj, add,
  * norm 2, gate, SiLU, down, sum, add. The bound is A_PRIORI_TIMES times sqrt(k) u. This estimate does not know how much a
- * model amplifies errors, or which sums nearly cancel. It is an order of magnitude and not a proof.
+ * model amplifies errors, or which sums nearly cancel. It is an order of magnitude and not a proof. A sum that nearly cancels makes
+ * a row of small numbers, with errors as large as those of other rows. So the largest number of a row, to which the bound is
+ * relative, counts at least as the median of the largest numbers of all rows of the tap.
  *
  * Both bounds are for values that were computed in F32. If an engine computes in BF16 or F16, they are multiplied by the
  * quotient of its unit roundoff and 2^-24, because the effect of a small perturbation is linear in its size. Unless
@@ -35,7 +37,8 @@
  *
  * Two terms are added to both bounds. The first is for the order of sums, since the perturbed runs perturb only the result of
  * a sum: if K terms are added one after the other in F32, the relative error is about sqrt(K) 2^-24. (Products of BF16
- * numbers are also added in F32.) A sum has one term for each number of the row that it reads. So K is the length of the
+ * numbers are also added in F32.) The estimate counts SUMS_PER_LAYER such sums in each layer, one after the other: norm, q_a,
+ * norm, q_b, W_UK, score, softmax, sum of values, o_proj, norm, gate, down. A sum has one term for each number of the row that it reads. So K is the length of the
  * longest row in the dump. Rows of logits are not counted, because no sum reads them. Rows of attention scores, which are
  * as long as the context, are not counted either; this makes the bound smaller. The second term is the error of one
  * rounding: both values are rounded to the less precise of their two dtypes before they are compared. No bound is larger
@@ -62,6 +65,7 @@
 #define TURNED_TIMES 2.0
 #define A_PRIORI_TIMES 16.0
 #define ROUNDINGS_PER_LAYER 20
+#define SUMS_PER_LAYER 12
 #define MOST 0.25
 
 static double unit(enum diff_dtype dtype)
@@ -70,10 +74,15 @@ static double unit(enum diff_dtype dtype)
     return units[dtype];
 }
 
+/* The number of layers on the path to the value, its own included. */
+static int layers_before(const struct bounds *b, const struct diff_series *s)
+{
+    return s->rank < 0 ? 0 : s->rank == 1 << 20 ? b->layers + 1 : s->layer + 1 + (s->depth >= 0);
+}
+
 static double a_priori(const struct bounds *b, const struct diff_series *s)
 {
-    int passed = s->rank < 0 ? 0 : s->rank == 1 << 20 ? b->layers + 1 : s->layer + 1 + (s->depth >= 0);
-    return sqrt(ROUNDINGS_PER_LAYER * (double)passed + 1);
+    return sqrt(ROUNDINGS_PER_LAYER * (double)layers_before(b, s) + 1);
 }
 
 static const char *key_of(const struct diff_series *s, char key[NAMING_ROOM + 16])
@@ -89,7 +98,8 @@ double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_
     const json_t *measured = json_object_get(b->spread, key_of(s, key));
     double steps = measured ? MEASURED_TIMES * json_real_value(measured) / f32 : A_PRIORI_TIMES * a_priori(b, s);
     double turned = TURNED_TIMES * json_real_value(json_object_get(b->turned, key));
-    return fmin(steps * u + turned + sqrt((double)b->longest) * f32 + unit(coarser), MOST);
+    double sums = measured ? 1 : SUMS_PER_LAYER * (double)layers_before(b, s) + 1; /* one after the other */
+    return fmin(steps * u + turned + sqrt(sums * (double)b->longest) * f32 + unit(coarser), MOST);
 }
 
 static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t count, uint64_t seed, int scores,

@@ -191,7 +191,7 @@ static void one_number(struct tap *t, struct sums *sums, const struct diff_row *
 
 static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, size_t n)
 {
-    double most = 0, largest = 0;
+    double most = 0, largest = t->typical;
     for (size_t i = 0; i < n; i++) {
         w->x[i] = round_to(t->dtype, w->x[i]);
         w->y[i] = round_to(t->dtype, w->y[i]);
@@ -228,11 +228,12 @@ static size_t best_of(const double *x, size_t n, double *margin)
     return best;
 }
 
+/* Returns the logarithm of the sum of exp(x). The result is NaN if some x is NaN, and not finite if x has no softmax. */
 static double log_sum(const double *x, size_t n)
 {
     double most = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++)
-        most = fmax(most, x[i]);
+        most = isnan(x[i]) ? NAN : x[i] > most ? x[i] : most;
     for (size_t i = 0; i < n; i++)
         sum += exp(x[i] - most);
     return most + log(sum);
@@ -241,6 +242,10 @@ static double log_sum(const double *x, size_t n)
 static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t n)
 {
     double margin_a, margin_b, kl = 0, za = log_sum(w->x, n), zb = log_sum(w->y, n);
+    if (!isfinite(za) || !isfinite(zb)) { /* NaN or +inf among them, or all are -inf */
+        t->no_logits++;
+        return;
+    }
     size_t best_a = best_of(w->x, n, &margin_a), best_b = best_of(w->y, n, &margin_b);
     for (size_t i = 0; i < n; i++)
         if (w->x[i] > -INFINITY)
@@ -352,6 +357,15 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
     return 1;
 }
 
+/* Returns the first number that the sorted `set` contains twice, or -1. */
+static double repeated(const double *set, size_t k)
+{
+    for (size_t i = 1; i < k; i++)
+        if (set[i] == set[i - 1])
+            return set[i];
+    return -1;
+}
+
 static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
 {
     double margin[2] = {NAN, NAN}, gap[2] = {0, 0}, bound[2] = {0, 0}, *set[2] = {w->x, w->y};
@@ -381,6 +395,9 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     double widest = fmax(gap[0], gap[1]), allowed = fmax(told[0] ? bound[0] : 0, told[1] ? bound[1] : 0);
     if (w->bounds && !t->is_choice) {
         structural(t, "index %d: other integers", row->index);
+    } else if (w->bounds && (repeated(w->x, k) >= 0 || repeated(w->y, k) >= 0)) {
+        int in_b = repeated(w->x, k) < 0;
+        structural(t, "index %d: %c chose %.0f twice", row->index, in_b ? 'B' : 'A', repeated(set[in_b], k));
     } else if (w->bounds && !told[0] && !told[1]) {
         structural(t, "index %d: another choice, and neither side has the values it was made by", row->index);
     } else if (w->bounds && !(widest <= allowed)) {
@@ -484,6 +501,21 @@ static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
     t->only_b = t->b->count - met;
 }
 
+/* Returns the median of the largest numbers of the rows. */
+static double typical_row(struct diff_work *w, const struct diff_series *s)
+{
+    double *largest = cli_must(calloc(s->count + 1, sizeof *largest));
+    for (size_t k = 0; k < s->count; k++) {
+        diff_numbers(s, &s->rows[k], w->x);
+        for (size_t i = 0; i < s->rows[k].width; i++)
+            largest[k] = isfinite(w->x[i]) ? fmax(largest[k], fabs(w->x[i])) : largest[k];
+    }
+    qsort(largest, s->count, sizeof *largest, by_value);
+    double median = s->count ? largest[s->count / 2] : 0;
+    free(largest);
+    return median;
+}
+
 static void judge(struct tap *t)
 {
     if (t->rows && t->verdict == NOT_COMPARED)
@@ -512,10 +544,13 @@ static void compare(struct diff_work *w, struct tap *t)
                    t->dtype != DIFF_INTEGERS;
     t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
     make_room(w, a->width > b->width ? a->width : b->width);
+    if (w->bounds && !w->bounds->runs && t->dtype != DIFF_INTEGERS) /* of the estimate: bound.c */
+        t->typical = fmin(typical_row(w, a), typical_row(w, b));
     all_rows(w, t, &s);
     t->nmse = s.dd > 0 ? s.dd / s.bb : 0;
     t->cosine = s.aa > 0 && s.bb > 0 ? s.ab / sqrt(s.aa) / sqrt(s.bb) : s.aa == s.bb;
-    t->kl_mean = t->rows ? t->kl_mean / (double)t->rows : 0;
+    t->kl_mean = t->rows > t->no_logits ? t->kl_mean / (double)(t->rows - t->no_logits) : NAN;
+    t->kl_max = t->rows > t->no_logits ? t->kl_max : NAN;
     judge(t);
 }
 

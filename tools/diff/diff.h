@@ -73,7 +73,8 @@ void diff_close(struct diff_side *side);
 /* Makes both sides comparable if they store the same rows in different forms. Splits fused columns, brings the RoPE
  * dimensions into one order, and, if a side without manifest has only one row of the logits, takes this row for the
  * last one. `layout_a` and `layout_b` give the order of the RoPE dimensions for sides whose manifest does not give it;
- * NULL: not known. */
+ * NULL: not known. Finds out which tokens the rows of an expert, and the rows of a dump
+ * without manifest, belong to. Adds notes about what is left out, and about layers that one side lacks. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
@@ -134,6 +135,7 @@ struct tap { /* the result for one name */
     size_t only_a, only_b;      /* how many rows exist only in A; only in B */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
+    double typical;             /* distances of a row are divided by this, if the row's largest number is smaller; or 0 */
     double max_abs, relative, bound, nmse, cosine;
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
     /* first: the first number that differs. worst: the first number that rounding cannot explain. It is beyond the
@@ -143,6 +145,7 @@ struct tap { /* the result for one name */
     int is_logits, is_choice;
     double kl_mean, kl_max;     /* for logits: KL(A || B) */
     double margin_a, margin_b;  /* the smallest margin of any choice on each side; NAN: not known */
+    size_t no_logits;           /* rows of logits that have no softmax on some side: NaN, +inf, or only -inf */
     size_t top1_equal, flips;   /* rows with the same best token on both sides; rows in which the two sides chose other experts or another best token */
 };
 

@@ -68,7 +68,8 @@ static json_t *tap_json(const struct tap *t)
     if (t->is_logits && t->rows) {
         json_object_set_new(j, "kl_mean", real_or_null(t->kl_mean));
         json_object_set_new(j, "kl_max", real_or_null(t->kl_max));
-        json_object_set_new(j, "top1_agreement", json_real((double)t->top1_equal / (double)t->rows));
+        json_object_set_new(j, "rows_without_probabilities", json_integer((json_int_t)t->no_logits));
+        json_object_set_new(j, "top1_agreement", real_or_null((double)t->top1_equal / (double)(t->rows - t->no_logits)));
     }
     if ((t->is_logits && t->rows) || choice) {
         json_object_set_new(j, "smallest_margin_a", real_or_null(t->margin_a));
@@ -166,10 +167,14 @@ static void print_margins(const struct tap *t)
 {
     if (!t->rows || (!t->is_logits && !t->flips))
         return;
+    if (t->no_logits)
+        printf("%s: %zu of %zu rows have no probabilities, because a logit is NaN or infinite\n", t->a->name, t->no_logits, t->rows);
+    if (t->is_logits && t->no_logits == t->rows)
+        return;
     if (t->is_logits)
         printf("%s: KL(A || B) %.3g on average, %.3g at most; the same best token in %zu of %zu rows; best two logits at least %.3g "
                "apart in A, %.3g in B\n",
-               t->a->name, t->kl_mean, t->kl_max, t->top1_equal, t->rows, t->margin_a, t->margin_b);
+               t->a->name, t->kl_mean, t->kl_max, t->top1_equal, t->rows - t->no_logits, t->margin_a, t->margin_b);
     else
         printf("%s: another choice in %zu of %zu rows; the last chosen is at least %.3g before the next in A, %.3g in B\n", t->a->name,
                t->flips, t->rows, t->margin_a, t->margin_b);

@@ -441,6 +441,19 @@ static void guess_layers(struct diff_reader *r)
         }
 }
 
+/* Translates a name. A hook may name the output of a module by the module alone: if nobody knows a name, ".output" is
+ * added to it. */
+static void translate(const struct diff_reader *r, const char *theirs, char name[NAMING_ROOM])
+{
+    const struct naming *names = r->names ? r->names : naming_find("hf");
+    char longer[NAMING_ROOM];
+    if (naming_from(names, theirs, r->side->layers, name) || naming_is_ours(theirs))
+        return;
+    snprintf(longer, sizeof longer, "%.300s.output", theirs);
+    if (!entry_named(r, longer) && !naming_from(names, longer, r->side->layers, name))
+        snprintf(name, NAMING_ROOM, "%s", naming_is_ours(longer) ? longer : theirs);
+}
+
 static int foreign(struct diff_reader *r, const struct entry *e)
 {
     enum diff_dtype dtype;
@@ -456,37 +469,12 @@ static int foreign(struct diff_reader *r, const struct entry *e)
         note(r->side, "%s is of a later pass, and no manifest says which rows it has: left out", e->name);
         return EXIT_DONE;
     }
-    naming_from(r->names ? r->names : naming_find("hf"), e->name, r->side->layers, name);
+    translate(r, e->name, name);
     size_t before = r->side->count;
     struct diff_series *s = diff_series_of(r->side, name, depth_of(r->side, name));
     if (r->side->count == before)
         return cli_fail(r->c, EXIT_OTHER, "%s: two tensors are %s, one of them is called %s", r->path, name, e->name);
     return fill(r, e, s, NULL);
-}
-
-/* Finds out which tokens the rows of an expert belong to: the tokens for which the router chose this expert. */
-static void expert_rows(struct diff_side *side)
-{
-    for (size_t i = 0; i < side->count; i++) {
-        struct diff_series *s = &side->series[i];
-        char router[64], *experts = strstr(s->name, ".mlp.experts.");
-        snprintf(router, sizeof router, "model.layers.%d.mlp.gate.experts", s->layer);
-        const struct diff_series *chosen = experts && !s->known_rows ? diff_find(side, router, s->depth) : NULL;
-        if (!chosen || chosen->dtype != DIFF_INTEGERS)
-            continue;
-        double *x = cli_must(malloc((chosen->width + 1) * sizeof *x)), expert = strtod(experts + 13, NULL);
-        size_t n = 0;
-        for (int write = 0; write < 2 && (!write || n == s->count); write++) {
-            n = 0;
-            for (size_t k = 0; k < chosen->count; k++) {
-                diff_numbers(chosen, &chosen->rows[k], x);
-                for (size_t j = 0; j < chosen->width; j++)
-                    if (x[j] == expert && n++ < s->count && write)
-                        s->rows[n - 1].index = chosen->rows[k].index;
-            }
-        }
-        free(x);
-    }
 }
 
 /* --- a whole dump --- */
@@ -537,10 +525,8 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     for (size_t i = 0; i < r.count && code == EXIT_DONE; i++)
         if (!r.entries[i].told)
             code = foreign(&r, &r.entries[i]);
-    if (code == EXIT_DONE) {
+    if (code == EXIT_DONE)
         diff_sort(side);
-        expert_rows(side);
-    }
     free(r.entries);
     free(r.by_name);
     vb_free(NULL, inside);
