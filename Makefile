@@ -86,7 +86,7 @@ $(BUILD)/ops/onednn.o: private FLAGS += $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN
 
 LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
-TOOL_SRC  := $(filter-out tools/train/%,$(wildcard tools/*.c tools/*/*.c))
+TOOL_SRC  := $(filter-out tools/train/% tools/hooks/%,$(wildcard tools/*.c tools/*/*.c))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)

@@ -72,7 +72,7 @@ static const struct naming_entry {
     {LAYER, "mlp.gate.scores", {NULL, "ffn_moe_probs", NULL, NULL, NULL}},
     {LAYER, "mlp.gate.choice", {NULL, "ffn_moe_probs_biased", NULL, NULL, NULL}},
     {LAYER, "mlp.gate.group_scores", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "mlp.gate.groups", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "mlp.gate.groups", {NULL, "ffn_moe_group_topk", NULL, NULL, NULL}},
     {LAYER, "mlp.gate.experts", {NULL, "ffn_moe_topk", NULL, NULL, NULL}},
     {LAYER, "mlp.gate.weights", {NULL, "ffn_moe_weights_scaled", NULL, NULL, NULL}},
     {LAYER, "mlp.shared_experts.output", SAME("mlp.shared_experts.output")},
@@ -86,6 +86,7 @@ static const struct naming_entry {
     {WHOLE, "model.norm.output",
      {"model.norm.output", "result_norm", "decoder.final_layernorm.output", "model.norm.output", "model.norm.output"}},
     {WHOLE, "lm_head.output", {"lm_head.output", "result_output", "output_layer.output", "lm_head.output", "lm_head.output"}},
+    {WHOLE, "model.embed_tokens.output", {NULL, "embd", NULL, NULL, NULL}}, /* llama.cpp since 2026 */
     /* the names in golden/truth and in the output of `verbatim logits` */
     {WHOLE, "model.norm.output", {"hidden", "hidden", "hidden", "hidden", "hidden"}},
     {WHOLE, "lm_head.output", {"logits", "logits", "logits", "logits", "logits"}},
