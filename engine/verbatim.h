@@ -1,8 +1,8 @@
 /* engine/verbatim.h -- the public C interface of Verbatim.
  *
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
- * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_batch.h (many sequences at once),
- * verbatim_files.h (saved sessions) and verbatim_tensors.h (files of tensors).
+ * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_routes.h (which experts tokens take),
+ * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions) and verbatim_tensors.h (files of tensors).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one
  * sequence of tokens with its KV caches. A program can append tokens to a session, truncate it, let it generate more
@@ -17,7 +17,8 @@
  * message of one sentence to *err, if `err` is not NULL. An option that is 0 or NULL has its default value, so a struct
  * of options that is all zeros selects all defaults.
  *
- * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, sampling options and seed.
+ * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, sampling options and seed,
+ * and the same forced routes, if there are any.
  * For each token, both runs compute logits with the same bits, so both choose the same token. The runs may differ in
  * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads and instruction
  * set.
@@ -363,6 +364,8 @@ int vb_draft_head(int *version, const char *dir, vb_error *err);
  * vb_session_options.isa. If vb_isa(0) is NULL, no session can be opened. */
 const char *vb_isa(size_t number);
 
+#include "verbatim_routes.h" /* vb_routes */
+
 /* Options of a session. If a field is a pointer, the object at which it points must stay valid until the session is
  * closed. The logit bias of `sampling` is an exception: the session copies it. */
 typedef struct vb_session_options {
@@ -409,6 +412,14 @@ typedef struct vb_session_options {
     void *trace_context;
     int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused rows have
                               token 0 */
+    /* Forced routes: tokens 0 .. routes.tokens-1 take these experts. Later tokens, and generated tokens after the forced ones,
+     * take those that the router chooses. The session copies `experts`. The router's scores are computed as always, and
+     * the weights of the forced experts come from their scores, as in routing replay for reinforcement learning. Forced
+     * routes that equal the chosen ones change no bit. Others change the output: then they belong to the definition of the
+     * results, like the tokens. vb_session_open returns VB_BAD_ARGUMENT if layers or top_k are not the model's, if an
+     * expert does not exist, or if an expert is there twice. */
+    vb_routes routes;
+    int record_routes;     /* 1: the session records the experts that its tokens take (vb_session_routes) */
     int32_t sequence;      /* any number that the caller chooses; taps and traces report it */
     int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;

@@ -42,6 +42,7 @@ typedef struct vb_request_end {
     const int32_t *tokens;   /* [count]: prompt and output */
     size_t prompt, count;    /* number of prompt tokens; number of all tokens */
     const vb_result *result;
+    vb_routes routes;        /* with record_routes: the experts of all tokens whose rows were computed; else zeros */
 } vb_request_end;
 
 typedef struct vb_request {
@@ -58,6 +59,9 @@ typedef struct vb_request {
      * or if it is "expanded" and the batch's is not, the session's prompt must have been computed before the request is
      * added. */
     vb_session *session;
+    const vb_routes *routes; /* forced routes of this request (vb_session_options.routes), which vb_batch_add copies; NULL: the
+                                batch's. Requests share the rows of a common beginning only as far as their routes are the same.
+                                Must be NULL if `session` is not NULL */
     vb_generate_options options; /* options.callback may add, pause and resume requests, but must not cancel a request or call vb_batch_step */
     /* NULL, or a callback that receives the logits of each prompt token except the last (see vb_row_callback; `depth`
      * is -1). The callback is called once per prompt token, in ascending order of index, before the first token is

@@ -41,7 +41,8 @@ int vb_session_save(vb_session *session, const char *path, const vb_file_options
  * Returns VB_BAD_CHECKPOINT if the file is not a session file, is cut short or is damaged. Returns VB_UNSUPPORTED if
  * the file has another version. Returns VB_BAD_ARGUMENT if the session was saved with another model, another precision
  * or other conventions of the target (engine/session/identity.h says how models are compared). Also returns
- * VB_BAD_ARGUMENT if the context is too small for the saved tokens. Also returns VB_BAD_ARGUMENT if the option
+ * VB_BAD_ARGUMENT if the forced routes of the computed tokens differ (vb_session_options.routes), or if the context is too
+ * small for the saved tokens. Also returns VB_BAD_ARGUMENT if the option
  * `prefill` differs from the saved one and a part of the prompt has not been computed yet. On an error *out is NULL. */
 int vb_session_load(vb_session **out, const vb_model *model, const vb_session_options *options, const char *path,
                     const vb_file_options *file_options, vb_error *err);
@@ -56,6 +57,7 @@ typedef struct vb_session_info {
     /* Facts about the model and the session. precision, conventions and prefill have the values of the options with
      * these names. `weights` is a hexadecimal checksum of the checkpoint. */
     char architecture[64], precision[16], conventions[512], weights[32], prefill[16];
+    char routes[32];                /* hexadecimal hash of the forced routes of all computed tokens, or "none" */
     char draft[32], draft_conventions[512]; /* draft method, or "none"; conventions of drafting that differ from the defaults */
     int with_hidden;                /* 1: the file contains hidden states (see vb_file_options.without_hidden) */
     size_t drafter_bytes;           /* size in bytes of the draft method's saved state */

@@ -1,6 +1,7 @@
 #include "ops/router.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/round.h"
 
@@ -156,6 +157,8 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
         for (size_t e = 0, i = 0; e < E; e++)
             if (state[e] == ELECTED)
                 expert[i++] = (int32_t)e;
+        if (r->forced && r->forced[row])
+            memcpy(expert, r->forced[row], r->chosen * sizeof *expert);
         weigh(weight, expert, s, r);
         if (cx->probe)
             show(cx->probe, row, r, s, choice, few, group, expert, weight);

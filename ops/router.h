@@ -15,7 +15,10 @@
  * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. If norm_topk_prob is nonzero, s is divided by `sum`,
  * the sum of s over the chosen experts. With sigmoid, a weight is (s / sum) * routed_scaling_factor, and the division
  * and the product are each rounded. With softmax, a weight is s / sum, and routed_scaling_factor is not used (as in
- * Hugging Face's code). */
+ * Hugging Face's code).
+ *
+ * The caller may force the experts of a row (`forced`). The scores s are computed as always, and the weights come from
+ * the s of the forced experts. If these are the experts that the router chooses, all bits are the same. */
 #ifndef VB_ROUTER_H
 #define VB_ROUTER_H
 
@@ -35,6 +38,8 @@ struct router {
      * three are 0, the router works as described above. */
     int mask_with_zero;             /* 1: experts outside of the kept groups can be chosen too, and their `choice` is 0 */
     int normaliser;                 /* the divisor for norm_topk_prob. 0: sum; 1: sum + 1e-20; 2: max(sum, 2^-14) */
+    const int32_t *const *forced;   /* NULL, or [S]: forced[s] is NULL, or the experts that row s must take, [chosen], in ascending
+                                       order */
     int bf16;                       /* 1: weights are rounded to BF16; with sigmoid, s, the sum and s / sum are rounded too */
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tools/cli/cli.h"
+#include "tools/cli/routes.h"
 #include "tools/cli/softmax.h"
 #include "tools/eval_relaxed.h"
 
@@ -85,8 +86,18 @@ static void compare(struct eval_figures *e)
     }
 }
 
-static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, size_t count, size_t window)
+/* Routes of one window of --routes-in. */
+static vb_routes part_of(const vb_routes *all, size_t first, size_t count)
 {
+    vb_routes part = *all;
+    part.tokens = first >= all->tokens ? 0 : all->tokens - first < count ? all->tokens - first : count;
+    part.experts = part.tokens ? all->experts + first * (size_t)(all->layers * all->top_k) : NULL;
+    return part;
+}
+
+static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, size_t count, size_t window, struct routes_list *routes)
+{
+    vb_routes given = c->session.routes;
     vb_session *session = NULL;
     vb_error err = {0};
     struct context context = {e, (size_t)vb_vocab_size(c->model)};
@@ -95,11 +106,13 @@ static int evaluate(struct cli *c, struct eval_figures *e, const int32_t *ids, s
     for (e->total = count; e->done < count && code == EXIT_DONE; e->done += e->count) {
         e->ids = ids + e->done;
         e->count = count - e->done < window ? count - e->done : window;
+        c->session.routes = part_of(&given, e->done, e->count);
         code = cli_session(c, e->count, 0, &session);
         if (code == EXIT_DONE && (vb_append(session, e->ids, e->count, &err) ||
                                   vb_evaluate(session, e->depths, take_row, &context, &err)))
             code = e->not_finite ? cli_fail(c, EXIT_OTHER, "the logits that predict token %zu are not finite", e->bad_token)
                                  : cli_error(c, &err);
+        routes_list_add(routes, session);
         vb_session_close(session);
         session = NULL;
         compare(e);
@@ -160,7 +173,10 @@ static int run(struct cli *c)
     struct eval_figures e = {0};
     int32_t *ids = NULL;
     size_t count = 0, window = 0;
+    struct routes_list routes = {0};
     int code = cli_without_onednn(c);
+    if (code == EXIT_DONE)
+        code = cli_check_routes_out(c);
     if (code == EXIT_DONE)
         code = cli_open(c);
     c->prompt_file = c->file;
@@ -170,6 +186,8 @@ static int run(struct cli *c)
         code = cli_prompt(c, &ids, &count);
     if (code == EXIT_DONE && count < 2)
         code = cli_fail(c, EXIT_USAGE, "there is 1 token; it takes 2 or more to predict one");
+    if (code == EXIT_DONE)
+        code = cli_routes_in(c, count, count);
     if (code == EXIT_DONE) {
         size_t most = (size_t)vb_max_positions(c->model);
         double start = cli_seconds();
@@ -179,7 +197,9 @@ static int run(struct cli *c)
             e.best[k] = cli_must(calloc(window, sizeof **e.best));
         code = relaxed_open(&e.relaxed, c, window);
         if (code == EXIT_DONE)
-            code = evaluate(c, &e, ids, count, window);
+            code = evaluate(c, &e, ids, count, window, &routes);
+        if (code == EXIT_DONE)
+            code = cli_routes_out(c, &routes.routes);
         double seconds = cli_seconds() - start, factor = c->mtp_loss_scaling_factor;
         if (code == EXIT_DONE && c->json)
             code = print_json(&e, count, window, factor, seconds);
@@ -189,6 +209,7 @@ static int run(struct cli *c)
     for (int k = 0; k <= e.depths; k++)
         free(e.best[k]);
     relaxed_close(&e.relaxed);
+    free(routes.experts);
     free(ids);
     return code;
 }
@@ -212,4 +233,4 @@ const struct command command_eval = {
     "MODEL (--file FILE | --tokens IDS) [OPTIONS]",
     "Cuts the text into windows and evaluates each window alone. The first token of a window is not predicted. The MTP modules read\n"
     "the tokens of the text, not their own drafts. Row i of module k (counted from 0) reads token i+k+1 and predicts token i+k+2.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE | TAKES_PREFILL, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_ACCEPTANCE | TAKES_PREFILL | TAKES_ROUTES, run, notes, 0, NULL};

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "tools/cli/answer.h"
+#include "tools/cli/routes.h"
 #include "tools/prompts/prompts.h"
 
 static int report(struct answer *a, const vb_session *s, size_t prompt, const vb_result *r, int code)
@@ -24,6 +25,8 @@ static int open_timeline(struct cli *c, long long n, vb_session **session, size_
     if (!c->load || c->prompt || c->prompt_file || c->tokens || c->chat)
         code = cli_prompt(c, &prompt, count);
     if (code == EXIT_DONE)
+        code = cli_routes_in(c, c->load ? 0 : *count, SIZE_MAX);
+    if (code == EXIT_DONE)
         code = c->load ? cli_load_session(c, *count, n, session) : cli_session(c, *count, n, session);
     if (code == EXIT_DONE && *count && vb_append(*session, prompt, *count, &err))
         code = cli_error(c, &err);
@@ -43,6 +46,8 @@ static int run(struct cli *c)
         return prompts_run(c);
     int code = cli_check_file(c, "--save-session", c->save);
     if (code == EXIT_DONE)
+        code = cli_check_routes_out(c);
+    if (code == EXIT_DONE)
         code = cli_open(c);
     c->session.progress = answer_show_prefill;
     c->session.stop = answer_stop;
@@ -53,6 +58,8 @@ static int run(struct cli *c)
         code = answer_generate(&answer, session, (size_t)n, &result);
         int ended = code == EXIT_DONE || code == EXIT_INTERRUPTED;
         int saved = c->save && ended ? cli_save_session(c, session, c->save) : EXIT_DONE;
+        if (saved == EXIT_DONE && ended)
+            saved = cli_routes_out_of(c, session);
         if (saved == EXIT_DONE)
             code = report(&answer, session, count, &result, code);
         else
@@ -77,5 +84,5 @@ const struct command command_generate = {
     "Prints the text on stdout while it is generated. On a terminal, accepted drafts are green. At the end, a line of statistics is\n"
     "printed on stderr. Ctrl-C stops the run before the next layer of the model is computed, and the exit code is then 130.\n",
     TAKES_MODEL | TAKES_LOGPROBS | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_STATS | TAKES_PREFILL |
-        TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS,
+        TAKES_STOP | TAKES_ACCEPTANCE | TAKES_SESSION | TAKES_SAVE | TAKES_PROMPTS | TAKES_ROUTES,
     run, notes, 0, NULL};

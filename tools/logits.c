@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "tools/cli/file.h"
+#include "tools/cli/routes.h"
 
 struct writer {
     FILE *f;
@@ -71,14 +72,20 @@ static int run(struct cli *c)
     if (code == EXIT_DONE)
         code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)
+        code = cli_check_routes_out(c);
+    if (code == EXIT_DONE)
         code = cli_open(c);
     if (code == EXIT_DONE)
         code = cli_prompt(c, &ids, &count);
+    if (code == EXIT_DONE)
+        code = cli_routes_in(c, count, count);
     c->session.stop = stop;
     if (code == EXIT_DONE)
         code = cli_session(c, count, 0, &session);
     if (code == EXIT_DONE)
         code = evaluate(c, session, ids, count);
+    if (code == EXIT_DONE)
+        code = cli_routes_out_of(c, session);
     if (code == EXIT_DONE && c->json)
         code = cli_print_json(json_pack("{s:s,s:I}", "file", c->out, "tokens", (json_int_t)count));
     vb_session_close(session);
@@ -98,4 +105,4 @@ const struct command command_logits = {
     "MODEL --tokens IDS -o OUT.safetensors [OPTIONS]",
     "Writes two tensors for n tokens: `logits`, F32 [n, vocabulary size], and `hidden`, F32 [n, hidden size]. The hidden states are\n"
     "those after model.norm.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_PREFILL, run, notes, 0, NULL};
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_PREFILL | TAKES_ROUTES, run, notes, 0, NULL};

@@ -126,7 +126,28 @@ static struct mlp_weights expert_weights(const void *moe, size_t e)
     return mlp_weights_of(&((const struct moe *)moe)->experts[e]);
 }
 
-static void feed_forward(struct workspace *w, const struct layer *l, const float *x, float *out, size_t S)
+/* Finds the forced experts of each row in this layer. Returns NULL if no row has any. */
+static const int32_t *const *forced_experts(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+{
+    size_t first = layer * w->model->config.dims.chosen;
+    int any = 0;
+    for (size_t s = 0; s < S; s++) {
+        w->forced[s] = rows[s].forced && rows[s].forced[first] >= 0 ? rows[s].forced + first : NULL;
+        any |= w->forced[s] != NULL;
+    }
+    return any ? w->forced : NULL;
+}
+
+static void keep_taken_experts(const struct workspace *w, size_t layer, const struct row *rows, size_t S)
+{
+    size_t chosen = w->model->config.dims.chosen;
+    for (size_t s = 0; s < S; s++)
+        if (rows[s].taken)
+            memcpy(rows[s].taken + layer * chosen, w->experts + s * chosen, chosen * sizeof *w->experts);
+}
+
+static void feed_forward(struct workspace *w, const struct layer *l, size_t layer, const struct row *rows, const float *x, float *out,
+                         size_t S)
 {
     const struct config *c = &w->model->config;
     if (!l->is_moe) {
@@ -135,6 +156,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
         return;
     }
     struct router router = router_of(c, &l->moe);
+    router.forced = forced_experts(w, layer, rows, S);
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
@@ -148,6 +170,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, const float
     tap(w, "mlp.gate.output", w->scores, router.experts);
     tap_operator(w, "mlp.gate.");
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
+    keep_taken_experts(w, layer, rows, S);
     tap_operator(w, "mlp.");
     op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
 }
@@ -192,7 +215,7 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
     tap(w, "post_attention_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
     tap(w, "post_attention_layernorm.output", w->normed, d);
-    feed_forward(w, l, w->normed, w->delta, S);
+    feed_forward(w, l, cache_layer, rows, w->normed, w->delta, S);
     tap(w, "mlp.output", w->delta, d);
     add_to_residual(w, S * d);
     tap(w, "output", w->x, d);

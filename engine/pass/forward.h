@@ -25,6 +25,9 @@ struct row {
                          0..index */
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
                          other draft */
+    const int32_t *forced; /* [layers, experts per token]: the experts that each layer must take, in ascending order; a layer whose
+                              first number is -1 chooses; NULL: all layers choose. Only for rows of the target, like `taken` */
+    int32_t *taken;        /* [layers, experts per token]: receives the experts of each MoE layer; NULL: nobody wants them */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
                              row attends to the committed tokens, to the draft's ancestors and to the draft itself. NULL:
                              cache->slots */
@@ -47,6 +50,7 @@ struct workspace {
     float *cos_sin;                /* [rows, r] */
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
+    const int32_t **forced;        /* [rows]: of the present layer, router.forced */
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
     struct timeline *seen;         /* [rows] */
     float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */

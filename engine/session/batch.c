@@ -12,6 +12,7 @@
 #include "engine/session/batch_internal.h"
 #include "engine/session/prefill.h"
 #include "engine/session/round.h"
+#include "engine/session/routes.h"
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
@@ -30,6 +31,10 @@ static int check_options(vb_batch *b, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d finished sequences to keep, wanted 0 to %d", b->options.keep_finished, MOST_KEPT);
     b->kept.most = (size_t)b->options.keep_finished;
     int code = session_limits(b->model, o, &b->context, err);
+    int32_t *routes = NULL;
+    if (!code)
+        code = routes_copy(&routes, b->model, &o->routes, err);
+    vb_free(b->model->allocator, routes);
     if (code)
         return code;
     b->round_rows = 1 + (o->drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
@@ -89,6 +94,7 @@ static void forget(vb_batch *b, struct batch_request *r)
     if (!r->asked.session)
         vb_session_close(r->run.session);
     vb_free(b->model->allocator, r->prompt);
+    vb_free(b->model->allocator, r->routes);
     vb_free(b->model->allocator, r);
 }
 
@@ -166,7 +172,7 @@ static int has_session(const vb_batch *b, const vb_session *s)
 static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
 {
     const vb_session *s = q->session;
-    if (q->tokens || q->count || q->sampling || q->drafting || q->prompt_row)
+    if (q->tokens || q->count || q->sampling || q->drafting || q->prompt_row || q->routes)
         return vb_fail(err, VB_BAD_ARGUMENT, "a request with a session has that one's tokens and options, and none of its own");
     if (s->model != b->model)
         return vb_fail(err, VB_BAD_ARGUMENT, "the session belongs to another model");
@@ -216,13 +222,23 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
         vb_free(a, prompt);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a request of %zu tokens", q->count);
     }
+    const vb_routes *routes = q->routes ? q->routes : &b->options.session.routes;
+    int32_t *forced = NULL;
+    code = routes_copy(&forced, b->model, routes, err);
+    if (code) {
+        vb_free(a, r);
+        vb_free(a, prompt);
+        return code;
+    }
     memcpy(prompt, q->tokens, q->count * sizeof *prompt);
     *r = (struct batch_request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
+                          .routes = forced,
                           .result.fingerprint = VB_FINGERPRINT_START};
     r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
     r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
     r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
     r->session.sequence = (int32_t)r->id;
+    r->session.routes = (vb_routes){forced, forced ? routes->tokens : 0, routes->layers, routes->top_k};
     r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row, .prompt_context = q->context,
                           .prompt = q->count};
     batch_wait(b, r);
@@ -253,6 +269,8 @@ void batch_end(vb_batch *b, struct batch_request *r)
         batch_own_length(s);
     vb_request_end end = {.id = r->id, .code = code, .error = code ? &r->run.error : NULL, .tokens = s ? s->tokens : r->prompt,
                           .prompt = r->asked.count, .count = s ? s->count : r->asked.count, .result = &r->result};
+    if (s)
+        vb_session_routes(s, &end.routes);
     b->state.done++;
     b->state.paused -= (size_t)r->paused;
     if (r->asked.done)

@@ -3,6 +3,7 @@
 
 #include "engine/session/batch_internal.h"
 #include "engine/session/prefill.h"
+#include "engine/session/routes.h"
 
 #define WORTH_WAITING 32 /* tokens of a prompt that another sequence is about to compute */
 
@@ -22,6 +23,9 @@ static size_t alike_for(const struct vb_session *s, const struct batch_request *
     count = min_size(count, s->count);
     while (n < count && s->tokens[n] == tokens[n])
         n++;
+    if (r->session.record_routes && !s->taken)
+        return 0;
+    n = routes_alike(&s->options.routes, &r->session.routes, n);
     return prefill_alike(s, r->run.session ? r->run.session->prompt : r->asked.count, n);
 }
 

@@ -1,6 +1,8 @@
 /* engine/session/identity.h -- describes a model in text. A comparison of two descriptions checks that a saved session
  * is loaded with the model that computed it.
  *
+ * The description does not contain forced routes: a file has a line of its own for those of its rows (engine/session/load.c).
+ *
  * A description consists of lines KEY=VALUE. Descriptions are compared line by line, so an error message can name the
  * first line that differs. */
 #ifndef VB_SESSION_IDENTITY_H

@@ -6,6 +6,7 @@
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/session/identity.h"
+#include "engine/session/routes.h"
 #include "engine/session/session.h"
 
 struct session_loading {
@@ -92,6 +93,19 @@ static int check_prefill(const struct session_loading *l, const struct vb_sessio
         return s->work->onednn && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn") : VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
                    l->in.path, saved_prefill(l), prefill_kind(s));
+}
+
+/* The rows in the file were computed with forced routes, or without. Rows that are computed later must fit them. A file without
+ * the line was written before routes could be forced. */
+static int check_routes(const struct session_loading *l, const struct vb_session *s)
+{
+    char ours[ROUTES_HASH];
+    size_t size;
+    routes_hash(&s->options.routes, (size_t)l->in.head.rows, ours);
+    if (line_is(l, "forced routes", ours) || (!session_line(l->about, "forced routes", &size) && !strcmp(ours, "none")))
+        return VB_OK;
+    return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with other forced routes for its %llu computed tokens", l->in.path,
+                   (unsigned long long)l->in.head.rows);
 }
 
 /* ---- sections ---- */
@@ -185,6 +199,8 @@ static int fill(struct session_loading *l, struct vb_session *s)
     const struct session_head *h = &l->in.head;
     int code = check_prefill(l, s);
     if (!code)
+        code = check_routes(l, s);
+    if (!code)
         code = read_tokens(l, s);
     if (!code)
         code = read_output(l, s);
@@ -193,7 +209,9 @@ static int fill(struct session_loading *l, struct vb_session *s)
     if (code)
         return code;
     s->count = (size_t)h->tokens;
-    s->cached = (size_t)h->rows;
+    s->cached = s->routed = (size_t)h->rows;
+    if (s->taken)
+        memset(s->taken, 0xff, s->cached * routes_row_bytes(s)); /* -1: not computed here */
     s->given = (size_t)h->given;
     /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, rows are
      * then computed again as with prefill contract. */
@@ -268,6 +286,9 @@ int vb_session_info_read(vb_session_info *out, const char *path, int check, cons
                                  .drafter_bytes = (size_t)h->section[SECTION_DRAFTER].size};
         copy_line(out->checkpoint, sizeof out->checkpoint, l.about, "checkpoint");
         copy_line(out->prefill, sizeof out->prefill, l.about, "prefill");
+        copy_line(out->routes, sizeof out->routes, l.about, "forced routes");
+        if (!*out->routes)
+            strcpy(out->routes, "none");
         copy_line(out->draft, sizeof out->draft, l.about, "draft");
         copy_line(out->draft_conventions, sizeof out->draft_conventions, l.about, "draft conventions");
         copy_line(out->architecture, sizeof out->architecture, l.model, "architecture");

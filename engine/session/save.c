@@ -6,6 +6,7 @@
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
 #include "engine/session/identity.h"
+#include "engine/session/routes.h"
 #include "engine/session/session.h"
 
 /* ---- vb_prefill ---- */
@@ -84,10 +85,12 @@ static void write_line(struct session_writer *w, const char *key, const char *va
 
 static void write_about(struct session_writer *w, const struct vb_session *s, int hidden)
 {
-    char conventions[512];
+    char conventions[512], routes[ROUTES_HASH];
+    routes_hash(&s->options.routes, s->cached, routes);
     conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     write_line(w, "checkpoint", checkpoint_dir(s->model->checkpoint));
     write_line(w, "prefill", prefill_kind(s));
+    write_line(w, "forced routes", routes);
     write_line(w, "draft", s->type ? s->type->name : "none");
     write_line(w, "draft conventions", conventions);
     write_line(w, "hidden rows", s->type && s->type->save && hidden ? "yes" : "no");

@@ -10,6 +10,7 @@
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
+#include "engine/session/routes.h"
 #include "engine/pass/tap.h"
 
 static size_t tree_width(const struct vb_session *s) { return s->context + VB_MAX_DRAFT; }
@@ -230,7 +231,7 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     s->tokens = vb_alloc(a, s->context, sizeof *s->tokens);
     if (!code && !s->tokens)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", s->context);
-    return code;
+    return code ? code : routes_open(s, s->context + round_rows(s), err);
 }
 
 int session_open(vb_session **out, const vb_model *model, const vb_session_options *options, const struct shared *shared, vb_error *err)
@@ -283,6 +284,7 @@ void vb_session_close(vb_session *s)
         prefill_close(s);
         workspace_close(s->work);
     }
+    routes_close(s);
     vb_free(a, s->tree);
     vb_free(a, s->tree_slots);
     vb_free(a, s->tokens);
@@ -326,6 +328,7 @@ int vb_truncate(vb_session *s, size_t count, vb_error *err)
     }
     s->given = min_size(s->given, count);
     s->prompt = min_size(s->prompt, count);
+    s->routed = min_size(s->routed, count);
     s->count = count;
     sampler_restart(s->sampler); /* what is left counts as the prompt */
     for (size_t i = 0; i < count; i++)
@@ -431,11 +434,15 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
             .draft = i < p->committed ? 0 : i < n ? (int32_t)(i - p->committed) + 1 : -1,
             .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
             .slot = kvcache_append(&s->cache), .expanded = expands(s, index)};
+        if (i < n)
+            rows[p->first_row + i].taken = routes_taken(s, index);
     }
     for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
         rows[p->first_row + p->committed + i].parent = (int32_t)i;
     if (p->tree)
         place_nodes(s, p->tree, rows + p->first_row + p->committed);
+    for (size_t i = p->first_row; i < p->first_row + n; i++)
+        rows[i].forced = routes_forced(&s->options.routes, (size_t)rows[i].index);
     return all;
 }
 
@@ -473,11 +480,14 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
     size_t first = s->cached;
     if (p->tree && n)
         kvcache_take_path(&s->cache, s->count, p->path, n - 1);
+    for (size_t i = 0; p->tree && s->taken && i + 1 < n; i++)
+        memmove(routes_taken(s, s->count + i), routes_taken(s, s->count + (size_t)p->path[i]), routes_row_bytes(s));
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
     s->count += n;
     /* A part of a prompt leaves all its rows; else the last token chosen has no row yet. */
     s->cached = p->chooses ? (n ? s->count - 1 : first + p->committed - 1) : first + p->committed;
+    s->routed = p->chooses && !n ? first + p->committed : s->cached;
     s->cached = prefill_rewind(s, s->cached);
     kvcache_truncate(&s->cache, s->cached);
     if (!s->type)
@@ -561,7 +571,9 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;
     kvcache_begin_as(&s->cache, &other->cache, rows);
-    s->cached = rows;
+    if (s->taken)
+        memcpy(s->taken, other->taken, rows * routes_row_bytes(s));
+    s->cached = s->routed = rows;
     s->observed = rows + 1;
     return rows;
 }

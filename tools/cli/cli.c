@@ -145,6 +145,7 @@ void cli_close(struct cli *c)
     vb_template_close(c->template);
     if (c->model)
         vb_model_close(c->model);
+    free(c->routes);
     cli_drafting_close(c);
     cli_sampling_close(c);
     cli_foreign_close(c);

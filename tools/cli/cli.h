@@ -53,9 +53,12 @@ enum option_group {
     TAKES_PROMPTS = 1 << 27,
     TAKES_STOP = 1 << 28,
     TAKES_ACCEPTANCE = 1 << 29,
-    TAKES_MODEL = 1 << 30,   /* MODEL may also be given as --model */
-    TAKES_SERVE = -0x7fffffff - 1 /* the last bit */
+    TAKES_MODEL = 1 << 30    /* MODEL may also be given as --model */
 };
+/* An int has no more bits, and a set of groups is an unsigned long long. */
+#define TAKES_SERVE (1ull << 31)
+#define TAKES_ROUTES (1ull << 32) /* --routes-in and --routes-out */
+#define TAKES_SCORE (1ull << 33)
 
 #define MOST_STOPS 16
 
@@ -94,6 +97,7 @@ struct cli {
     const struct command *const *commands; /* all commands; NULL ends the list */
     const char *model_option;              /* the value of --model */
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *repack, *repack_cache, *taps, *names;
+    const char *routes_in, *routes_out;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
@@ -126,6 +130,7 @@ struct cli {
     int draft_by_system;        /* whether --as chose the draft method */
     struct foreign_draft foreign;
     vb_session_options session; /* among others: threads, instruction set, prefill chunk, draft method, sampling */
+    int32_t *routes;            /* the experts of --routes-in, at which session.routes points */
     struct cli_sampling sampling;
     struct cli_drafting drafting;
 
@@ -156,7 +161,7 @@ struct command {
     const char *name, *summary;
     const char *usage;     /* one line for each way to use the command, without "verbatim NAME" */
     const char *about;     /* the description in the help, with its line breaks */
-    unsigned takes;        /* bits of enum option_group */
+    unsigned long long takes; /* bits of enum option_group */
     int (*run)(struct cli *c); /* returns an exit code */
     const struct note *notes;  /* an array that ends with a note whose `option` is NULL; a NULL pointer: there are no notes */
     unsigned traits;           /* bits of enum command_trait */

@@ -20,7 +20,7 @@ struct option {
     const char *name, *also; /* also: other names of the option, separated by blanks; NULL: none */
     const char *value;       /* the word for the value in the help, such as FILE; NULL: the option has no value */
     enum heading heading;
-    unsigned takes;          /* bits of enum option_group: commands with any of these bits take the option; 0: all commands do */
+    unsigned long long takes; /* bits of enum option_group: commands with any of these bits take the option; 0: all commands do */
     enum option_kind kind;
     size_t offset;           /* the offset of the value in struct cli, in bytes */
     long long least, most;   /* the smallest and the largest value, for integers */

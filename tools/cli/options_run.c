@@ -39,6 +39,11 @@ const struct option options_to_run[] = {
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
      "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers or "
      "official. If no draft method is given, this option also selects the draft method that this system uses."},
+    {"--routes-in", NULL, "FILE", MODEL_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(routes_in), 0, 0,
+     "Force the experts of each token: in each layer, a token takes the experts in FILE and not those that the router would choose. Their "
+     "weights come from the router's scores. FILE has the routed experts [tokens, layers, top_k] of all tokens, or of all but the last: a "
+     "file that --routes-out has written, an array that numpy.save has written, or JSON with routed_experts as SGLang and vLLM return "
+     "it. Tokens after those in FILE are not forced."},
 
     /* ---- the prompt ---- */
     {"--prompt", "-p", "TEXT", PROMPT_OPTIONS, TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0,
@@ -176,6 +181,10 @@ const struct option options_to_run[] = {
      "With --json: add the key logprobs. For each generated token, the key contains the log-probability of that token and the "
      "log-probabilities of the N most likely tokens (0 to 1000). All log-probabilities are computed from the logits before temperature, "
      "penalties, top-k and top-p."},
+    {"--routes-out", NULL, "FILE", OUTPUT_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(routes_out), 0, 0,
+     "Write the experts that each token took, [tokens, layers, top_k], to FILE. The name of FILE chooses the format: .safetensors (tensor "
+     "routed_experts), .npy (for numpy.load; as vLLM's CompletionOutput.routed_experts) or .json (as SGLang's "
+     "meta_info.routed_experts). Dense layers contain 0. The last token of generate has no row, because its experts were not computed."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
      "memory."},
@@ -206,7 +215,7 @@ const struct option options_to_run[] = {
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,
      "Save the session without the hidden states that MTP modules need. The first draft after loading then uses zeros instead of a "
      "hidden state, in an extra cache row, as MindIE does. This option does not change the output."},
-    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH, FLAG, AT(force), 0, 0,
+    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH | TAKES_ROUTES, FLAG, AT(force), 0, 0,
      "Replace FILE if it exists."},
 
     /* ---- many prompts ---- */

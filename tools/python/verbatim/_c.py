@@ -263,6 +263,15 @@ class vb_draft_method(C.Structure):
     ]
 
 
+class vb_routes(C.Structure):
+    _fields_ = [
+        ("experts", C.POINTER(C.c_int32)),
+        ("tokens", C.c_size_t),
+        ("layers", C.c_int32),
+        ("top_k", C.c_int32),
+    ]
+
+
 class vb_session_options(C.Structure):
     _fields_ = [
         ("context", C.c_int32),
@@ -283,6 +292,8 @@ class vb_session_options(C.Structure):
         ("trace", trace_callback),
         ("trace_context", C.c_void_p),
         ("padded", C.c_int),
+        ("routes", vb_routes),
+        ("record_routes", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
     ]
@@ -372,6 +383,7 @@ class vb_request_end(C.Structure):
         ("prompt", C.c_size_t),
         ("count", C.c_size_t),
         ("result", C.POINTER(vb_result)),
+        ("routes", vb_routes),
     ]
 
 
@@ -386,6 +398,7 @@ class vb_request(C.Structure):
         ("sampling", C.POINTER(vb_sampling)),
         ("drafting", C.POINTER(vb_drafting)),
         ("session", C.c_void_p),
+        ("routes", C.POINTER(vb_routes)),
         ("options", vb_generate_options),
         ("prompt_row", row_callback),
         ("done", done_callback),
@@ -437,6 +450,7 @@ class vb_session_info(C.Structure):
         ("conventions", C.c_char * 512),
         ("weights", C.c_char * 32),
         ("prefill", C.c_char * 16),
+        ("routes", C.c_char * 32),
         ("draft", C.c_char * 32),
         ("draft_conventions", C.c_char * 512),
         ("with_hidden", C.c_int),
@@ -448,7 +462,7 @@ class vb_session_info(C.Structure):
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_tensor, vb_utf8]
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_routes, vb_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -500,6 +514,9 @@ FUNCTIONS = {
     "vb_session_close": (None, [_object]),
     "vb_draft_memory": (C.c_size_t, [_object]),
     "vb_session_threads": (None, [_object, C.POINTER(vb_thread_use)]),
+    "vb_session_routes": (C.c_int, [_object, C.POINTER(vb_routes)]),
+    "vb_model_routes": (None, [_object, C.POINTER(vb_routes)]),
+    "vb_is_moe_layer": (C.c_int, [_object, C.c_int32]),
     "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),

@@ -159,6 +159,25 @@ def ids_pointer(ids):
     return ids.ctypes.data_as(C.POINTER(C.c_int32))
 
 
+def routes_of(routes):
+    """Forced routes, integers [tokens, layers, top_k], for C. The struct keeps its array alive."""
+    array = np.asarray(routes)
+    if array.ndim != 3 or array.dtype.kind not in "iu":
+        raise TypeError("routes: wanted integers of shape [tokens, layers, top_k], got %s of shape %s" % (array.dtype, list(array.shape)))
+    if array.size and (array.min() < -(2**31) or array.max() >= 2**31):
+        raise ValueError("an expert in routes does not fit into 32 bits")
+    array = np.ascontiguousarray(array, dtype=np.int32)
+    told = _c.vb_routes(ids_pointer(array), *array.shape)
+    told.array = array
+    return told
+
+
+def routes_array(routes):
+    """Routes of C's as an array of its own."""
+    shape = routes.tokens, routes.layers, routes.top_k
+    return np.ctypeslib.as_array(routes.experts, shape).copy() if all(shape) else np.zeros(shape, np.int32)
+
+
 def view(address, shape, strides, dtype):
     """Memory of C's as an array; strides in elements. Valid as long as C says."""
     size = 1 + sum((n - 1) * step for n, step in zip(shape, strides))

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 
 from . import _c
-from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, view
+from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, routes_array, routes_of, view
 from .session import DRAFTING, SAMPLING, drafting_options, event_of, generate_options, number, result_of, sampling_options, session_options
 
 
@@ -41,6 +41,7 @@ class Batch(Closing):
         self._requests, self._thread = {}, None  # what C keeps addresses of until a request ends
         self._options = {name: value for name, value in options.items() if name in SAMPLING or name in DRAFTING}
         session, models = session_options(self._guard, model, **options)
+        self._session = session  # C reads its forced routes later
         options = _c.vb_batch_options(session=session, max_sequences=number("max_sequences", max_sequences, 1),
                                       cache_tokens=number("cache_tokens", cache_tokens, 1),
                                       keep_finished=number("keep_finished", keep_finished, 0), keep_apart=bool(keep_apart))
@@ -78,13 +79,15 @@ class Batch(Closing):
         return sampling, drafting, needed
 
     def add(self, prompt, n: int, *, ignore_eos=False, tokenizer=None, stop=(), stop_tokens=(), on_token=None, on_prompt_row=None,
-            on_result=None, **options) -> int:
+            on_result=None, routes=None, **options) -> int:
         """Puts a request in the line: continue prompt, a sequence of ids, by at most n tokens. Returns its number, from 0.
 
         on_token       on_token(Event): each token as it is chosen; something true ends the request
         on_prompt_row  on_prompt_row(index, logits): each row of the prompt but the last, float32 [V], valid during the call, in ascending
                        index, before the first token; something true ends the request. It takes no rows over from others
         on_result      on_result(Result), once; or on_result(VerbatimError) where the request failed. Without it step raises the error
+
+        routes         forced routes of this request (Session), in place of the batch's
 
         ignore_eos, tokenizer, stop and stop_tokens are those of Session.generate. The other options are Session's, of sampling and of
         drafting, in place of the batch's."""
@@ -97,6 +100,7 @@ class Batch(Closing):
             self._requests.pop(end.id, None)
             if not end.code:
                 result = result_of(end.result.contents, end.tokens[end.prompt : end.count], tokenizer, stop)
+                result.routes = routes_array(end.routes) if end.routes.top_k else None
             else:
                 result = VerbatimError(end.code, end.error.contents.message.decode("utf-8", "replace"))
             if on_result:
@@ -110,6 +114,9 @@ class Batch(Closing):
             request.sampling = C.pointer(sampling)
         if drafting:
             request.drafting = C.pointer(drafting)
+        forced = None if routes is None else routes_of(routes)
+        if forced:
+            request.routes = C.pointer(forced)
         if on_token:
             request.options.callback = callback(_c.event_callback, lambda event: bool(on_token(event_of(event.contents, V))), 1)
         if on_prompt_row:

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 
 from . import _c
-from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, view
+from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, routes_array, routes_of, view
 
 ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
 
@@ -47,6 +47,7 @@ class Result:
     logits: np.ndarray | None = None  # float32 [len(tokens), V] when asked for
     text: str | None = None  # with a tokenizer: without the end token and what stands from the stop string on
     stop_string: str | None = None  # the one that ended the run
+    routes: np.ndarray | None = None  # with record_routes: int32 [tokens, layers, top_k], of prompt and output but for the last token
 
 
 class Session(Closing):
@@ -69,6 +70,9 @@ class Session(Closing):
     draft_p_min    a draft ends before a token of a probability below this
     draft_settings a dictionary of what single methods want to know: {"ngram-min": 1}; draft_methods() lists them
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
+    routes         integers [tokens, layers, top_k]: forced routes, the experts that the first tokens take in each layer of the target;
+                   their weights come from the router's scores. -1, top_k times: the router chooses
+    record_routes  the property routes has the experts that the tokens took
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
@@ -133,6 +137,13 @@ class Session(Closing):
             self._lib.vb_session_threads(self._pointer(), C.byref(use))
         return {name: getattr(use, name) for name, _ in use._fields_}
 
+    @property
+    def routes(self) -> np.ndarray | None:
+        """int32 [tokens, layers, top_k]: the experts of all tokens that were computed; None without record_routes."""
+        routes = _c.vb_routes()
+        with self._guard:
+            return routes_array(routes) if self._lib.vb_session_routes(self._pointer(), C.byref(routes)) else None
+
     def append(self, tokens):
         """Appends to the timeline; nothing is computed yet."""
         ids = ids_array(tokens)
@@ -176,7 +187,9 @@ class Session(Closing):
         options, stop = generate_options(n, ignore_eos, tokenizer, stop, stop_tokens)
         options.callback = self._guard.callback(_c.event_callback, on_event, 1)
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
-        return result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
+        done = result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
+        done.routes = self.routes
+        return done
 
     def draft(self) -> tuple[int, list[int]]:
         """The target's next token, which is appended, and what the session's method would propose after it."""
@@ -321,7 +334,7 @@ DRAFTING, SAMPLING = set(drafting_options.__kwdefaults__), set(sampling_options.
 
 
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, padded=False,
-                    scores=False, **options):
+                    scores=False, routes=None, record_routes=False, **options):
     """What Session is told, for C, and the models that are needed; see there."""
     drafting = {name: options.pop(name) for name in DRAFTING & set(options)}
     needed = [drafting[name] for name in ("draft_model", "draft_vocab") if drafting.get(name) is not None]
@@ -334,9 +347,13 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         isa=None if isa is None else isa.encode(),
         tap_scores=bool(scores),
         padded=bool(padded),
+        record_routes=bool(record_routes),
         drafting=drafting_options(guard, **drafting),
         sampling=sampling_options(guard, model, **options),
     )
+    if routes is not None:
+        told.forced = routes_of(routes)
+        told.routes = told.forced
     # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
     told.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
     return told, [model] + needed

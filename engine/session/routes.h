@@ -1,0 +1,43 @@
+/* engine/session/routes.h -- forced routes: experts that the tokens of a session must take; recorded routes: experts that
+ * they took.
+ *
+ * Routes are indexed by token, so chunks, drafts and batches do not matter. The row of a token depends on the routes of this
+ * token and of all tokens before it: sequences may share rows only if all these routes are the same. */
+#ifndef VB_SESSION_ROUTES_H
+#define VB_SESSION_ROUTES_H
+
+#include "engine/session/session.h"
+
+/* Checks the routes (vb_session_options.routes) and copies their experts: those of a MoE layer in ascending order, -1 in
+ * dense layers. The copy comes from the model's allocator, and the caller frees it. *copy is NULL if there are no routes.
+ * Returns VB_BAD_ARGUMENT if the routes do not fit the model. */
+int routes_copy(int32_t **copy, const struct model *m, const vb_routes *r, vb_error *err);
+
+/* Copies the forced routes of s->options to the session, and allocates s->taken for `rows` rows if the session records
+ * routes. routes_close frees both. */
+int routes_open(struct vb_session *s, size_t rows, vb_error *err);
+void routes_close(struct vb_session *s);
+
+/* The next functions read copies that routes_copy made. */
+/* Returns the forced experts of a token, [layers, experts per token], or NULL. */
+static inline const int32_t *routes_forced(const vb_routes *r, size_t index)
+{
+    return r->experts && index < r->tokens ? r->experts + index * (size_t)(r->layers * r->top_k) : NULL;
+}
+/* Returns how many of the first `tokens` tokens have the same forced routes in a and b, up to the first difference. */
+size_t routes_alike(const vb_routes *a, const vb_routes *b, size_t tokens);
+#define ROUTES_HASH 17 /* room for a hash in hexadecimal digits and the final 0 */
+/* Writes a hash of the forced routes of the first `tokens` tokens, or "none" if nothing is forced there. */
+void routes_hash(const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
+
+/* The size of a row of s->taken; its row at `place`, or NULL. */
+static inline size_t routes_row_bytes(const struct vb_session *s)
+{
+    return s->model->config.dims.layers * s->model->config.dims.chosen * sizeof *s->taken;
+}
+static inline int32_t *routes_taken(const struct vb_session *s, size_t place)
+{
+    return s->taken ? s->taken + place * (routes_row_bytes(s) / sizeof *s->taken) : NULL;
+}
+
+#endif
