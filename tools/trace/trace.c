@@ -195,6 +195,8 @@ static int show(struct cli *c, json_t *begin, json_t *passes, json_t *end)
     size_t i;
     json_t *pass;
     int code = c->html ? trace_html(c, begin, passes, end) : EXIT_DONE;
+    if (code == EXIT_DONE && c->against)
+        return trace_against(c, passes);
     if (code != EXIT_DONE || (c->html && !c->json))
         return code;
     if (!c->json) {
@@ -255,7 +257,7 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--draft", "Use this draft method (default: mtp-eagle if the model has MTP modules, else none)."},
     {"--json", "Print JSON lines: one for the beginning, one for each pass, one for the end. With --html, the web page is written as "
-               "well."},
+               "well. With --against, print one object: agrees, compared, left and difference."},
     {NULL, NULL}};
 
 const struct command command_trace = {
@@ -270,6 +272,7 @@ const struct command command_trace = {
     "  `head`                 The rows for which logits are computed.\n"
     "  `hidden rows`          Where each row's hidden state comes from: h3 is row 3 of the target, m2 is row 2 of the module itself,\n"
     "                         m0:2 is row 2 of draft depth 0, and 0 is a row of zeros.\n"
-    "  `result`               The tokens that were chosen, and the cache rows that were removed afterwards.\n",
+    "  `result`               The tokens that were chosen, and the cache rows that were removed afterwards.\n"
+    "With --against, the passes are compared with another engine's log, and the first difference is printed.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_HTML | TAKES_PREFILL,
     run, notes, DRAFTS_UNASKED, NULL};

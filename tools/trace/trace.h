@@ -14,4 +14,8 @@ void trace_table(FILE *to, const json_t *passes);
 /* Writes the web page c->html. The file appears only when it is complete. Returns an exit code. */
 int trace_html(const struct cli *c, const json_t *begin, const json_t *passes, const json_t *end);
 
+/* Compares the passes with those in the file c->against, and prints the first difference. Returns an exit code: EXIT_DIFFERENCE if
+ * there is one. */
+int trace_against(struct cli *c, const json_t *passes);
+
 #endif

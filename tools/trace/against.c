@@ -1,0 +1,241 @@
+/* tools/trace/against.c -- `verbatim trace --against LOG`: finds the first pass of another engine's log that differs.
+ *
+ * LOG has one JSON object per line, one for each pass, in the order of the passes. It may have any of the keys below. A key that is
+ * missing is not compared. If no line is a pass of a module, only the passes of the target are compared. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/trace/trace.h"
+
+enum log_key { KEY_ROUND, KEY_PASS, KEY_DEPTH, KEY_MODULE, KEY_ACCEPTED, KEY_CONTEXT, KEY_INPUT, KEY_INDEX, KEY_POSITIONS, KEY_SLOTS, KEY_HEAD,
+               KEY_DRAFTS, KEY_TOKENS, KEYS };
+static const char *const keys[KEYS] = {"round", "pass", "depth", "module", "accepted", "context_length", "input_ids", "index", "positions", "slots",
+                                       "lm_head_indices", "drafts", "tokens"};
+
+struct log_search {
+    struct cli *c;
+    const json_t *passes;        /* ours */
+    json_t *log;                 /* theirs: objects with one more key "line" */
+    json_t *theirs_of, *ours_of; /* slot of ours -> slot of theirs, and back */
+    int seen[KEYS];
+    size_t compared, place;      /* passes compared; the next of ours */
+    json_t *difference;          /* {line, round, key, theirs, ours} */
+};
+
+/* ---- the log ---- */
+
+static int is_list(const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!json_is_integer(json_array_get(value, i)))
+            return 0;
+    return json_is_array(value);
+}
+
+/* Adds a pass to the log. */
+static int add_line(struct log_search *s, json_t *line, size_t number)
+{
+    if (!json_is_object(line))
+        return cli_fail(s->c, EXIT_OTHER, "%s: line %zu is no JSON object", s->c->against, number);
+    if (json_object_get(line, "event")) /* the first and the last line of `trace --json` */
+        return EXIT_DONE;
+    for (int k = 0; k < KEYS; k++) {
+        const json_t *value = json_object_get(line, keys[k]);
+        int fits = !value || json_is_null(value) || (k >= KEY_INPUT ? is_list(value) : k == KEY_PASS ? json_is_string(value) : json_is_integer(value));
+        if (!fits)
+            return cli_fail(s->c, EXIT_OTHER, "%s: line %zu: %s must be %s", s->c->against, number, keys[k],
+                            k >= KEY_INPUT ? "a list of integers" : k == KEY_PASS ? "\"target\" or \"module\"" : "an integer");
+        s->seen[k] |= value && !json_is_null(value);
+    }
+    json_object_set_new(line, "line", json_integer((json_int_t)number));
+    json_array_append(s->log, line);
+    return EXIT_DONE;
+}
+
+static int read_log(struct log_search *s)
+{
+    char *text = NULL;
+    size_t room = 0, number = 0;
+    ssize_t size;
+    int code = EXIT_DONE;
+    FILE *f = fopen(s->c->against, "r");
+    if (!f)
+        return cli_fail(s->c, EXIT_OTHER, "%s: cannot be read: %s", s->c->against, strerror(errno));
+    while (code == EXIT_DONE && (size = getline(&text, &room, f)) >= 0) {
+        number++;
+        if (strspn(text, " \t\r\n") == (size_t)size)
+            continue;
+        json_t *line = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, NULL);
+        code = add_line(s, line, number);
+        json_decref(line);
+    }
+    if (code == EXIT_DONE && ferror(f))
+        code = cli_fail(s->c, EXIT_OTHER, "%s: cannot be read: %s", s->c->against, strerror(errno));
+    fclose(f);
+    free(text);
+    int known = 0;
+    for (int k = 0; k < KEYS; k++)
+        known |= k != KEY_ROUND && s->seen[k];
+    if (code == EXIT_DONE && !known)
+        code = cli_fail(s->c, EXIT_OTHER, "%s: no line has one of the keys that `verbatim trace --json` prints, such as positions or accepted", s->c->against);
+    return code;
+}
+
+/* ---- comparing ---- */
+
+/* The tokens that a pass chose, or the drafts that it verified. Returns a new reference. */
+static json_t *tokens_of(const json_t *pass, int drafts)
+{
+    const json_t *from = json_object_get(pass, drafts ? "input_ids" : "chosen"), *draft = json_object_get(pass, "draft"), *item;
+    json_t *out = json_array();
+    size_t i;
+    json_array_foreach(from, i, item)
+        if (!drafts)
+            json_array_append(out, json_object_get(item, "token"));
+        else if (json_integer_value(json_array_get(draft, i)) > 0)
+            json_array_append(out, (json_t *)item);
+    return out;
+}
+
+/* The value of one of our passes. Returns a new reference. */
+static json_t *ours_at(const json_t *pass, enum log_key key)
+{
+    if (key == KEY_DRAFTS || key == KEY_TOKENS)
+        return tokens_of(pass, key == KEY_DRAFTS);
+    json_t *value = json_object_get(pass, keys[key]);
+    return value ? json_incref(value) : json_null();
+}
+
+/* Notes that slot `from` stands for slot `to`. Returns 0 if it stands for another one. */
+static int same_slot(json_t *map, long long from, long long to)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%lld", from);
+    const json_t *known = json_object_get(map, key);
+    if (!known)
+        json_object_set_new(map, key, json_integer(to));
+    return !known || json_integer_value(known) == to;
+}
+
+/* Slots are numbers of rows in a cache, and engines place the same rows in different slots: each slot of theirs must always stand for
+ * the same slot of ours. Slots of modules are those of another cache. */
+static int same_slots(struct log_search *s, const json_t *theirs, const json_t *ours, const json_t *depth)
+{
+    long long cache = json_is_integer(depth) ? json_integer_value(depth) + 1 : 0;
+    int same = json_array_size(theirs) == json_array_size(ours);
+    for (size_t i = 0; same && i < json_array_size(ours); i++) {
+        long long a = json_integer_value(json_array_get(theirs, i)), b = json_integer_value(json_array_get(ours, i));
+        if (a < 0) /* padding */
+            continue;
+        same = same_slot(s->ours_of, a * (VB_MAX_DRAFT + 1) + cache, b) && same_slot(s->theirs_of, b * (VB_MAX_DRAFT + 1) + cache, a);
+    }
+    return same;
+}
+
+static void compare_pass(struct log_search *s, const json_t *theirs, const json_t *pass)
+{
+    for (int k = 0; k < KEYS && !s->difference; k++) {
+        json_t *value = json_object_get(theirs, keys[k]), *ours;
+        if (!value || json_is_null(value))
+            continue;
+        ours = ours_at(pass, (enum log_key)k);
+        int same = k == KEY_SLOTS ? same_slots(s, value, ours, json_object_get(pass, "depth")) : json_equal(value, ours);
+        if (!same)
+            s->difference = json_pack("{s:O,s:O,s:O,s:s,s:O,s:O}", "line", json_object_get(theirs, "line"), "round", json_object_get(pass, "round"),
+                                      "pass", json_object_get(pass, "pass"), "key", keys[k], "theirs", value, "ours", ours);
+        json_decref(ours);
+    }
+    s->compared++;
+}
+
+static int has_modules(const struct log_search *s)
+{
+    for (size_t i = 0; i < json_array_size(s->log); i++) {
+        const char *pass = json_string_value(json_object_get(json_array_get(s->log, i), "pass"));
+        if (pass && !strcmp(pass, "module"))
+            return 1;
+    }
+    return 0;
+}
+
+static void compare_all(struct log_search *s)
+{
+    int modules = has_modules(s);
+    for (size_t i = 0; i < json_array_size(s->log) && !s->difference; i++) {
+        const json_t *pass = json_array_get(s->passes, s->place++);
+        while (pass && !modules && json_is_integer(json_object_get(pass, "depth")))
+            pass = json_array_get(s->passes, s->place++);
+        if (!pass)
+            return;
+        compare_pass(s, json_array_get(s->log, i), pass);
+    }
+}
+
+/* ---- telling ---- */
+
+static void put_value(const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    fputs(cli_must(text), stdout);
+    free(text);
+}
+
+/* The passes of the round that differs. */
+static void put_round(const struct log_search *s)
+{
+    json_t *round = json_array();
+    for (size_t i = 0; i < json_array_size(s->passes); i++)
+        if (json_equal(json_object_get(json_array_get(s->passes, i), "round"), json_object_get(s->difference, "round")))
+            json_array_append(round, json_array_get(s->passes, i));
+    trace_table(stdout, round);
+    json_decref(round);
+}
+
+static void tell(const struct log_search *s)
+{
+    size_t left = json_array_size(s->log) - s->compared;
+    const json_t *d = s->difference;
+    if (!d) {
+        printf("%zu passes agree in", s->compared);
+        for (int k = 0, n = 0; k < KEYS; k++)
+            if (s->seen[k])
+                printf("%s %s", n++ ? "," : "", keys[k]);
+        putchar('\n');
+        if (left)
+            printf("%s has %zu more passes than this run of %zu; -n sets the number of tokens\n", s->c->against, left, s->compared);
+        return;
+    }
+    printf("round %lld, pass of the %s: %s is ", (long long)json_integer_value(json_object_get(d, "round")), json_string_value(json_object_get(d, "pass")),
+           json_string_value(json_object_get(d, "key")));
+    put_value(json_object_get(d, "theirs"));
+    printf(" in line %lld of %s, and ", (long long)json_integer_value(json_object_get(d, "line")), s->c->against);
+    put_value(json_object_get(d, "ours"));
+    printf(" here%s\n\nThis round here:\n",
+           strcmp(json_string_value(json_object_get(d, "key")), "slots") ? "" : " (a slot of the log must always stand for the same slot here)");
+    put_round(s);
+}
+
+int trace_against(struct cli *c, const json_t *passes)
+{
+    struct log_search s = {.c = c, .passes = passes, .log = json_array(), .theirs_of = json_object(), .ours_of = json_object()};
+    int code = read_log(&s);
+    if (code == EXIT_DONE) {
+        compare_all(&s);
+        if (c->json) {
+            json_t *out = json_pack("{s:b,s:I,s:I,s:O*}", "agrees", !s.difference, "compared", (json_int_t)s.compared, "left",
+                                    (json_int_t)(json_array_size(s.log) - s.compared), "difference", s.difference);
+            json_dumpf(cli_must(out), stdout, JSON_COMPACT);
+            putchar('\n');
+            json_decref(out);
+        } else {
+            tell(&s);
+        }
+        code = s.difference ? EXIT_DIFFERENCE : EXIT_DONE;
+    }
+    json_decref(s.log);
+    json_decref(s.theirs_of);
+    json_decref(s.ours_of);
+    json_decref(s.difference);
+    return code;
+}
