@@ -75,6 +75,7 @@ library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(a
                 $(if $(filter simd/avx% simd/neon%,$1),$(UNCHECKED_VECTORS))
 ifeq ($(ARCH),aarch64)
 $(BUILD)/simd/neon_dotprod.o: private FLAGS += -march=armv8.2-a+dotprod
+$(BUILD)/simd/neon_i8mm.o: private FLAGS += -march=armv8.2-a+dotprod+i8mm
 endif
 
 # oneDNN is loaded when it is asked for (ops/onednn.h): the build wants its header, of version 2, and no library.

@@ -305,5 +305,5 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx2 = {.tokens = TOKENS, .halves_from = 3, .tile = tile, .strip_tokens = 6, .strip = avx2_strip,
-                                        .decode = decode, .pack = pack};
+const struct vector_loops loops_avx2 = {.tokens = TOKENS, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
+                                        .strip = avx2_strip, .decode = decode, .pack = pack};

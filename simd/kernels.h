@@ -118,7 +118,7 @@ struct quantised_group {
 
 struct kernels {
     const char *name; /* scalar, avx2, avx512, neon */
-    const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni", "dotprod"; or NULL */
+    const char *variant; /* names the extra CPU feature that this table needs: "bf16" (AVX512-BF16 and VNNI), "vnni", "dotprod", "i8mm"; or NULL */
     int learns_magnitudes; /* nonzero if matmul_bf16 reads and sets weight_view.magnitudes */
 
     /* All members from here on are pointers to functions, and none of them is NULL in any table, as the test checkasm

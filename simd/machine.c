@@ -85,6 +85,7 @@ double machine_integers(const char *isa, int bits, size_t steps)
 #define CLOBBERS "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11"
 #define QUAD(i) "fmla v" i ".4s, v12.4s, v13.4s\n\t"
 #define BYTES(i) ".inst 0x4e8d9580 + " i "\n\t" /* sdot v<i>.4s, v12.16b, v13.16b: the assembler is told of no ARMv8.2 */
+#define MATRICES(i) ".inst 0x4e8da580 + " i "\n\t" /* smmla v<i>.4s, v12.16b, v13.16b */
 
 double machine_fma(const char *isa, size_t steps)
 {
@@ -102,12 +103,16 @@ double machine_bf16(size_t steps)
 
 double machine_integers(const char *isa, int bits, size_t steps)
 {
+    int matrices = getauxval(AT_HWCAP2) >> 13 & 1; /* HWCAP2_I8MM */
     (void)bits;
     if (strcmp(isa, "neon") || !(getauxval(AT_HWCAP) >> 20 & 1)) /* HWCAP_ASIMDDP */
         return 0;
     for (size_t i = 0; i < steps; i++)
-        __asm__ volatile(TWELVE(BYTES) : : : CLOBBERS);
-    return 2.0 * 12.0 * 16.0 * (double)steps;
+        if (matrices)
+            __asm__ volatile(TWELVE(MATRICES) : : : CLOBBERS);
+        else
+            __asm__ volatile(TWELVE(BYTES) : : : CLOBBERS);
+    return 2.0 * 12.0 * (matrices ? 32.0 : 16.0) * (double)steps;
 }
 
 #else

@@ -123,3 +123,4 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 
 const struct kernels kernels_neon = TABLE(neon_matmul_quantised, NULL);
 const struct kernels kernels_neon_dotprod = TABLE(neon_dotprod_matmul_quantised, "dotprod");
+const struct kernels kernels_neon_i8mm = TABLE(neon_i8mm_matmul_quantised, "i8mm");

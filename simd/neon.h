@@ -64,10 +64,13 @@ extern const struct vector_loops loops_neon;
 /* The strip function of these loops; defined in neon_strips.c. */
 void neon_strip(size_t T, const struct strip *s);
 
-/* The first function is in neon_quantised.c. The second is in neon_dotprod.c, for CPUs with dot product instructions. */
+/* The functions are in neon_quantised.c, neon_dotprod.c and neon_i8mm.c. The second is for CPUs with dot products of bytes, and
+ * the third for CPUs that have matrix products of bytes too. */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 void neon_dotprod_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                    const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
+void neon_i8mm_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                                const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

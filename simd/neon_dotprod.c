@@ -1,9 +1,24 @@
-/* simd/neon_dotprod.c -- quantised matrices with the dot products of bytes that armv8.2-a has as an option. */
-#include "simd/neon.h"
-
-ALWAYS_INLINE int32x4_t add_four(int32x4_t s, int8x16_t codes, int8x16_t x) { return vdotq_s32(s, codes, x); }
-
+/* simd/neon_dotprod.c -- quantised matrices with the dot products of bytes that armv8.2-a has as an option: an instruction adds
+ * four products to each lane. The four numbers of x are a lane of a register. */
+#define MOST_INTEGERS 12
+#define READY_BYTES(T) 0
 #include "simd/neon_quantised.h"
+#include "simd/neon_lane.h"
+
+ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
+                                  const void *ready, int j, int count, int small)
+{
+    (void)ready, (void)small;
+    bytes_by_lanes(s, R, T, codes, x, j, count);
+}
+
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
+                                    const void *ready)
+{
+    (void)ready;
+    nibbles_by_lanes(s, R, T, codes, x);
+}
+
 #include "simd/neon_open.h"
 
 void neon_dotprod_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

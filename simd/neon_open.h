@@ -2,7 +2,7 @@
  *
  * Four rows are unpacked at a time. The groups of these rows are copied to an open panel. If x has few rows, the
  * groups are multiplied by x as soon as they are unpacked, and nothing is copied. A file includes this header after
- * neon_quantised.h and after its definition of add_four. */
+ * neon_quantised.h and after its definition of multiply_few. */
 #ifndef VB_NEON_OPEN_H
 #define VB_NEON_OPEN_H
 
@@ -52,10 +52,11 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
         float32x4_t acc = to->acc[t];
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32x4_t s = vdupq_n_s32(0);
+            int8x16_t q[8];
             UNROLL
-            for (int j = 4 * half; j < 4 * half + 8 / halves; j++) /* vsubq_s8 turns the unsigned codes into the signed q */
-                s = add_four(s, vsubq_s8((int8x16_t)group->codes[j], vdupq_n_s8((int8_t)code_above(type))), four(x, j));
+            for (int i = 0; i < 8 / halves; i++) /* vsubq_s8 turns the unsigned codes into the signed q */
+                q[i] = vsubq_s8((int8x16_t)group->codes[4 * half + i], vdupq_n_s8((int8_t)code_above(type)));
+            int32x4_t s = multiply_few(q, x, 4 * half, 8 / halves);
             acc = vfmaq_f32(acc, vcvtq_f32_s32(s), vmulq_n_f32((float32x4_t)group->scale[half], x->d));
         }
         if (has_minimums(type))

@@ -1,24 +1,54 @@
 /* simd/neon_tiles.c -- the tile of four rows by up to six tokens, and the decoders.
  *
- * 32 registers hold 16 to 24 accumulators: all four quads of one token's sums, two quads of two or three tokens, one
- * quad of four to six; then the block again (from L1) for the other quads. Lanes never meet before the fold, so the
- * order of the quads is free. Checked under an emulator; its speed has not been measured on hardware. */
+ * There are 32 registers. For one token, a tile keeps all four quads of its sums in registers, and for two tokens two quads. For
+ * three to six tokens, it keeps one quad, and reads the block four times (from L1), once for each quad. Lanes never meet before
+ * the fold, so the order of the quads is free. Each number of x is loaded once for four rows. Each word of BF16 weights is loaded
+ * once for its odd and its even weight; only for six tokens, whose sums need 24 registers, it is loaded twice.
+ * tests/kernels/stack_access.py checks that compilers keep no sum on the stack. The results are checked under an emulator; the
+ * speed has not been measured on hardware. */
 #include "simd/neon.h"
 
-ALWAYS_INLINE float32x4_t odd_weights(enum tile_source source, const char *w, size_t quad)
+#ifdef __clang__
+#define TOKENS 4 /* clang 14 keeps the sums of more tokens on the stack */
+#else
+#define TOKENS TILE_TOKENS
+#endif
+
+/* Loads operands where this is written. Without it, compilers would load them earlier, more than there are registers. */
+#define in_register(v) __asm__ volatile("" : "+w"(v))
+/* Hides how a pointer is related to others: compilers would make more pointers of them than there are registers. */
+#define opaque(p) __asm__ volatile("" : "+r"(p))
+
+/* a + w * x. With the intrinsic, compilers copy sums from register to register. */
+ALWAYS_INLINE float32x4_t fused(float32x4_t a, float32x4_t w, float32x4_t x)
 {
-    const float *f = (const float *)(const void *)w;
-    if (source == FROM_BF16)
-        return odd_bf16(load_words(w + 16 * quad));
-    return source == FROM_F32 ? odd_f32(f + 8 * quad) : vld1q_f32(f + 4 * quad);
+    __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(a) : "w"(w), "w"(x));
+    return a;
 }
 
-ALWAYS_INLINE float32x4_t even_weights(enum tile_source source, const char *w, size_t quad)
+struct quad_weights {
+    float32x4_t odd, even;
+};
+
+/* Returns the weights of one quad. w points to a chunk. */
+ALWAYS_INLINE struct quad_weights weights_of(enum tile_source source, const char *w, int quad)
 {
-    const float *f = (const float *)(const void *)w;
-    if (source == FROM_BF16)
-        return even_bf16(load_words(w + 16 * quad));
-    return source == FROM_F32 ? even_f32(f + 8 * quad) : vld1q_f32(f + 16 + 4 * quad);
+    if (source == FROM_PACKED)
+        return (struct quad_weights){load_f32(w + 16 * quad), load_f32(w + 64 + 16 * quad)};
+    if (source == FROM_F32) {
+        float32x4_t low = load_f32(w + 32 * quad), high = load_f32(w + 32 * quad + 16);
+        return (struct quad_weights){vuzp2q_f32(low, high), vuzp1q_f32(low, high)};
+    }
+    uint16x8_t words = load_words(w + 16 * quad);
+    in_register(words);
+    return (struct quad_weights){odd_bf16(words), even_bf16(words)};
+}
+
+ALWAYS_INLINE void prefetch_chunk(enum tile_source source, const char *w)
+{
+    __builtin_prefetch(w);
+    if (source != FROM_BF16)
+        __builtin_prefetch(w + 64);
 }
 
 /* four rows' quads (lanes l, l+8, l+4, l+12 added already) to four numbers */
@@ -31,102 +61,131 @@ ALWAYS_INLINE float32x4_t fold_rows(float32x4_t a, float32x4_t b, float32x4_t c,
     return vpaddq_f32(ab, cd);
 }
 
-/* T tokens, `quads` quads at once: a[r][t * quads + quad]; weights `at` bytes behind those of the first tile */
-ALWAYS_INLINE void tile_of(enum tile_source source, int T, int quads, float (*sums)[TILE_ROWS], const struct tile *p, size_t at)
+/* One quad of a chunk of four rows: a[row][token * quads + quad]. x[t] points to the chunk of token t. */
+ALWAYS_INLINE void quad_of_chunk(enum tile_source source, int T, int quads, int quad, float32x4_t a[TILE_ROWS][TILE_TOKENS],
+                                 const char *w[TILE_ROWS], const char *const x[TILE_TOKENS])
 {
-    float32x4_t all[4][TILE_ROWS][TILE_TOKENS], a[TILE_ROWS][TILE_TOKENS];
-    size_t ldx = p->ldx, step = p->step, prefetch = p->prefetch;
-
-    for (size_t quad = 0; quad < 4; quad += (size_t)quads) {
-        const char *w[TILE_ROWS];
-        const float *x = p->x + 4 * quad;
-        UNROLL
-        for (int r = 0; r < TILE_ROWS; r++) {
-            w[r] = (const char *)p->w[r] + at;
-            UNROLL
-            for (int i = 0; i < T * quads; i++)
-                a[r][i] = vdupq_n_f32(0.0f);
-        }
-        for (size_t chunk = p->chunks; chunk; chunk--, x += step) {
-            UNROLL
-            for (int i = 0; i < quads; i++) {
-                float32x4_t h[TILE_ROWS];
-                UNROLL
-                for (int r = 0; r < TILE_ROWS; r++)
-                    h[r] = odd_weights(source, w[r], quad + (size_t)i);
-                UNROLL
-                for (int t = 0; t < T; t++) {
-                    float32x4_t u = vld1q_f32(x + (size_t)t * ldx + 4 * i);
-                    UNROLL
-                    for (int r = 0; r < TILE_ROWS; r++)
-                        a[r][t * quads + i] = vfmaq_f32(a[r][t * quads + i], h[r], u);
-                }
-                UNROLL
-                for (int r = 0; r < TILE_ROWS; r++)
-                    h[r] = even_weights(source, w[r], quad + (size_t)i);
-                UNROLL
-                for (int t = 0; t < T; t++) {
-                    float32x4_t u = vld1q_f32(x + (size_t)t * ldx + 16 + 4 * i);
-                    UNROLL
-                    for (int r = 0; r < TILE_ROWS; r++)
-                        a[r][t * quads + i] = vfmaq_f32(a[r][t * quads + i], h[r], u);
-                }
-            }
-            UNROLL
-            for (int r = 0; r < TILE_ROWS; r++) {
-                __builtin_prefetch(w[r] + prefetch);
-                if (source != FROM_BF16)
-                    __builtin_prefetch(w[r] + prefetch + 64);
-                w[r] += source == FROM_BF16 ? 64 : 128;
-            }
-        }
-        UNROLL
-        for (int i = 0; i < quads; i++)
-            UNROLL
-            for (int t = 0; t < T; t++)
-                UNROLL
-                for (int r = 0; r < TILE_ROWS; r++)
-                    all[quad + (size_t)i][r][t] = a[r][t * quads + i];
-    }
-
+    struct quad_weights h[TILE_ROWS];
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++)
+        h[r] = weights_of(source, w[r], quad);
     UNROLL
     for (int t = 0; t < T; t++) {
-        float32x4_t b[TILE_ROWS];
+        float32x4_t u = load_f32(x[t] + 16 * quad);
+        in_register(u);
         UNROLL
         for (int r = 0; r < TILE_ROWS; r++)
-            b[r] = vaddq_f32(vaddq_f32(all[0][r][t], all[2][r][t]), vaddq_f32(all[1][r][t], all[3][r][t]));
-        vst1q_f32(sums[t], fold_rows(b[0], b[1], b[2], b[3]));
+            a[r][t * quads + quad] = fused(a[r][t * quads + quad], h[r].odd, u);
+    }
+    UNROLL
+    for (int r = 0; r < TILE_ROWS && T == TILE_TOKENS; r++) {
+        opaque(w[r]);
+        h[r] = weights_of(source, w[r], quad);
+    }
+    UNROLL
+    for (int t = 0; t < T; t++) {
+        float32x4_t u = load_f32(x[t] + 64 + 16 * quad);
+        in_register(u);
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            a[r][t * quads + quad] = fused(a[r][t * quads + quad], h[r].even, u);
     }
 }
 
-ALWAYS_INLINE void tiles_of(enum tile_source source, int T, int quads, const struct tile *p)
+/* Computes `quads` quads of the sums of T tokens, from quad `first` on: sums[quad][row][token]. The weights are `at` bytes
+ * behind those of the first tile. If `quads` is 1, each
+ * of the four passes prefetches another row; else a pass prefetches all rows. */
+ALWAYS_INLINE void pass(enum tile_source source, int T, int quads, float32x4_t (*sums)[TILE_TOKENS][TILE_ROWS],
+                        const struct tile *p, size_t at, size_t first)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, from = first * (source == FROM_F32 ? 32 : 16), prefetch = p->prefetch;
+    const char *w[TILE_ROWS], *x[TILE_TOKENS], *ahead = (const char *)p->w[first] + at + p->prefetch;
+    float32x4_t a[TILE_ROWS][TILE_TOKENS];
+    UNROLL
+    for (int r = 0; r < TILE_ROWS; r++) {
+        w[r] = (const char *)p->w[r] + at + from;
+        UNROLL
+        for (int i = 0; i < T * quads; i++)
+            a[r][i] = vdupq_n_f32(0.0f);
+    }
+    UNROLL
+    for (int t = 0; t < T; t++)
+        x[t] = (const char *)(p->x + (size_t)t * p->ldx + 4 * first);
+    for (size_t chunk = p->chunks; chunk; chunk--) {
+        UNROLL
+        for (int i = 0; i < quads; i++)
+            quad_of_chunk(source, T, quads, i, a, w, x);
+        if (quads == 1) {
+            prefetch_chunk(source, ahead);
+            ahead += size;
+        }
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++) {
+            if (quads > 1)
+                prefetch_chunk(source, w[r] + prefetch);
+            w[r] += size;
+            opaque(w[r]);
+        }
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            x[t] += sizeof(float) * DOT_CHUNK;
+            opaque(x[t]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < quads; i++)
+        UNROLL
+        for (int r = 0; r < TILE_ROWS; r++)
+            UNROLL
+            for (int t = 0; t < T; t++)
+                sums[i][t][r] = a[r][t * quads + i];
+}
+
+typedef void pass_function(float32x4_t (*sums)[TILE_TOKENS][TILE_ROWS], const struct tile *p, size_t at, size_t first);
+
+ALWAYS_INLINE void tiles_of(pass_function *pass_of, int T, int quads, const struct tile *p)
 {
     for (size_t i = 0; i < p->count; i++) {
+        float32x4_t all[4][TILE_TOKENS][TILE_ROWS];
         float sums[TILE_TOKENS][TILE_ROWS];
-        tile_of(source, T, quads, sums, p, i * p->w_next);
+        for (size_t quad = 0; quad < 4; quad += (size_t)quads)
+            pass_of(all + quad, p, i * p->w_next, quad);
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            float32x4_t b[TILE_ROWS];
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r++)
+                b[r] = vaddq_f32(vaddq_f32(all[0][t][r], all[2][t][r]), vaddq_f32(all[1][t][r], all[3][t][r]));
+            vst1q_f32(sums[t], fold_rows(b[0], b[1], b[2], b[3]));
+        }
         put_tile(p, i, T, sums);
     }
 }
 
-ALWAYS_INLINE void tile_from(enum tile_source source, size_t T, const struct tile *p)
-{
-    switch (T) {
-    case 1: tiles_of(source, 1, 4, p); break;
-    case 2: tiles_of(source, 2, 2, p); break;
-    case 3: tiles_of(source, 3, 2, p); break;
-    case 4: tiles_of(source, 4, 1, p); break;
-    case 5: tiles_of(source, 5, 1, p); break;
-    default: tiles_of(source, 6, 1, p);
-    }
-}
+/* A pass is a function of its own, because in a larger function compilers keep sums on the stack. */
+#define TILE_OF(name, source, T, quads) \
+    static __attribute__((noinline)) void name##_pass_##T(float32x4_t (*sums)[TILE_TOKENS][TILE_ROWS], const struct tile *p, \
+                                                          size_t at, size_t first) \
+    { \
+        pass(source, T, quads, sums, p, at, first); \
+    } \
+    static void name##_##T(const struct tile *p) { tiles_of(name##_pass_##T, T, quads, p); }
+#define TILES_OF(name, source) \
+    TILE_OF(name, source, 1, 4) \
+    TILE_OF(name, source, 2, 2) \
+    TILE_OF(name, source, 3, 1) \
+    TILE_OF(name, source, 4, 1) \
+    TILE_OF(name, source, 5, 1) \
+    TILE_OF(name, source, 6, 1) \
+    static void (*const name[])(const struct tile *) = {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6};
+TILES_OF(from_bf16, FROM_BF16)
+TILES_OF(from_f32, FROM_F32)
+TILES_OF(from_packed, FROM_PACKED)
 
 static void tile(size_t T, const struct tile *p)
 {
-    switch (p->source) {
-    case FROM_BF16: tile_from(FROM_BF16, T, p); break;
-    case FROM_F32: tile_from(FROM_F32, T, p); break;
-    default: tile_from(FROM_PACKED, T, p);
-    }
+    static void (*const *const tiles[])(const struct tile *) = {from_bf16, from_f32, from_packed};
+    tiles[p->source][T - 1](p);
 }
 
 /* a quarter of a chunk: 8 weights to out[0..7], or packed to 4 of the odd and 4 of the even ones */
@@ -181,4 +240,5 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_neon = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = neon_strip, .decode = decode, .pack = pack};
+const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6, .strip = neon_strip,
+                                        .decode = decode, .pack = pack};

@@ -10,8 +10,8 @@ extern const struct kernels kernels_avx2, kernels_avx512, kernels_avx512_vnni, k
 const struct kernels *const kernel_tables[] = {&kernels_avx512_bf16, &kernels_avx512_vnni, &kernels_avx512, &kernels_avx2,
                                                &kernels_scalar, NULL};
 #elif defined(__aarch64__)
-extern const struct kernels kernels_neon, kernels_neon_dotprod;
-const struct kernels *const kernel_tables[] = {&kernels_neon_dotprod, &kernels_neon, &kernels_scalar, NULL};
+extern const struct kernels kernels_neon, kernels_neon_dotprod, kernels_neon_i8mm;
+const struct kernels *const kernel_tables[] = {&kernels_neon_i8mm, &kernels_neon_dotprod, &kernels_neon, &kernels_scalar, NULL};
 #else
 const struct kernels *const kernel_tables[] = {&kernels_scalar, NULL};
 #endif
@@ -43,6 +43,7 @@ static int cpu_has_avx512_vnni(void)
 #include <sys/auxv.h>
 
 static int cpu_has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
+static int cpu_has_i8mm(void) { return cpu_has_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1); /* HWCAP2_I8MM */ }
 #endif
 
 static int cpu_has_fma(void)
@@ -68,7 +69,7 @@ int kernels_runs_here(const struct kernels *k)
                (!k->variant || cpu_has_avx512_vnni()) && (!k->variant || strcmp(k->variant, "bf16") || cpu_has_avx512_bf16());
 #elif defined(__aarch64__)
     if (!strcmp(k->name, "neon"))
-        return !k->variant || cpu_has_dotprod();
+        return !k->variant || (strcmp(k->variant, "i8mm") ? cpu_has_dotprod() : cpu_has_i8mm());
 #endif
     return k == &kernels_scalar;
 }

@@ -103,10 +103,10 @@ static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t 
             memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
 }
 
-/* How many tokens go through the next tile when `left` are left. All tiles get about as many, unless three take as long as four. */
+/* How many tokens go through the next tile when `left` are left. All tiles get about as many, unless fewer take as long. */
 static size_t next_tokens(const struct vector_loops *v, size_t left)
 {
-    if (v->halves_from)
+    if (v->same_time_from)
         return min_size(left, v->tokens);
     size_t tiles = (left + v->tokens - 1) / v->tokens;
     return (left + tiles - 1) / tiles;
@@ -210,7 +210,7 @@ static size_t prefetch_distance(const struct product *p, const struct tiles *row
         return 0;
     if (rows->next > 1 && rows->tiles > 1)
         return rows->next * row_bytes;
-    return p->v->halves_from && T >= p->v->halves_from ? min_size(row_bytes, DOT_BLOCK * size) : PREFETCH;
+    return p->v->parts_from && T >= p->v->parts_from ? min_size(row_bytes, DOT_BLOCK * size) : PREFETCH;
 }
 
 /* Those rows times tokens t0..t1, over the whole of K. A panel holds the rows decoded, tile by tile. */

@@ -142,7 +142,8 @@ MISTAKES = tests/mistakes/mistakes.py --build $(BUILD)
 mistakes: $(addprefix $(BUILD)/,$(shell tests/mistakes/mistakes.py --programs))
 	@$(MISTAKES) $(ONLY)
 
-# Another processor: cross-compiled, run under an emulator. The golden bits must be the same there.
+# Another processor: cross-compiled, run under an emulator. The golden bits must be the same there. The emulated CPU has dotprod and
+# i8mm, and checkasm tests the kernels for CPUs without them too.
 SYSROOT := build-arm64/sysroot
 ARM64_LINES ?= 6
 arm64-programs:
@@ -152,7 +153,8 @@ arm64-programs:
 	    arm64-subset
 arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
 run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
-            "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)"
+            "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)" \
+            "arm64/stack_access:tests/kernels/stack_access.py $(patsubst %,build-arm64/simd/neon_%.o,tiles quantised dotprod i8mm)"
 arm64: arm64-programs
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
