@@ -8,6 +8,7 @@
 #define VB_OP_H
 
 #include "simd/kernels.h"
+#include "ops/clock.h"
 #include "ops/pace.h"
 #include "ops/placement.h"
 
@@ -43,9 +44,17 @@ struct op_ctx {
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
+    struct op_clock *clock;      /* measures the time of each part of a pass; NULL: nothing is measured */
     const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */
 };
+
+/* From now on, time belongs to this part of the pass (ops/clock.h). */
+static inline void op_enter(const struct op_ctx *cx, int part)
+{
+    if (cx->clock)
+        op_clock_next(cx->clock, part);
+}
 
 /* Scratch is a stack for the working memory of operators. op_take returns memory for `floats` floats, 64-byte aligned.
  * op_give frees everything that was taken since op_mark returned `mark`. An assert fails if the scratch is too small. */

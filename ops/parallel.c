@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <omp.h>
+#include <string.h>
 #include <time.h>
 
 float *op_take(struct op_ctx *cx, size_t floats)
@@ -99,16 +100,20 @@ static void run_in_crew(const struct op_ctx *cx, const size_t *first, size_t mat
         crew_run(cx->crew, all, work, arg);
 }
 
-void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
-                          void (*work)(void *arg, size_t task, int thread), void *arg)
+/* Returns how many threads a region uses; less than 2: the tasks run on the caller's thread. */
+static int threads_of(const struct op_ctx *cx, size_t tasks, double cost)
 {
     int threads = cx->threads;
-    size_t tasks = first[matrices];
     double most = cost / (cx->thread_cost > 0.0 ? cx->thread_cost : cx->crew ? OP_CREW_COST : OP_THREAD_COST);
     if ((double)threads > most)
         threads = (int)most;
-    if ((size_t)threads > tasks)
-        threads = (int)tasks;
+    return (size_t)threads > tasks ? (int)tasks : threads;
+}
+
+static void run_region(const struct op_ctx *cx, const size_t *first, size_t matrices, int threads,
+                       void (*work)(void *arg, size_t task, int thread), void *arg)
+{
+    size_t tasks = first[matrices];
     if (threads <= 1 || cx->crew) {
         struct fpenv env = fpenv_enter();
         if (threads > 1)
@@ -126,6 +131,58 @@ void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t m
             work(arg, task, omp_get_thread_num());
         fpenv_leave(env);
     }
+}
+
+/* The tasks of a region whose time a clock measures. */
+struct timed {
+    struct op_clock *clock;
+    void (*work)(void *arg, size_t task, int thread);
+    void *arg;
+};
+
+static void timed_task(void *arg, size_t task, int thread)
+{
+    const struct timed *t = arg;
+    double begun = now();
+    t->work(t->arg, task, thread);
+    t->clock->thread[thread].busy += now() - begun;
+}
+
+void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
+                          void (*work)(void *arg, size_t task, int thread), void *arg)
+{
+    int threads = threads_of(cx, first[matrices], cost);
+    if (!cx->clock) {
+        run_region(cx, first, matrices, threads, work, arg);
+        return;
+    }
+    struct timed timed = {cx->clock, work, arg};
+    struct op_clock_part *part = &cx->clock->part[cx->clock->current];
+    double begun = now();
+    run_region(cx, first, matrices, threads, timed_task, &timed);
+    part->inside += now() - begun;
+    part->regions += threads > 1;
+}
+
+void op_clock_start(struct op_clock *clock, int threads, int part)
+{
+    memset(clock, 0, sizeof *clock);
+    clock->threads = threads;
+    clock->current = part;
+    clock->since = now();
+}
+
+void op_clock_next(struct op_clock *clock, int part)
+{
+    struct op_clock_part *p = &clock->part[clock->current];
+    double t = now();
+    p->seconds += t - clock->since;
+    for (int i = 0; i < clock->threads; i++) {
+        p->busy += clock->thread[i].busy;
+        clock->thread[i].busy = 0.0;
+    }
+    clock->current = part;
+    clock->since = t;
 }
 
 void op_parallel(const struct op_ctx *cx, size_t tasks, double cost, void (*work)(void *arg, size_t task, int thread),

@@ -95,12 +95,16 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     size_t rank = c->dims.q;
     struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
 
+    op_enter(&w->cx, PART_Q_A);
     op_linears(&w->cx, both, 2, x, S);
+    op_enter(&w->cx, PART_SMALL);
     if (rank) {
         tap(w, "self_attn.q_a_proj.output", w->q_a, rank);
         op_rmsnorm(&w->cx, w->q_a, rank, w->q_a, rank, a->q_a_layernorm, S, rank, (float)c->latent_eps);
         tap(w, "self_attn.q_a_layernorm.output", w->q_a, rank);
+        op_enter(&w->cx, PART_Q_B);
         op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
+        op_enter(&w->cx, PART_SMALL);
         tap(w, "self_attn.q_b_proj.output", w->q, q_width);
     } else {
         tap(w, "self_attn.q_proj.output", w->q, q_width);
@@ -110,9 +114,12 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
     tap_operator(w, "self_attn.");
+    op_enter(&w->cx, PART_ATTENTION);
     attend(w, &attention, rows, S);
+    op_enter(&w->cx, PART_O);
     tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
+    op_enter(&w->cx, PART_SMALL);
     tap(w, "self_attn.o_proj.output", out, c->dims.d);
 }
 
@@ -152,7 +159,9 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
     const struct config *c = &w->model->config;
     if (!l->is_moe) {
         struct mlp_weights dense = mlp_weights_of(&l->mlp);
+        op_enter(&w->cx, PART_DENSE);
         op_mlp(&w->cx, out, x, &dense, S);
+        op_enter(&w->cx, PART_SMALL);
         return;
     }
     struct router router = router_of(c, &l->moe);
@@ -160,6 +169,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
     struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
+    op_enter(&w->cx, PART_ROUTER);
     if (router.bf16) {
         op_round_bf16(out, x, S * c->dims.d); /* `out` is scratch until op_moe writes it */
         op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
@@ -172,7 +182,9 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
     keep_taken_experts(w, layer, rows, S);
     tap_operator(w, "mlp.");
+    op_enter(&w->cx, PART_EXPERTS);
     op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
+    op_enter(&w->cx, PART_SMALL);
 }
 
 static void add_to_residual(const struct workspace *w, size_t n)
@@ -224,6 +236,7 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
 /* `depth` is the MTP depth, or -1 for the target. */
 static void begin_pass(struct workspace *w, const struct row *rows, size_t S, int depth)
 {
+    op_enter(&w->cx, PART_SMALL);
     if (w->tapper)
         tapper_pass(w->tapper, rows, S, depth);
     for (size_t s = 0; s < S; s++) {
@@ -265,6 +278,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     tap(w, "model.norm.output", w->hidden, d);
     if (w->features != w->hidden)
         memcpy(w->features, w->x, S * d * sizeof *w->x);
+    op_enter(&w->cx, PART_OUTSIDE);
     op_end_pass(&w->cx, &pass);
     return 0;
 }
@@ -291,7 +305,9 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     tap_of(w, "enorm.output", embedding, d, 2 * d);
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
+    op_enter(&w->cx, PART_EH);
     op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
+    op_enter(&w->cx, PART_SMALL);
     tap(w, "eh_proj.output", w->x, d);
     decoder_layer(w, &module->layer, 0, rows, S);
     tap(w, "shared_head.norm.input", w->x, d);
@@ -300,12 +316,15 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     const float *handed = convention[DRAFT_HIDDEN] ? w->x : g;
     if (next != handed)
         memcpy(next, handed, S * d * sizeof *handed);
+    op_enter(&w->cx, PART_OUTSIDE);
     op_end_pass(&w->cx, &pass);
 }
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
+    op_enter(&w->cx, PART_HEAD);
     op_linear(&w->cx, logits, hidden, head, S);
+    op_enter(&w->cx, PART_OUTSIDE);
 }
 
 void forward_tap_logits(const struct workspace *w, const float *logits, size_t vocab_size, size_t first, size_t count)

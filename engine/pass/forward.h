@@ -92,6 +92,23 @@ int target_three_layers(int L, int layer[3]);
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
 
+/* The parts of a pass that a clock in workspace.cx.clock distinguishes (ops/clock.h). Time after a pass belongs to
+ * PART_OUTSIDE. */
+enum pass_part {
+    PART_OUTSIDE,
+    PART_Q_A,       /* q_a_proj or q_proj, and kv_a_proj_with_mqa, which share their parallel regions */
+    PART_Q_B,
+    PART_ATTENTION, /* q_abs, scores, softmax, values, W_uv; in the expanded form also keys and values */
+    PART_O,
+    PART_DENSE,     /* the MLP of a layer without experts */
+    PART_ROUTER,    /* mlp.gate and the choice of experts */
+    PART_EXPERTS,   /* the chosen experts and the shared experts, which share their parallel regions */
+    PART_EH,        /* eh_proj of an MTP module */
+    PART_HEAD,      /* the output head */
+    PART_SMALL,     /* everything else in a pass: embedding, norms, RoPE, writing cache rows, residual sums */
+    PASS_PARTS
+};
+
 /* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. The rows of one sequence are in ascending
  * order of index, and the caller has appended their slots to the cache of the sequence. Returns 0, or -1 if w->stop
  * ended the pass. After -1, the caller removes the rows from the caches. */

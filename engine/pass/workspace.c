@@ -12,6 +12,8 @@
 #include "ops/mlp.h"
 #include "ops/router.h"
 
+_Static_assert(PASS_PARTS <= OP_CLOCK_PARTS, "a clock has room for all parts");
+
 /* Returns the largest amount of scratch memory that any operator needs in a pass of S rows. */
 static size_t scratch_bytes(const struct workspace *w, size_t S)
 {

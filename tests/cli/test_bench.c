@@ -286,6 +286,143 @@ TEST(efficiency_counts_the_bytes_of_the_passes_that_were_run)
     json_decref(all);
 }
 
+/* --- bench --plan --- */
+
+static double sum_of(const json_t *parts, const char *key)
+{
+    const json_t *part;
+    double sum = 0;
+    size_t i;
+    json_array_foreach(parts, i, part)
+        sum += real(part, key);
+    return sum;
+}
+
+static void parts_are_consistent(const json_t *pass)
+{
+    const json_t *parts = json_object_get(pass, "parts"), *part;
+    double before = INFINITY, read = real(json_object_get(pass, "peaks"), "read"), fma = real(json_object_get(pass, "peaks"), "fma");
+    size_t i;
+    json_array_foreach(parts, i, part) {
+        double bytes = real(part, "bytes_seconds"), arithmetic = real(part, "flops_seconds"), seconds = real(part, "seconds");
+        const char *bound = string(part, "bound");
+        assert_true(seconds > 0 && about(bytes, real(part, "bytes") / read));
+        assert_true(arithmetic <= real(part, "flops") / fma * (1 + 1e-6)); /* other instructions are faster than fma, or not used */
+        assert_true(about(real(part, "floor"), fmax(bytes, arithmetic)));
+        assert_true(fabs(real(part, "gap") - (seconds - real(part, "floor"))) <= 1e-6 * fmax(seconds, real(part, "floor")));
+        assert_true(real(part, "waiting") > -1e-9 && real(part, "waiting") <= seconds);
+        assert_true(real(part, "gap") <= before);
+        assert_true((real(part, "bytes") > 0) == (strcmp(string(part, "name"), "small operators") && strcmp(string(part, "name"), "outside of the pass")));
+        before = real(part, "gap");
+        assert_true(strstr("bytes fma bf16 int8 int4 waiting other work", bound) && *bound);
+        if (!strcmp(bound, "bytes"))
+            assert_true(bytes >= arithmetic && bytes >= real(part, "waiting"));
+    }
+    assert_true(about(sum_of(parts, "seconds"), real(pass, "seconds")));
+    assert_true(about(sum_of(parts, "floor"), real(pass, "floor")));
+    assert_true(real(pass, "median") >= real(pass, "seconds"));
+    assert_true(fabs(sum_of(parts, "waiting") - real(pass, "waiting")) <= 1e-6 * real(pass, "seconds"));
+}
+
+static const json_t *named(const json_t *list, const char *name)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one)
+        if (!strcmp(string(one, "name"), name))
+            return one;
+    return NULL;
+}
+
+/* The sentence at the top names the part with the largest gap, as a share of the time of its pass. */
+static void next_gap_is_the_largest(const json_t *plan)
+{
+    const json_t *next = json_object_get(plan, "next"), *passes = json_object_get(plan, "passes"), *pass, *part, *in;
+    size_t i, k;
+    in = named(passes, string(next, "pass"));
+    assert_non_null(in);
+    json_array_foreach(passes, i, pass)
+        json_array_foreach(json_object_get(pass, "parts"), k, part)
+            assert_true(real(part, "gap") / real(pass, "seconds") <= real(next, "gap") / real(in, "seconds") + 1e-6);
+    part = named(json_object_get(in, "parts"), string(next, "name"));
+    assert_true(part && real(part, "gap") == real(next, "gap") && real(part, "floor") == real(next, "floor"));
+    assert_string_equal(string(part, "bound"), string(next, "bound"));
+}
+
+TEST(a_plan_divides_passes_into_parts_that_add_up)
+{
+    static const char *const parts[] = {"q_a_proj and kv_a_proj", "q_b_proj", "attention", "o_proj", "dense MLP", "router",
+                                        "experts and shared expert", "head", "small operators", "outside of the pass"};
+    static const char *const passes[] = {"1 row after 16", "1 row after 100", "4 rows after 16", "MTP module, 1 row after 16", "prompt of 255",
+                                         "prompt of 255, expanded"};
+    json_t *plan = JSON("bench", MODEL, "--plan", "--rounds", "3", "--threads", "2", "--depth", "100"), *pass, *config = config_of_model();
+    json_t *lines = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "--only", "pass", "-n", "2");
+    const json_t *list = json_object_get(plan, "passes"), *plain = named(json_object_get(lines, "rows"), "1 row after 16");
+    size_t i;
+    json_array_foreach(list, i, pass) {
+        assert_string_equal(string(pass, "name"), passes[i]);
+        parts_are_consistent(pass);
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            assert_true(!named(json_object_get(pass, "parts"), parts[k]) == (i == 3 && !strcmp(parts[k], "dense MLP")));
+        assert_true(!named(json_object_get(pass, "parts"), "eh_proj") == (i != 3));
+    }
+    assert_int_equal(i, 6);
+    next_gap_is_the_largest(plan);
+    /* the parts are a division of the same work */
+    assert_non_null(plain);
+    pass = json_array_get(list, 0);
+    const json_t *o_proj = named(json_object_get(pass, "parts"), "o_proj");
+    double numbers = real(config, "hidden_size") * real(config, "num_attention_heads") * real(config, "v_head_dim");
+    assert_true(about(real(o_proj, "bytes"), 2 * numbers * real(config, "num_hidden_layers")));
+    json_decref(config);
+    assert_true(about(sum_of(json_object_get(pass, "parts"), "bytes"), real(plain, "bytes")));
+    assert_true(about(sum_of(json_object_get(pass, "parts"), "flops"), real(plain, "flops")));
+    json_decref(lines);
+    json_decref(plan);
+}
+
+/* Times differ from run to run; the amount of work does not. */
+TEST(the_text_of_a_plan_has_the_numbers_of_its_json)
+{
+    struct said r = RUN("bench", "golden/tale", "--plan", "--rounds", "1", "--threads", "2", "--precision", "q8");
+    json_t *plan = JSON("bench", "golden/tale", "--plan", "--rounds", "1", "--threads", "2", "--precision", "q8"), *pass, *part;
+    size_t i, k;
+    expect_code(&r, 0);
+    assert_true(strstr(r.out, "The next gap: ") == r.out && strstr(r.out, " above its floor of "));
+    json_array_foreach(json_object_get(plan, "passes"), i, pass) {
+        char head[200];
+        snprintf(head, sizeof head, "\n%s: ", string(pass, "name"));
+        const char *at = strstr(r.out, head), *end = at ? strstr(at, "\nall ") : NULL;
+        assert_true(at && end);
+        parts_are_consistent(pass);
+        json_array_foreach(json_object_get(pass, "parts"), k, part) {
+            char line[200];
+            snprintf(line, sizeof line, "\n%-26s %9.1f %9.1f ", string(part, "name"), real(part, "bytes") / 1e6, real(part, "flops") / 1e6);
+            const char *found = strstr(at, line);
+            assert_true(found && found < end);
+        }
+    }
+    assert_int_equal(i, 5); /* its context is too short for 2048 tokens */
+    json_decref(plan);
+    forget(&r);
+}
+
+TEST(a_plan_of_one_thread_wakes_none_and_every_kind_of_model_has_one)
+{
+    json_t *plan = JSON("bench", "golden/tiny/v2-lite", "--plan", "--rounds", "1", "--threads", "1", "--isa", "scalar"), *pass, *part;
+    size_t i, k;
+    json_array_foreach(json_object_get(plan, "passes"), i, pass) { /* it has no MTP module and no q_a_proj */
+        assert_null(strstr(string(pass, "name"), "MTP"));
+        assert_null(named(json_object_get(pass, "parts"), "q_b_proj"));
+        assert_non_null(named(json_object_get(pass, "parts"), "q_proj and kv_a_proj"));
+        parts_are_consistent(pass);
+        json_array_foreach(json_object_get(pass, "parts"), k, part)
+            assert_int_equal(integer(part, "regions"), 0);
+    }
+    assert_true(i > 0);
+    json_decref(plan);
+}
+
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("bench", MODEL, "--force-accept", "1.5"), 2, "--force-accept is 1.5, wanted a number from 0 to 1");
@@ -297,6 +434,10 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     expect_failure(RUN("bench", "golden/tiny/v2", "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "x.svg"), 2, "has no MTP modules");
     expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file");
     expect_failure(RUN("bench", MODEL, "--svg", "/dev/null"), 1, "a device, which a file would replace");
+    expect_failure(RUN("bench", MODEL, "--depth", "100"), 2, "--depth belongs to --plan");
+    expect_failure(RUN("bench", MODEL, "--plan", "--only", "pass"), 2, "--only does not fit with it");
+    expect_failure(RUN("bench", MODEL, "--plan", "--svg", "x.svg"), 2, "--svg does not fit with it");
+    expect_failure(RUN("bench", MODEL, "--plan", "--depth", "255"), 2, "--depth is 255: with two tokens more it is beyond max_position_embeddings, which is 256");
 }
 
 int main(int argc, char **argv)
@@ -310,6 +451,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
         cmocka_unit_test(long_contexts_are_measured_when_asked),
         cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),
+        cmocka_unit_test(a_plan_divides_passes_into_parts_that_add_up),
+        cmocka_unit_test(the_text_of_a_plan_has_the_numbers_of_its_json),
+        cmocka_unit_test(a_plan_of_one_thread_wakes_none_and_every_kind_of_model_has_one),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };
     find_verbatim(argc, argv);

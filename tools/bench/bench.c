@@ -20,9 +20,13 @@ static int measure(struct bench *b)
     for (size_t k = 0; k < b->count && code == EXIT_DONE; k++) {
         struct bench_item *i = &b->item[k];
         if (i->kind == BENCH_PREFILL)
-            code = bench_pass_work(b, b->text, 0, i->rows, 0, i->expanded, &i->work);
+            code = bench_pass_work(b, b->text, 0, i->rows, 1, i->expanded, &i->parts);
+        else if (i->module)
+            i->parts = bench_module_work(b->c->model, i->depth + 1, i->rows);
         else if (i->kind == BENCH_PASS)
-            code = bench_pass_work(b, b->text, i->depth, i->rows, 1, 0, &i->work);
+            code = bench_pass_work(b, b->text, i->depth, i->rows, i->rows, 0, &i->parts);
+        if (i->kind == BENCH_PREFILL || i->kind == BENCH_PASS)
+            i->work = bench_sum(&i->parts);
     }
     /* the first round only warms up: it fills pages and caches, and computes the continuation that forced drafts use */
     for (int round = -1; round < wanted && code == EXIT_DONE; round++)
@@ -70,6 +74,8 @@ static int prepare(struct bench *b)
     c->session.exact_threads = 1;
     c->session.drafting.method = NULL;
     size_t most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model)), longest = (c->longer ? 16384 : 2048) + 32;
+    if ((size_t)c->depth + 32 > longest)
+        longest = (size_t)c->depth + 32;
     b->text_count = most < longest ? most : longest;
     b->length = c->n > 1 ? (size_t)c->n : 64;
     b->prompt = 16;
@@ -107,6 +113,8 @@ static int run(struct cli *c)
         code = cli_fail(c, EXIT_USAGE, "--rounds is %lld, at most %d", c->rounds, BENCH_ROUNDS);
     if (code == EXIT_DONE)
         code = bench_check_only(&b);
+    if (code == EXIT_DONE)
+        code = bench_check_plan(&b);
     if (code == EXIT_DONE && c->svg && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "--svg: %s has no MTP modules, there is no speed-up to draw", c->model_dir);
     if (code == EXIT_DONE && c->svg && !bench_wants(&b, BENCH_GENERATE))
@@ -123,8 +131,11 @@ static int run(struct cli *c)
         code = bench_svg(&b, c->svg);
     if (code == EXIT_DONE)
         code = bench_tell(&b);
-    for (size_t k = 0; k < b.count; k++)
+    for (size_t k = 0; k < b.count; k++) {
         vb_session_close(b.item[k].session);
+        free(b.item[k].times);
+    }
+    bench_close_module(&b);
     if (b.data && b.data != MAP_FAILED)
         munmap(b.data, b.bytes);
     bench_ops_close(&b);
@@ -140,7 +151,8 @@ static const struct note notes[] = {
     {"--seed", "Set the seed of the random tokens (default 0)."},
     {"--context", "Leave out all measurements with more than N tokens. For example, 600 leaves out the measurements with 2048 tokens."},
     {"-n", "Decode N tokens per run (default 64)."},
-    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}."},
+    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}, or with --plan "
+               "{\"next\": {...}, \"passes\": [{name, seconds, floor, waiting, peaks, \"parts\": [...]}]}."},
     {NULL, NULL}};
 
 const struct command command_bench = {
@@ -167,5 +179,8 @@ const struct command command_bench = {
     "For drafting, the table shows what percentage of the ideal speed-up was reached. The ideal speed-up would be reached if time\n"
     "depended only on the bytes that are read: it is (tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of\n"
     "bytes that one pass over n rows reads from the model, as counted in this run. B_modules is the number of bytes that the passes\n"
-    "of the MTP modules read in one round.\n",
+    "of the MTP modules read in one round.\n\n"
+    "With --plan, the command measures each operator inside of passes instead, and prints for each pass how far above their floors\n"
+    "its operators are, and what limits them. The floor of an operator is the larger of two times: its bytes divided by the read\n"
+    "bandwidth, and its operations divided by the peak speed of its instructions. The first sentence names the largest gap.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_LENGTH | TAKES_SAMPLING | TAKES_BENCH, run, notes, COMPARES_METHODS, NULL};

@@ -16,6 +16,14 @@ enum bench_kind {
 };
 extern const char *const bench_kinds[BENCH_KINDS];
 
+/* The work and the times of each part of a pass (enum pass_part). */
+struct bench_parts {
+    struct bench_work part[PASS_PARTS];
+};
+struct bench_times {
+    struct op_clock_part part[PASS_PARTS];
+};
+
 /* An item is one line of the printed table: a piece of work and its measured times. */
 struct bench_item {
     enum bench_kind kind;
@@ -30,7 +38,10 @@ struct bench_item {
     int onednn;            /* for LINEAR: whether oneDNN does the work; for PREFILL: whether --prefill onednn is used */
     int expanded;          /* for PREFILL: whether --prefill expanded is used */
     vb_session *session;   /* for PASS: stays open between rounds */
+    int module;            /* for PASS: whether the first MTP module computes the pass */
     struct bench_work work; /* how many bytes one run reads, and how many operations it does */
+    struct bench_parts parts; /* for PASS and PREFILL: the same work, divided among the parts of the pass */
+    struct bench_times *times; /* [BENCH_ROUNDS]: the measured times of the parts; NULL: parts are not measured */
     double seconds[BENCH_ROUNDS];
     /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
     double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
@@ -39,6 +50,7 @@ struct bench_item {
 
 struct onednn;
 struct timeline;
+struct bench_module;
 
 struct bench {
     struct cli *c;
@@ -59,6 +71,8 @@ struct bench {
     float *x, *y;
     int32_t *slots;
     struct timeline *seen;
+    struct op_clock clock; /* for items with `times` */
+    struct bench_module *module; /* for items with `module`; NULL before the first of them runs */
     struct onednn *onednn; /* NULL: oneDNN is not used */
     const char *no_onednn; /* why oneDNN is not used */
     const char *no_onednn_bf16; /* why oneDNN is not measured with BF16 weights; NULL: it is measured with them */
@@ -73,10 +87,32 @@ int bench_wants(const struct bench *b, enum bench_kind kind);
 /* Checks that --only lists only names of kinds. Reports errors. */
 int bench_check_only(struct bench *b);
 
+/* Appends an item whose name is printed as printf does. */
+struct bench_item *bench_add(struct bench *b, enum bench_kind kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Whether the random text has so many tokens. */
+int bench_fits(const struct bench *b, size_t tokens);
+
+/* --- plan.c: the passes of --plan, and what limits each part of them --- */
+/* Checks the options --plan and --depth, and the options that exclude them. Reports errors. */
+int bench_check_plan(struct bench *b);
+/* Adds the items of --plan. */
+void bench_choose_plan(struct bench *b);
+/* Prints the parts of each pass, or with --json the object. Returns an exit code. */
+int bench_tell_plan(const struct bench *b);
+
+/* --- module.c: one row through the first MTP module and its output head, for --plan --- */
+/* Runs the pass of an item with `module`. */
+int bench_run_module(struct bench *b, struct bench_item *i, vb_error *err);
+void bench_close_module(struct bench *b);
+
 /* --- run.c --- */
 /* Returns the number of bytes that one pass of this item reads. For LINEAR and ATTENTION, returns the number of bytes that one run
  * reads. */
 double bench_pass_bytes(const struct bench_item *i);
+/* bench_clock_on starts b->clock for the next pass in w. bench_clock_off stops it, and stores the times of the parts and
+ * their sum in i->times and i->seconds. For an item without `times`, both do nothing. */
+void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w);
+void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w);
 /* Measures the machine, then runs this item once and stores its time in i->seconds[b->rounds]. Returns nonzero on error. */
 int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 
@@ -94,18 +130,24 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 void bench_run_attention(struct bench *b, const struct bench_item *i);
 
 /* --- work.c --- */
-/* Counts bytes and operations of one pass over tokens[first .. first + rows). If `head` is nonzero, the output head is included.
+/* The instructions that multiply weights of this type. `bf16`: precision bf16 rounds the inputs of linear layers. */
+enum bench_loop bench_loop_of(enum weight_type type, int bf16);
+struct bench_work bench_sum(const struct bench_parts *parts);
+/* Counts bytes and operations of one pass over tokens[first .. first + rows). The output head computes logits of `head_rows` rows.
  * If `expanded` is nonzero, `first` is 0, and the operations are those of --prefill expanded, with its chunks.
  * The function runs the pass to see which experts the router chooses. Each expert is counted once per pass. Reports errors. */
-int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, int expanded, struct bench_work *work);
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded,
+                    struct bench_parts *work);
 /* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
  * experts as the rows can choose at most. */
-struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows);
+struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t rows);
 /* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
  * tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);
 
 /* --- tell.c --- */
+/* The quantile q of some numbers, one for each round. */
+double bench_quantile(const double *numbers, int rounds, double q);
 /* The median of the item's measured times, in seconds. */
 double bench_median(const struct bench_item *item, int rounds);
 /* The speed-up over plain decoding. A ratio is computed for each round, and the result is the median of the ratios. */

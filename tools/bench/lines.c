@@ -41,7 +41,7 @@ int bench_check_only(struct bench *b)
     return EXIT_DONE;
 }
 
-static struct bench_item *add(struct bench *b, enum bench_kind kind, const char *format, ...)
+struct bench_item *bench_add(struct bench *b, enum bench_kind kind, const char *format, ...)
 {
     va_list args;
     b->item = realloc(b->item, (b->count + 1) * sizeof *b->item);
@@ -54,27 +54,27 @@ static struct bench_item *add(struct bench *b, enum bench_kind kind, const char 
     return i;
 }
 
-static int fits(const struct bench *b, size_t tokens) { return tokens <= b->text_count; }
+int bench_fits(const struct bench *b, size_t tokens) { return tokens <= b->text_count; }
 
 static void add_machine(struct bench *b)
 {
-    add(b, BENCH_READ, "read bandwidth");
-    add(b, BENCH_FMA, "fma peak");
+    bench_add(b, BENCH_READ, "read bandwidth");
+    bench_add(b, BENCH_FMA, "fma peak");
     if (machine_bf16(1) > 0)
-        add(b, BENCH_BF16, "bf16 peak");
+        bench_add(b, BENCH_BF16, "bf16 peak");
     if (machine_integers(b->isa, 8, 1) > 0)
-        add(b, BENCH_INT8, "int8 peak");
+        bench_add(b, BENCH_INT8, "int8 peak");
     if (machine_integers(b->isa, 4, 1) > 0)
-        add(b, BENCH_INT4, "int4 peak");
+        bench_add(b, BENCH_INT4, "int4 peak");
 }
 
 static void add_prefill(struct bench *b)
 {
     static const size_t lengths[] = {128, 512, 2048, 4096, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
-        for (int kind = 0; kind < 2 + b->prefill_onednn && fits(b, lengths[k] + 1); kind++) {
+        for (int kind = 0; kind < 2 + b->prefill_onednn && bench_fits(b, lengths[k] + 1); kind++) {
             static const char *const kinds[] = {"", ", expanded", ", onednn"};
-            struct bench_item *i = add(b, BENCH_PREFILL, "prefill %zu%s", lengths[k], kinds[kind]);
+            struct bench_item *i = bench_add(b, BENCH_PREFILL, "prefill %zu%s", lengths[k], kinds[kind]);
             i->rows = lengths[k];
             i->expanded = kind == 1;
             i->onednn = kind == 2;
@@ -83,9 +83,9 @@ static void add_prefill(struct bench *b)
 
 static void add_pass(struct bench *b, size_t rows, size_t depth)
 {
-    if (!fits(b, depth + rows + 1))
+    if (!bench_fits(b, depth + rows + 1))
         return;
-    struct bench_item *i = add(b, BENCH_PASS, rows > 1 ? "%zu rows after %zu" : "%zu row after %zu", rows, depth);
+    struct bench_item *i = bench_add(b, BENCH_PASS, rows > 1 ? "%zu rows after %zu" : "%zu row after %zu", rows, depth);
     i->rows = rows;
     i->depth = depth;
 }
@@ -103,7 +103,7 @@ static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum we
 {
     const char *who = onednn ? type == WEIGHT_F32 ? ", oneDNN f32" : ", oneDNN bf16" : "";
     const char *weights = weight_is_quantised(type) ? quantised_format(type)->name : "";
-    struct bench_item *i = add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
+    struct bench_item *i = bench_add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
                                *weights ? " " : "", weights, rows, who);
     i->rows = rows;
     i->outputs = N;
@@ -150,7 +150,7 @@ static void add_attentions(struct bench *b)
         most = (size_t)b->c->context;
     for (size_t k = 0; k < COUNT(depths); k++)
         for (size_t r = 0; r < COUNT(rows) && depths[k] <= most; r++) {
-            struct bench_item *i = add(b, BENCH_ATTENTION, rows[r] > 1 ? "attention, %zu rows over %zu" : "attention, %zu row over %zu",
+            struct bench_item *i = bench_add(b, BENCH_ATTENTION, rows[r] > 1 ? "attention, %zu rows over %zu" : "attention, %zu row over %zu",
                                        rows[r], depths[k]);
             i->rows = rows[r];
             i->depth = depths[k];
@@ -160,8 +160,8 @@ static void add_attentions(struct bench *b)
 
 static void add_generate(struct bench *b, const char *draft, int K, double force)
 {
-    struct bench_item *i = force < 0 ? add(b, BENCH_GENERATE, K ? "%s, K %d" : "%s", draft, K)
-                                     : add(b, BENCH_GENERATE, "%s, K %d, forced %.2g", draft, K, force);
+    struct bench_item *i = force < 0 ? bench_add(b, BENCH_GENERATE, K ? "%s, K %d" : "%s", draft, K)
+                                     : bench_add(b, BENCH_GENERATE, "%s, K %d, forced %.2g", draft, K, force);
     i->draft = draft;
     i->K = K ? K : -1;
     i->force = force;
@@ -170,7 +170,7 @@ static void add_generate(struct bench *b, const char *draft, int K, double force
 
 static void add_tree(struct bench *b, const char *draft, int K)
 {
-    struct bench_item *i = add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.drafting.tree.topk);
+    struct bench_item *i = bench_add(b, BENCH_GENERATE, "%s, K %d, topk %d", draft, K, b->c->session.drafting.tree.topk);
     i->draft = draft;
     i->K = K;
     i->topk = b->c->session.drafting.tree.topk;
@@ -205,6 +205,10 @@ static void add_generates(struct bench *b)
 void bench_choose(struct bench *b)
 {
     add_machine(b);
+    if (b->c->plan) {
+        bench_choose_plan(b);
+        return;
+    }
     if (bench_wants(b, BENCH_LINEAR))
         add_linears(b);
     if (bench_wants(b, BENCH_ATTENTION))

@@ -59,7 +59,7 @@ static void plan_linear(struct bench_item *i)
     double bytes = (double)matrix_bytes(i), flops = 2 * numbers * rows;
     double calls = i->rows < BENCH_MOST_ROWS ? READ_AT_LEAST / bytes : DONE_AT_LEAST / flops;
     i->calls = (size_t)(calls < MOST_CALLS ? calls : MOST_CALLS - 1) + 1;
-    i->work = (struct bench_work){bytes * (double)i->calls, flops * (double)i->calls};
+    i->work = (struct bench_work){.bytes = bytes * (double)i->calls, .flops = flops * (double)i->calls};
 }
 
 /* One call for each layer of the model. Each call has its own cache, unless the memory block is too small for all of

@@ -4,7 +4,8 @@
 #include "simd/machine.h"
 #include "tools/bench/bench.h"
 
-#define MACHINE_STEPS 4000000 /* takes tens of milliseconds */
+#define MACHINE_STEPS 4000000          /* takes tens of milliseconds */
+#define READ_AGAIN ((size_t)256 << 20) /* bytes that are read at least, to measure how fast the CPU caches deliver them */
 
 static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
 {
@@ -15,7 +16,7 @@ static int no_row(void *context, int depth, size_t index, const float *logits, c
 struct share { /* the work of an item that measures the machine: one task for each thread */
     const struct bench *b;
     enum bench_kind kind;
-    size_t steps;
+    size_t steps, bytes; /* READ: `bytes` bytes are read `steps` times */
     double done[256];
 };
 
@@ -23,21 +24,22 @@ static void one_share(void *arg, size_t task, int thread)
 {
     struct share *s = arg;
     const struct bench *b = s->b;
-    size_t part = b->bytes / (size_t)b->threads & ~(size_t)255;
+    size_t part = s->bytes / (size_t)b->threads & ~(size_t)255;
     (void)thread;
-    if (s->kind == BENCH_READ)
-        s->done[task] = machine_read((const char *)b->data + task * part, part) ? (double)part : (double)part + 1e-9;
-    else
+    s->done[task] = 0;
+    for (size_t i = 0; s->kind == BENCH_READ && i < s->steps; i++)
+        s->done[task] += machine_read((const char *)b->data + task * part, part) ? (double)part : (double)part + 1e-9;
+    if (s->kind != BENCH_READ)
         s->done[task] = s->kind == BENCH_FMA ? machine_fma(b->isa, s->steps)
                         : s->kind == BENCH_BF16 ? machine_bf16(s->steps)
                                                 : machine_integers(b->isa, s->kind == BENCH_INT8 ? 8 : 4, s->steps);
 }
 
 /* Returns the number of bytes that were read, or of operations that were done. */
-static double run_machine(const struct bench *b, enum bench_kind kind, size_t steps)
+static double run_machine(const struct bench *b, enum bench_kind kind, size_t steps, size_t bytes)
 {
     struct op_ctx cx = {.threads = b->threads, .thread_cost = 1};
-    struct share s = {.b = b, .kind = kind, .steps = steps};
+    struct share s = {.b = b, .kind = kind, .steps = steps, .bytes = bytes};
     double done = 0;
     op_parallel(&cx, (size_t)b->threads, 1e9, one_share, &s);
     for (int i = 0; i < b->threads; i++)
@@ -50,26 +52,70 @@ double bench_pass_bytes(const struct bench_item *i)
     return i->work.bytes / (double)(i->kind == BENCH_GENERATE && i->forwards ? i->forwards : 1);
 }
 
+/* Reads a block of `bytes` bytes, often enough to measure the time. If the CPU caches can hold the block, it is in them
+ * after the first time. */
+static double read_bandwidth(const struct bench *b, double bytes)
+{
+    size_t block = bytes < (double)b->bytes ? (size_t)bytes : b->bytes, least = (size_t)b->threads * 4096;
+    block = block > least ? block : least;
+    size_t steps = 1 + (block < b->bytes ? READ_AGAIN / block : 0);
+    if (block < b->bytes)
+        run_machine(b, BENCH_READ, 1, block);
+    double start = cli_seconds(), done = run_machine(b, BENCH_READ, steps, block);
+    return done / (cli_seconds() - start);
+}
+
+/* Returns whether the CPU caches cannot hold the weights. Between two passes of an MTP module, the target's pass reads its
+ * weights too. */
+static int is_beyond_caches(const struct bench *b, const struct bench_item *i)
+{
+    double bytes = bench_pass_bytes(i);
+    for (size_t k = 0; i->module && k < b->count; k++)
+        if (b->item[k].kind == BENCH_PASS && b->item[k].rows == 1 && b->item[k].depth == i->depth && !b->item[k].module)
+            bytes += b->item[k].work.bytes;
+    return bytes > BENCH_BEYOND_CACHES;
+}
+
 /* Measures the speed of the machine just before an item, for the comparison with the item. Measuring the read bandwidth
  * removes other data from the CPU caches. Therefore an item whose weights fit in the caches uses the bandwidth that was
- * measured last. */
+ * measured last. With --plan, it uses the bandwidth for a block as large as its weights, from the caches that hold it. */
 static void look_at_machine(struct bench *b, struct bench_item *i)
 {
-    double start = cli_seconds(), middle, done = run_machine(b, BENCH_FMA, MACHINE_STEPS / 4);
-    b->fma = done / ((middle = cli_seconds()) - start);
-    if (bench_pass_bytes(i) > BENCH_BEYOND_CACHES)
-        b->read = run_machine(b, BENCH_READ, 0) / (cli_seconds() - middle);
-    i->read[b->rounds] = b->read;
+    double start = cli_seconds(), done = run_machine(b, BENCH_FMA, MACHINE_STEPS / 4, 0);
+    b->fma = done / (cli_seconds() - start);
+    if (is_beyond_caches(b, i))
+        b->read = read_bandwidth(b, (double)b->bytes);
+    i->read[b->rounds] = i->times && !is_beyond_caches(b, i) ? read_bandwidth(b, bench_pass_bytes(i)) : b->read;
     i->fma[b->rounds] = b->fma;
 }
 
 static void run_of_machine(struct bench *b, struct bench_item *i)
 {
     double start = cli_seconds();
-    i->work.bytes = run_machine(b, i->kind, MACHINE_STEPS);
+    i->work.bytes = run_machine(b, i->kind, i->kind == BENCH_READ ? 1 : MACHINE_STEPS, b->bytes);
     i->seconds[b->rounds] = cli_seconds() - start;
     if (i->kind == BENCH_READ)
         b->read = i->work.bytes / i->seconds[b->rounds];
+}
+
+void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w)
+{
+    if (!i->times)
+        return;
+    w->cx.clock = &b->clock;
+    op_clock_start(&b->clock, b->threads, PART_OUTSIDE);
+}
+
+void bench_clock_off(struct bench *b, struct bench_item *i, struct workspace *w)
+{
+    if (!i->times)
+        return;
+    op_clock_next(&b->clock, PART_OUTSIDE);
+    memcpy(&i->times[b->rounds], b->clock.part, sizeof *i->times);
+    i->seconds[b->rounds] = 0;
+    for (int part = 0; part < PASS_PARTS; part++)
+        i->seconds[b->rounds] += b->clock.part[part].seconds;
+    w->cx.clock = NULL;
 }
 
 static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
@@ -80,10 +126,14 @@ static int run_prefill(struct bench *b, struct bench_item *i, vb_error *err)
     vb_generate_options g = {.max_tokens = 1, .ignore_eos = 1};
     o.context = (int32_t)i->rows + 1;
     o.prefill = i->onednn ? "onednn" : i->expanded ? "expanded" : NULL;
-    int failed = vb_session_open(&s, b->c->model, &o, err) || vb_append(s, b->text, i->rows, err);
+    if (vb_session_open(&s, b->c->model, &o, err))
+        return 1;
+    int failed = vb_append(s, b->text, i->rows, err);
     double start = cli_seconds();
+    bench_clock_on(b, i, s->work);
     failed = failed || vb_generate(s, &g, &r, err);
     i->seconds[b->rounds] = cli_seconds() - start;
+    bench_clock_off(b, i, s->work);
     vb_session_close(s);
     return failed;
 }
@@ -100,9 +150,13 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
                  vb_evaluate(i->session, 0, no_row, NULL, err);
     }
     failed = failed || vb_append(i->session, b->text + i->depth + 1, i->rows - 1, err);
+    if (failed)
+        return 1;
     double start = cli_seconds();
-    failed = failed || vb_evaluate(i->session, 0, no_row, NULL, err);
+    bench_clock_on(b, i, i->session->work);
+    failed = vb_evaluate(i->session, 0, no_row, NULL, err);
     i->seconds[b->rounds] = cli_seconds() - start;
+    bench_clock_off(b, i, i->session->work);
     return failed || vb_truncate(i->session, i->depth + 1, err);
 }
 
@@ -176,7 +230,7 @@ static int run_line(struct bench *b, struct bench_item *i, vb_error *err)
     if (i->kind == BENCH_PREFILL)
         return run_prefill(b, i, err);
     if (i->kind == BENCH_PASS)
-        return run_pass(b, i, err);
+        return i->module ? bench_run_module(b, i, err) : run_pass(b, i, err);
     if (i->kind == BENCH_GENERATE)
         return run_generate(b, i, err);
     double start = cli_seconds();
@@ -197,7 +251,7 @@ int bench_run(struct bench *b, struct bench_item *i, vb_error *err)
     look_at_machine(b, i);
     /* If the CPU caches can hold the weights, run the item once before it is measured: the items for the machine have
      * read other memory since its last run. */
-    if (!b->warm && bench_pass_bytes(i) <= BENCH_BEYOND_CACHES && run_line(b, i, err))
+    if (!b->warm && !is_beyond_caches(b, i) && run_line(b, i, err))
         return 1;
     return run_line(b, i, err);
 }

@@ -14,7 +14,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double quantile(const double *numbers, int rounds, double q)
+double bench_quantile(const double *numbers, int rounds, double q)
 {
     double sorted[BENCH_ROUNDS];
     memcpy(sorted, numbers, (size_t)rounds * sizeof *sorted);
@@ -22,7 +22,7 @@ static double quantile(const double *numbers, int rounds, double q)
     return sorted[(size_t)(q * (rounds - 1) + 0.5)];
 }
 
-double bench_median(const struct bench_item *i, int rounds) { return quantile(i->seconds, rounds, 0.5); }
+double bench_median(const struct bench_item *i, int rounds) { return bench_quantile(i->seconds, rounds, 0.5); }
 
 /* Returns the median, over the rounds, of the ratio of the times of two items. Each time is first divided by the amount
  * of work in its item (over_by or under_by). */
@@ -31,7 +31,7 @@ static double ratio(const struct bench *b, const struct bench_item *over, double
     double of_round[BENCH_ROUNDS];
     for (int r = 0; r < b->rounds; r++)
         of_round[r] = over->seconds[r] / over_by / (under->seconds[r] / under_by);
-    return quantile(of_round, b->rounds, 0.5);
+    return bench_quantile(of_round, b->rounds, 0.5);
 }
 
 /* --- comparisons of two items --- */
@@ -103,11 +103,11 @@ static double share(const struct bench *b, const struct bench_item *i, double wo
     double of_round[BENCH_ROUNDS];
     for (int r = 0; r < b->rounds; r++)
         of_round[r] = machine[r] > 0 ? work / i->seconds[r] / machine[r] : 0;
-    return quantile(of_round, b->rounds, 0.5);
+    return bench_quantile(of_round, b->rounds, 0.5);
 }
 
 /* The kind of peak that limits a quantised matrix: products of its codes, of eight or of four bits, with bytes of x. */
-static enum bench_kind peak_of(const struct bench_item *i) { return i->type == WEIGHT_Q8_0 ? BENCH_INT8 : BENCH_INT4; }
+static enum bench_kind peak_of(const struct bench_item *i) { return BENCH_FMA + bench_loop_of(i->type, 0); }
 
 /* Returns the peak speed of a kind divided by the peak speed of fma, or 0 if that kind was not measured. */
 static double over_fma(const struct bench *b, enum bench_kind kind)
@@ -196,7 +196,7 @@ static void print_table(const struct bench *b)
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *i = &b->item[k];
         double median = bench_median(i, b->rounds), calls = i->calls ? (double)i->calls : 1;
-        double spread = 50 * (quantile(i->seconds, b->rounds, 0.75) - quantile(i->seconds, b->rounds, 0.25)) / median;
+        double spread = 50 * (bench_quantile(i->seconds, b->rounds, 0.75) - bench_quantile(i->seconds, b->rounds, 0.25)) / median;
         printf("%-32s %10.3f %7.1f ", i->name, 1e3 * median / calls, spread);
         if (i->kind < BENCH_PREFILL)
             print_machine(i, median);
@@ -246,7 +246,7 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
 {
     double median = bench_median(i, b->rounds);
     json_t *j = json_pack("{s:s,s:s,s:f,s:f,s:f}", "name", i->name, "kind", bench_kinds[i->kind], "seconds", median, "quarter",
-                          quantile(i->seconds, b->rounds, 0.25), "three_quarters", quantile(i->seconds, b->rounds, 0.75));
+                          bench_quantile(i->seconds, b->rounds, 0.25), "three_quarters", bench_quantile(i->seconds, b->rounds, 0.75));
     if (i->kind < BENCH_PREFILL) {
         set(j, "per_second", i->work.bytes / median);
         return j;
@@ -280,6 +280,8 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
 
 int bench_tell(struct bench *b)
 {
+    if (b->c->plan)
+        return bench_tell_plan(b);
     if (!b->c->json) {
         print_table(b);
         return EXIT_DONE;

@@ -1,4 +1,4 @@
-/* tools/bench/work.c -- how many bytes of weights a pass must read, and how many operations it must do. */
+/* tools/bench/work.c -- how many bytes of weights the parts of a pass must read, and how many operations they must do. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,77 +9,118 @@ static double bytes_of(const struct weight_view *w) { return (double)weight_byte
 
 static double numbers_of(const struct weight_view *w) { return (double)w->rows * (double)w->cols; }
 
-/* Adds the work of multiplying `rows` rows by a matrix. The matrix is read once. Each number of it costs one product
- * and one addition per row. */
-static void add(struct bench_work *work, const struct weight_view *w, double rows)
+enum bench_loop bench_loop_of(enum weight_type type, int bf16)
 {
-    work->bytes += bytes_of(w);
-    work->flops += 2 * numbers_of(w) * rows;
+    if (weight_is_quantised(type))
+        return type == WEIGHT_Q8_0 ? LOOP_INT8 : LOOP_INT4;
+    return bf16 ? LOOP_BF16 : LOOP_FMA;
 }
 
-static void add_mlp(struct bench_work *work, const struct mlp *m, double rows)
+static void add_operations(struct bench_work *work, enum bench_loop loop, double operations)
 {
-    add(work, &m->gate_proj, rows);
-    add(work, &m->up_proj, rows);
-    add(work, &m->down_proj, rows);
+    work->flops += operations;
+    work->of_loop[loop] += operations;
+}
+
+static void add_work(struct bench_work *to, const struct bench_work *more)
+{
+    to->bytes += more->bytes;
+    for (int loop = 0; loop < BENCH_LOOPS; loop++)
+        add_operations(to, loop, more->of_loop[loop]);
+}
+
+struct bench_work bench_sum(const struct bench_parts *parts)
+{
+    struct bench_work sum = {0};
+    for (int part = 0; part < PASS_PARTS; part++)
+        add_work(&sum, &parts->part[part]);
+    return sum;
+}
+
+/* Adds the work of multiplying `rows` rows by a matrix. The matrix is read once. Each number of it costs one product
+ * and one addition per row. */
+static void add_in(struct bench_work *work, const struct weight_view *w, double rows, enum bench_loop loop)
+{
+    work->bytes += bytes_of(w);
+    add_operations(work, loop, 2 * numbers_of(w) * rows);
+}
+
+static void add(struct bench_parts *work, enum pass_part part, const struct config *c, const struct weight_view *w, double rows)
+{
+    int bf16 = c->precision == PRECISION_BF16 && part != PART_ROUTER; /* the router's input is never rounded */
+    add_in(&work->part[part], w, rows, bench_loop_of(w->type, bf16));
+}
+
+static void add_mlp(struct bench_parts *work, enum pass_part part, const struct config *c, const struct mlp *m, double rows)
+{
+    add(work, part, c, &m->gate_proj, rows);
+    add(work, part, c, &m->up_proj, rows);
+    add(work, part, c, &m->down_proj, rows);
 }
 
 /* Adds the work of attention. W_uk (for the queries) and W_uv (for the outputs of the heads) are read once. Then each
  * row attends to `depth` rows of the cache: a score needs c + r numbers of a cache row, and the weighted sum needs c.
  * The cache rows are read as well. If `expanded` is not 0, attention has the expanded form: W_uk and W_uv multiply
  * `expanded` cache rows, a score needs n + r numbers of a key, and the weighted sum needs v numbers of a value. */
-static void add_heads(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
+static void add_heads(struct bench_parts *parts, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
 {
     double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
     double nope = c->qk_nope_head_dim, value = c->v_head_dim;
     /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
     struct weight_view w_uk = a->w_uk, w_uv = a->w_uv;
+    struct bench_work *work = &parts->part[PART_ATTENTION];
     w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
     w_uv.rows = c->dims.H * c->dims.v;
-    add(work, &w_uk, expanded > 0 ? expanded : rows);
-    add(work, &w_uv, expanded > 0 ? expanded : rows);
-    work->flops += 2 * rows * depth * H * (expanded > 0 ? nope + rope + value : 2 * latent + rope);
+    /* q_abs is computed with fma in every precision, but with integers if W_uk is quantised; keys always with fma */
+    add_in(work, &w_uk, expanded > 0 ? expanded : rows, bench_loop_of(expanded > 0 ? WEIGHT_F32 : w_uk.type, 0));
+    add(parts, PART_ATTENTION, c, &w_uv, expanded > 0 ? expanded : rows);
+    add_operations(work, LOOP_FMA, 2 * rows * depth * H * (expanded > 0 ? nope + rope + value : 2 * latent + rope));
     work->bytes += 4 * depth * (latent + rope);
 }
 
-static void add_attention(struct bench_work *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
+static void add_attention(struct bench_parts *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
 {
     if (c->q_lora_rank) {
-        add(work, &a->q_a_proj, rows);
-        add(work, &a->q_b_proj, rows);
+        add(work, PART_Q_A, c, &a->q_a_proj, rows);
+        add(work, PART_Q_B, c, &a->q_b_proj, rows);
     } else {
-        add(work, &a->q_proj, rows);
+        add(work, PART_Q_A, c, &a->q_proj, rows);
     }
-    add(work, &a->kv_a_proj_with_mqa, rows);
+    add(work, PART_Q_A, c, &a->kv_a_proj_with_mqa, rows);
     add_heads(work, c, a, rows, depth, expanded);
-    add(work, &a->o_proj, rows);
+    add(work, PART_O, c, &a->o_proj, rows);
 }
 
 /* experts: the number of different experts that the rows chose */
-static void add_layer(struct bench_work *work, const struct config *c, const struct layer *l, double rows, double depth,
+static void add_experts(struct bench_parts *work, const struct config *c, const struct moe *moe, double rows, double experts)
+{
+    struct bench_parts one = {0};
+    struct bench_work *each = &one.part[PART_EXPERTS];
+    add_mlp(&one, PART_EXPERTS, c, &moe->experts[0], rows * c->num_experts_per_tok);
+    each->bytes *= experts;
+    add_work(&work->part[PART_EXPERTS], each);
+    if (c->n_shared_experts)
+        add_mlp(work, PART_EXPERTS, c, &moe->shared_experts, rows);
+}
+
+static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *l, double rows, double depth,
                       double expanded, double experts)
 {
     add_attention(work, c, &l->self_attn, rows, depth, expanded);
     if (!l->is_moe) {
-        add_mlp(work, &l->mlp, rows);
+        add_mlp(work, PART_DENSE, c, &l->mlp, rows);
         return;
     }
-    const struct mlp *e = &l->moe.experts[0];
-    double one = bytes_of(&e->gate_proj) + bytes_of(&e->up_proj) + bytes_of(&e->down_proj);
-    double numbers = numbers_of(&e->gate_proj) + numbers_of(&e->up_proj) + numbers_of(&e->down_proj);
-    add(work, &l->moe.gate, rows);
-    work->bytes += one * experts;
-    work->flops += 2 * numbers * rows * c->num_experts_per_tok;
-    if (c->n_shared_experts)
-        add_mlp(work, &l->moe.shared_experts, rows);
+    add(work, PART_ROUTER, c, &l->moe.gate, rows);
+    add_experts(work, c, &l->moe, rows, experts);
 }
 
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
 {
-    struct bench_work work = {0, 0};
+    struct bench_parts work = {0};
     /* the queries are the last tokens; each attends to the tokens up to itself */
     add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2, 0);
-    return work;
+    return bench_sum(&work);
 }
 
 struct counted { /* which experts each layer chose for the tokens with index `first` and above */
@@ -112,18 +153,17 @@ static int no_row(void *context, int depth, size_t index, const float *logits, c
 
 /* Returns for how many cache rows keys and values are computed with --prefill expanded: each chunk computes those of all
  * tokens up to its end. */
-static double expanded_rows(const struct bench *b, size_t rows)
+static double expanded_rows(size_t rows, size_t chunk)
 {
-    size_t chunk = b->c->session.prefill_chunk ? (size_t)b->c->session.prefill_chunk : 2048, end = 0;
     double sum = 0;
-    while (end < rows) {
+    for (size_t end = 0; end < rows;) {
         end = rows - end < chunk ? rows : end + chunk;
         sum += (double)end;
     }
     return sum;
 }
 
-int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, int head, int expanded, struct bench_work *work)
+int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded, struct bench_parts *work)
 {
     const struct model *m = b->c->model;
     const struct config *c = &m->config;
@@ -134,36 +174,37 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
     vb_error err = {0};
     cli_must(k.chosen);
     o.context = (int32_t)(first + rows);
+    o.prefill = expanded ? "expanded" : NULL;
     o.tap = count_experts;
     o.tap_context = &k;
     int code = EXIT_DONE;
     if (vb_session_open(&s, m, &o, &err) || vb_append(s, tokens, first + rows, &err) || vb_evaluate(s, 0, no_row, NULL, &err))
         code = cli_error(b->c, &err);
+    double keys = s && expanded ? expanded_rows(rows, s->chunk) : 0;
     vb_session_close(s);
-    *work = (struct bench_work){0, 0};
+    *work = (struct bench_parts){0};
     for (size_t l = 0; l < layers; l++) {
         double experts = 0;
         for (size_t e = 0; e < E; e++)
             experts += k.chosen[l * E + e];
-        add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2,
-                  expanded ? expanded_rows(b, rows) : 0, experts);
+        add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2, keys, experts);
     }
-    if (head)
-        add(work, &m->lm_head, (double)rows);
+    if (head_rows)
+        add(work, PART_HEAD, c, &m->lm_head, (double)head_rows);
     free(k.chosen);
     return code;
 }
 
-struct bench_work bench_module_work(const struct model *m, size_t depth, size_t rows)
+struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t rows)
 {
-    struct bench_work work = {0, 0};
+    struct bench_parts work = {0};
     const struct config *c = &m->config;
     double experts = (double)rows * c->num_experts_per_tok;
     if (experts > c->n_routed_experts)
         experts = c->n_routed_experts;
-    add(&work, &m->mtp[0].eh_proj, (double)rows);
+    add(&work, PART_EH, c, &m->mtp[0].eh_proj, (double)rows);
     add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, 0, experts);
-    add(&work, &m->mtp[0].head, 1);
+    add(&work, PART_HEAD, c, &m->mtp[0].head, 1);
     return work;
 }
 
@@ -172,7 +213,7 @@ struct bench_work bench_module_work(const struct model *m, size_t depth, size_t 
 struct bench_counter {
     const struct model *m;
     size_t prompt, E;
-    struct bench_work work;
+    struct bench_parts work;
     /* the pass whose taps are being received */
     int any, depth;        /* depth: the MTP depth; -1: the target */
     uint64_t pass;
@@ -217,11 +258,11 @@ static void end_pass(struct bench_counter *k)
             add_layer(&k->work, c, &m->layers[l], rows, depth, 0, experts_of(k, l));
         const struct mtp_module *module = k->depth < 0 ? NULL : &m->mtp[k->layer - c->num_hidden_layers];
         if (module) {
-            add(&k->work, &module->eh_proj, rows);
+            add(&k->work, PART_EH, c, &module->eh_proj, rows);
             add_layer(&k->work, c, &module->layer, rows, depth, 0, experts_of(k, k->layer));
         }
         if (k->head_rows)
-            add(&k->work, module ? &module->head : &m->lm_head, (double)k->head_rows);
+            add(&k->work, PART_HEAD, c, module ? &module->head : &m->lm_head, (double)k->head_rows);
     }
     k->rows = k->head_rows = 0;
     memset(k->chosen, 0, (c->dims.layers + (size_t)m->num_mtp) * k->E);
@@ -252,7 +293,7 @@ void bench_count(void *counter, const vb_tap *tap)
 struct bench_work bench_counter_close(struct bench_counter *k)
 {
     end_pass(k);
-    struct bench_work work = k->work;
+    struct bench_work work = bench_sum(&k->work);
     free(k->chosen);
     free(k);
     return work;

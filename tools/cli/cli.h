@@ -108,7 +108,8 @@ struct cli {
     long long cache_tokens; /* for --prompts; 0: not given */
     const char *where; /* a prefix for error messages that names a line of a file; NULL: no prefix */
     const char *type, *embedding_type, *head_type; /* for quantize */
-    int longer; /* for bench: --long */
+    int longer, plan; /* for bench: --long, --plan */
+    long long depth;  /* for bench; 0: not given */
     const char *held_out; /* for demo */
     int large;            /* for demo */
     const char *host, *key_file, *served_name, *cors, *metrics_prefix, *log; /* for serve */
