@@ -13,7 +13,8 @@ static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
 void vb_model_look(const vb_model *m, vb_model_facts *out)
 {
     const struct config *c = &m->config;
-    *out = (vb_model_facts){.architecture = c->architecture, .precision = precisions[c->precision], .layers = c->num_hidden_layers,
+    *out = (vb_model_facts){.architecture = c->architecture, .precision = precisions[c->precision],
+                            .cache_type = cache_type_name(c->cache_type), .layers = c->num_hidden_layers,
                             .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads, .rope_halves = !c->rope_interleave,
                             .no_groups = c->no_groups, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
                             .repack_cache = m->cache == CACHE_MAPPED ? 1 : m->cache == CACHE_WRITTEN ? 2 : 0};
@@ -167,12 +168,15 @@ int vb_model_describe(const vb_model *m, char **json, vb_error *err)
                           config_of(c), "parameters", (json_int_t)model_parameters(m), "active_parameters",
                           (json_int_t)model_active_parameters(m), "mtp_modules", m->num_mtp, "mtp_modules_promised",
                           c->num_nextn_predict_layers, "mtp", mtp_of(m));
-    json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f}", "tensors", tensors_of(m->checkpoint), "types",
+    json_t *cache = json_object();
+    for (int type = 0; type < CACHE_TYPES; type++)
+        json_object_set_new(cache, cache_type_name((enum cache_type)type), json_integer((json_int_t)model_cache_bytes(c, (enum cache_type)type)));
+    json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f,s:o}", "tensors", tensors_of(m->checkpoint), "types",
                              types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes", mapped_bytes(m->checkpoint),
                              "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",
                              (json_int_t)checkpoint_copied(m->checkpoint), "precision", precisions[c->precision], "rounded_bytes",
                              (json_int_t)m->rounded_bytes, "quantised_bytes", (json_int_t)m->quantised_bytes, "repacked_bytes",
-                             (json_int_t)m->repacked_bytes, "copy_seconds", m->copy_seconds);
+                             (json_int_t)m->repacked_bytes, "copy_seconds", m->copy_seconds, "cache_bytes_per_token", cache);
     *json = o && rest && !json_object_update(o, rest) ? json_dumps(o, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);
     json_decref(rest);

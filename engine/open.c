@@ -39,6 +39,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     *out = NULL;
     int code = precision_parse(&how.precision, o->precision, err);
     if (!code)
+        code = cache_type_parse(&how.cache_type, o->cache_type, err);
+    if (!code)
         code = conventions_parse(&conventions, o->conventions, err);
     if (!code)
         code = numa_mode(&mode, o->numa, err);

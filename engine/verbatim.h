@@ -17,8 +17,8 @@
  * message of one sentence to *err, if `err` is not NULL. An option that is 0 or NULL has its default value, so a struct
  * of options that is all zeros selects all defaults.
  *
- * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, sampling options and seed,
- * and the same forced routes, if there are any.
+ * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, cache type, sampling options
+ * and seed, and the same forced routes, if there are any.
  * For each token, both runs compute logits with the same bits, so both choose the same token. The runs may differ in
  * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads and instruction
  * set.
@@ -84,6 +84,9 @@ typedef struct vb_model_options {
      * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. In every precision, weights
      * that a GGUF file stores quantised are used as stored. */
     const char *precision;
+    /* The type of the numbers in the KV caches. NULL or "f32": caches are not rounded. "bf16": each number is rounded to
+     * BF16 when it is stored, so that caches take half as much memory. Caches of EAGLE heads are f32 always. */
+    const char *cache_type;
     /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects the points on which the model follows another
      * implementation. NULL selects the defaults. `verbatim conventions` prints all conventions. Conventions of drafting
      * do not change the output. Conventions of the target model change the logits, and may therefore change the

@@ -54,9 +54,9 @@ typedef struct vb_session_info {
                                        in the saved KV cache; always less than `tokens` */
     size_t context;                 /* context of the saved session */
     char checkpoint[256];           /* path of the model's checkpoint when the session was saved */
-    /* Facts about the model and the session. precision, conventions and prefill have the values of the options with
+    /* Facts about the model and the session. precision, cache_type, conventions and prefill have the values of the options with
      * these names. `weights` is a hexadecimal checksum of the checkpoint. */
-    char architecture[64], precision[16], conventions[512], weights[32], prefill[16];
+    char architecture[64], precision[16], cache_type[16], conventions[512], weights[32], prefill[16];
     char routes[32];                /* hexadecimal hash of the forced routes of all computed tokens, or "none" */
     char draft[32], draft_conventions[512]; /* draft method, or "none"; conventions of drafting that differ from the defaults */
     int with_hidden;                /* 1: the file contains hidden states (see vb_file_options.without_hidden) */

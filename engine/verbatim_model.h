@@ -4,7 +4,7 @@
 #define VERBATIM_MODEL_H
 
 typedef struct vb_model_facts {
-    const char *architecture, *precision; /* valid while the model is open */
+    const char *architecture, *precision, *cache_type; /* valid while the model is open */
     int32_t layers, mtp_modules;          /* num_hidden_layers; number of MTP modules in the checkpoint */
     int32_t attention_heads;
     int rope_halves;      /* 1: RoPE rotates the pairs (i, i + r/2) of r numbers; 0: the adjacent pairs (2i, 2i+1) */

@@ -34,19 +34,21 @@ struct attention_pass {
     const struct timeline *seen;
     const float *q;
     float *y;
-    size_t S, row;       /* S: number of queries; row: floats in a cache row or a packed query */
+    size_t S, row;       /* S: number of queries; row: floats in a packed query */
+    struct kv_layout layout;
+    size_t row_bytes;    /* bytes in a cache row */
     struct attention_group *groups;
     size_t group_count, blocks;
     size_t whole, tasks; /* tasks of the cache: `whole` (group, block) tasks, then halves of such tasks */
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
     float *score;                 /* [threads, GROUP, SCORE_STRIDE]: s of one block, then p */
     float *m, *l;                 /* [S*H, blocks]. m: m_b, later e_b; l: l_b */
-    float *values;                /* [S*H, blocks, packed(c)] = o_b */
-    float *latent;                /* [S*H, packed(c)] = o, in packed order like the cache rows */
+    float *values;                /* [S*H, blocks, packed(c)] = o_b, in the order of the cache rows */
+    float *latent;                /* [S*H, packed(c)] = o, in packed order */
     struct op_packed o;           /* o in the form that w_uv needs, if this is not f32; row s*H + h */
     float *q_nope;                /* [S, H, n] rounded, in precision bf16 */
     struct quantised_group *q_groups; /* q_nope quantised, if W_uk is quantised */
-    float *rows;                  /* [threads, 256, row]: copies of cache rows that are not adjacent in memory */
+    char *rows;                   /* [threads, 256, row_bytes]: copies of cache rows that are not adjacent in memory */
     float *shown;                 /* [blocks * 256]: scores for the probe */
 };
 
@@ -54,12 +56,14 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
 {
     size_t width = a->latent + a->rope, row = packed_length(width), blocks = blocks_of(context);
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
+    struct kv_layout rows = attention_rows(a);
     return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
            op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) + 2 * op_scratch_bytes(pairs * blocks) +
            op_scratch_bytes(queries * values_of(a, context)) + op_scratch_bytes(pairs * packed_latent(a)) +
            op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
            op_scratch_bytes(pairs * sizeof(struct attention_group) / sizeof(float)) +
-           op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * row) + op_scratch_bytes(blocks * ATTENTION_BLOCK);
+           op_scratch_bytes((size_t)threads * ATTENTION_BLOCK * kv_row_bytes(&rows) / sizeof(float)) +
+           op_scratch_bytes(blocks * ATTENTION_BLOCK);
 }
 
 /* ---- groups: who reads a part of the cache together ---- */
@@ -137,8 +141,7 @@ static struct weight_view adjacent_rows(const struct attention_pass *p, const st
     size_t n = tokens_of(g, block), run = 1;
     while (run < n && slots[run] == slots[0] + (int32_t)run)
         run++;
-    return (struct weight_view){.type = WEIGHT_F32, .data = t->rows + (size_t)slots[0] * p->row, .rows = run, .cols = p->row,
-                                .stride = p->row, .packed = 1};
+    return kv_rows_view(&p->layout, (const char *)t->rows + (size_t)slots[0] * p->row_bytes, run);
 }
 
 /* Returns the cache rows of a block. If these rows are not adjacent in memory, they are copied first. */
@@ -148,9 +151,10 @@ static struct weight_view cache_rows(const struct attention_pass *p, int thread,
     size_t n = tokens_of(g, block);
     if (w.rows < n) {
         const struct timeline *t = longest_of(p, g);
-        float *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row;
+        const int32_t *slots = t->slots + block * ATTENTION_BLOCK;
+        char *rows = p->rows + (size_t)thread * ATTENTION_BLOCK * p->row_bytes;
         for (size_t i = 0; i < n; i++)
-            memcpy(rows + i * p->row, t->rows + (size_t)t->slots[block * ATTENTION_BLOCK + i] * p->row, p->row * sizeof *rows);
+            memcpy(rows + i * p->row_bytes, (const char *)t->rows + (size_t)slots[i] * p->row_bytes, p->row_bytes);
         w.data = rows;
         w.rows = n;
     }
@@ -165,7 +169,7 @@ static struct weight_ahead rows_of_task(const struct attention_pass *p, size_t t
     if (!find_task(p, task, &g, &block))
         return (struct weight_ahead){NULL, NULL};
     struct weight_view rows = adjacent_rows(p, &g, block);
-    return (struct weight_ahead){rows.data, (const char *)rows.data + rows.rows * p->row * sizeof(float)};
+    return (struct weight_ahead){rows.data, (const char *)rows.data + rows.rows * p->row_bytes};
 }
 
 /* ---- queries ---- */
@@ -235,8 +239,8 @@ static void scores_of_block(const struct attention_pass *p, int thread, const st
                             float *score)
 {
     size_t pairs = g->queries * g->heads;
-    p->cx->k->matmul[WEIGHT_F32](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
-                                op_kernel_scratch(p->cx, thread));
+    p->cx->k->matmul[rows->type](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
+                                 op_kernel_scratch(p->cx, thread));
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->scale(score + i * SCORE_STRIDE, p->a->scale, rows->rows);
 }
@@ -252,8 +256,8 @@ static void values_of_block(const struct attention_pass *p, int thread, const st
         for (same = 1; q + same < g->queries && seen_of_block(&p->seen[g->s + q + same], block * ATTENTION_BLOCK) == rows->rows;)
             same++;
         if (rows->rows)
-            p->cx->k->fma_rows[WEIGHT_F32](o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads,
-                                          op_kernel_scratch(p->cx, thread));
+            p->cx->k->fma_rows[rows->type](o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads,
+                                           op_kernel_scratch(p->cx, thread));
     }
 }
 
@@ -289,6 +293,10 @@ static void join_values(const struct attention_pass *p, size_t pair)
     size_t first = pair * p->blocks;
     float *o = p->latent + pair * c;
     attention_join(p->cx->k, o, p->m + first, p->l + first, p->values + first * c, blocks, c);
+    if (p->layout.type != KV_F32) { /* o is in natural order, and o_b is not needed any more */
+        memcpy(p->values + first * c, o, c * sizeof *o);
+        p->cx->k->pack(o, p->values + first * c, p->a->latent);
+    }
     if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
         p->cx->k->narrow(op_packed_row(&p->o, OP_BF16, pair), o, p->a->latent);
     if (p->o.rows[OP_GROUPS])
@@ -348,7 +356,8 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
     size_t blocks = blocks_of(context);
-    struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width)};
+    struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width), .layout = attention_rows(a)};
+    p.row_bytes = kv_row_bytes(&p.layout);
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
     p.score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
@@ -362,7 +371,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     else
         p.q_nope = op_take(cx, pairs * a->nope);
     p.groups = (struct attention_group *)(void *)op_take(cx, pairs * sizeof(struct attention_group) / sizeof(float));
-    p.rows = op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row);
+    p.rows = (char *)op_take(cx, (size_t)cx->threads * ATTENTION_BLOCK * p.row_bytes / sizeof(float));
     p.shown = op_take(cx, blocks * ATTENTION_BLOCK);
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);

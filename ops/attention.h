@@ -5,7 +5,8 @@
  *     o[h,c]     = sum_j softmax_j(s) row_j[c]
  *     y[h,v]     = sum_c W_uv[h,v,c] o[h,c]
  *
- * row_j is the cache row of token j: its latent (c numbers), then its rotated rope part (r numbers).
+ * row_j is the cache row of token j: its latent (c numbers), then its rotated rope part (r numbers), as the cache stores
+ * them (ops/kv_rows.h).
  * The letters h, n, c, r and v are those of docs/SEMANTICS.md. The formulas are from the DeepSeek-V2 report, 2.1.2.
  *
  * Order of the sums (docs/ARITHMETIC.md, rule 4): kernel fma_rows computes q_abs, with n ascending. Each s_j is one dot
@@ -23,14 +24,15 @@
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
 
+#include "ops/kv_rows.h"
 #include "ops/op.h"
 
 #define ATTENTION_BLOCK 256
 
-/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j begins at rows +
- * slots[j] * packed_length(c + r). The row is [latent | rope part], c + r numbers in packed order (simd/kernels.h). */
+/* The tokens that one query attends to: tokens 0..length-1 of its sequence. The cache row of token j is number slots[j] of
+ * the rows at `rows` (ops/kv_rows.h). */
 struct timeline {
-    const float *rows;
+    const void *rows;
     const int32_t *slots;
     size_t length; /* >= 1 */
 };
@@ -45,7 +47,10 @@ struct attention {
     size_t uk_stride, uv_stride;
     int uk_transposed;
     float scale;
+    enum kv_type cache; /* the type of the cache rows */
 };
+
+static inline struct kv_layout attention_rows(const struct attention *a) { return (struct kv_layout){a->cache, a->latent, a->rope}; }
 
 /* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context`
  * tokens. */

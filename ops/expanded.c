@@ -25,7 +25,8 @@ struct expanded_pass {
     const float *q;
     float *y;
     size_t S, length;      /* length: that of the longest timeline */
-    size_t row, key;       /* floats in a cache row, and in a key */
+    struct kv_layout layout;
+    size_t row_bytes, key; /* bytes in a cache row; floats in a key */
     size_t head, heads;    /* heads [head, head + heads) are being computed */
     size_t queries;        /* most queries of a task */
     float *w_uk;           /* [heads, c, n]: decoded, transposed */
@@ -95,19 +96,6 @@ static void decode_head(void *arg, size_t task, int thread)
     }
 }
 
-/* Undoes kernel pack. */
-static void unpack(float *x, const float *packed, size_t K)
-{
-    size_t k = 0;
-    for (; k + DOT_CHUNK <= K; k += DOT_CHUNK)
-        for (size_t l = 0; l < DOT_CHUNK / 2; l++) {
-            x[k + 2 * l] = packed[k + DOT_CHUNK / 2 + l];
-            x[k + 2 * l + 1] = packed[k + l];
-        }
-    for (size_t i = 0; k + i < K; i++)
-        x[k + i] = packed[k + i / 2 + (i % 2 ? 0 : DOT_CHUNK / 2)];
-}
-
 /* Computes keys and values of n tokens from j on, for head number h of the heads that are being computed. */
 static void expand_head(const struct expanded_pass *p, int thread, size_t h, size_t j, size_t n, const float *latent)
 {
@@ -135,7 +123,7 @@ static void expand_tokens(void *arg, size_t task, int thread)
     const struct timeline *t = &p->seen[0];
     float *latent = p->latent + (size_t)thread * TOKENS * width;
     for (size_t i = 0; i < n; i++) {
-        unpack(latent + i * width, t->rows + (size_t)t->slots[j + i] * p->row, width);
+        kv_row_read(&p->layout, latent + i * width, (const char *)t->rows + (size_t)t->slots[j + i] * p->row_bytes);
         op_pack_part(p->cx, &p->x, (size_t)thread * TOKENS + i, latent + i * width, 0, a->latent);
     }
     for (; h < end; h++)
@@ -283,7 +271,8 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
 {
     size_t mark = op_mark(cx), T = (size_t)cx->threads, blocks = blocks_of(context), width = a->nope + a->rope;
     size_t queries = queries_of_task(a, S, context);
-    struct expanded_pass p = {.cx = cx, .a = a, .row = packed_length(a->latent + a->rope), .key = key_of(a), .queries = queries};
+    struct expanded_pass p = {.cx = cx, .a = a, .layout = attention_rows(a), .key = key_of(a), .queries = queries};
+    p.row_bytes = kv_row_bytes(&p.layout);
     float *memory = op_take(cx, most_floats(a, context) + 2 * 16);
     p.latent = op_take(cx, T * TOKENS * (a->latent + a->rope));
     p.nope = op_take(cx, T * TOKENS * width);

@@ -27,11 +27,11 @@ static float one_block(const struct job *job, const struct timeline *t, size_t g
     const struct gqa *a = job->a;
     const struct kernels *k = job->cx->k;
     for (size_t j = j0; j < j1; j++)
-        p[j - j0] = k->dot(q, t->rows + (size_t)t->slots[j] * a->row + group * a->dim, a->dim) * a->scale;
+        p[j - j0] = k->dot(q, (const float *)t->rows + (size_t)t->slots[j] * a->row + group * a->dim, a->dim) * a->scale;
     float m = k->softmax_block(p, p, j1 - j0, sum);
     memset(o, 0, a->dim * sizeof *o);
     for (size_t j = j0; j < j1; j++)
-        k->axpy(o, p[j - j0], t->rows + (size_t)t->slots[j] * a->row + (a->groups + group) * a->dim, a->dim);
+        k->axpy(o, p[j - j0], (const float *)t->rows + (size_t)t->slots[j] * a->row + (a->groups + group) * a->dim, a->dim);
     return m;
 }
 

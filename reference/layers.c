@@ -305,11 +305,12 @@ static void attention(struct reference_run *run, double *out, const struct refer
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
     split(run->latent, C, run->k_rope, R, run->kv_a, (size_t)S);
     ref_norm(run, run->latent, &w->kv_a_norm, run->latent, S, latent_eps);
+    rope(run, run->k_rope, S, 1);
+    ref_round_cache(run, S);
     ref_value(run, "latent", -1, S, C, run->latent);
 
     rope(run, run->q_rope, S, H);
     ref_value(run, "q_rope", -1, S * H, R, run->q_rope);
-    rope(run, run->k_rope, S, 1);
     ref_value(run, "k_rope", -1, S, R, run->k_rope);
 
     keys_and_values(run, w, S);

@@ -13,6 +13,9 @@
  * layers: the x of W_UK is the nope part of the query, and the x of W_UV is the weighted sum of latents. The latent is
  * not rounded when keys are computed as W_UK times the latent.
  *
+ * With cache type bf16 (option `cache_type`), the latent after its norm and the rotated k_rope are rounded to the nearest
+ * BF16 number, ties to even. The values latent and k_rope are the rounded numbers.
+ *
  * With prefill expanded (option `expanded`), keys and values of the prompt's rows are computed from the latents. Then
  * the x of W_UV is the latent, and the x of W_UK, also the latent, is not rounded in any precision; the query is no x.
  * If no x is rounded or quantised, the results are the same numbers as without this option.
@@ -94,10 +97,11 @@ struct reference_options { /* with all members 0, the reference computes in prec
      * f32 program may choose one multiple and the reference the other. A perturbed run then chooses each of the two
      * multiples with a probability of about 1/2. The two multiples differ by d. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
+    int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
                     not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
                     the reference */
     enum precision precision;
+    enum cache_type cache_type;
     int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */
     struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
                                        since its pow may differ by one ulp */

@@ -99,6 +99,20 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_group(run, y + i, x + i);
 }
 
+static void round_row(struct reference_run *run, double *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = ref_to_bf16(x[i] * (1 + nudge(run)));
+}
+
+void ref_round_cache(struct reference_run *run, int S)
+{
+    if (run->options.x_as_is || run->options.cache_type == CACHE_TYPE_F32)
+        return;
+    round_row(run, run->latent, (size_t)S * run->c->dims.c);
+    round_row(run, run->k_rope, (size_t)S * run->c->dims.r);
+}
+
 /* -- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Quantises 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */

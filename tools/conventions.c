@@ -114,7 +114,7 @@ static size_t settings_of(const struct cli *c, struct conventions_setting *s)
 static int decode_windows(struct cli *c, struct conventions_setting *s, const struct conventions_text *t)
 {
     char conventions[sizeof c->conventions + sizeof s->list + 2];
-    vb_model_options options = {.precision = c->precision, .conventions = conventions, .numa = c->numa, .repack = c->repack,
+    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = conventions, .numa = c->numa, .repack = c->repack,
                                 .threads = c->session.threads};
     vb_session_options so = c->session;
     vb_model *model;

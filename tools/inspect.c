@@ -73,6 +73,18 @@ static void print_copies(const json_t *model, const vb_model_facts *facts)
         printf("  %.1f MB in %.2f s\n", (double)facts->copied_bytes / 1e6, facts->copy_seconds);
 }
 
+/* Prints how much memory the KV cache takes for a token, with each cache type. */
+static void print_cache(json_t *bytes)
+{
+    const char *type, *before = "KV cache            ";
+    json_t *value;
+    json_object_foreach(bytes, type, value) {
+        printf("%s%.1f KB per token with %s", before, json_number_value(value) / 1e3, type);
+        before = ", ";
+    }
+    putchar('\n');
+}
+
 static const char *whose(const char *copy)
 {
     return !strcmp(copy, "absent") ? "the main model's" : !strcmp(copy, "equal") ? "its own, equal to the main model's" : "its own, different";
@@ -103,6 +115,7 @@ static void print_report(const json_t *model, const vb_model_facts *facts)
     printf("tensors             %lld used, %.1f MB mapped, %.1f KB of vectors widened to f32\n", integer(tensors, "used"),
            megabytes(model, "mapped_bytes"), number(model, "widened_bytes") / 1e3);
     print_copies(model, facts);
+    print_cache(json_object_get(model, "cache_bytes_per_token"));
     print_parts(model);
     json_array_foreach(json_object_get(tensors, "ignored"), i, ignored)
         printf("ignored             %s: %s\n", text(ignored, "name"), text(ignored, "why"));
@@ -141,7 +154,7 @@ static const struct note notes[] = {
                     "(default f32)."},
     {"--json", "Print an object with the keys architecture, model_type, config, parameters, active_parameters, mtp_modules, "
                "mtp_modules_promised, mtp, tensors, types, parts, precision, mapped_bytes, widened_bytes, joined_bytes, rounded_bytes, "
-               "quantised_bytes, repacked_bytes and copy_seconds."},
+               "quantised_bytes, repacked_bytes, copy_seconds and cache_bytes_per_token (for each cache type)."},
     {NULL, NULL}};
 
 const struct command command_inspect = {

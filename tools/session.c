@@ -97,15 +97,16 @@ int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out)
 static int print_info(const struct cli *c, const vb_session_info *i)
 {
     if (c->json)
-        return cli_print_json(json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:I}", "file", c->model_dir, "version",
+        return cli_print_json(json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:b,s:I}", "file", c->model_dir, "version",
                                         (int)i->version, "bytes", (json_int_t)i->bytes, "tokens", (json_int_t)i->tokens, "computed",
                                         (json_int_t)i->computed, "context", (json_int_t)i->context, "checkpoint", i->checkpoint,
-                                        "architecture", i->architecture, "precision", i->precision, "conventions", i->conventions,
+                                        "architecture", i->architecture, "precision", i->precision, "cache_type", i->cache_type, "conventions", i->conventions,
                                         "weights", i->weights, "prefill", i->prefill, "routes", i->routes, "draft", i->draft, "draft_conventions",
                                         i->draft_conventions, "with_hidden", i->with_hidden, "drafter_bytes",
                                         (json_int_t)i->drafter_bytes));
     printf("%s: a session of version %u, %.3f MB, undamaged\n", c->model_dir, i->version, 1e-6 * (double)i->bytes);
-    printf("  model        %s: %s, precision %s, weights %s\n", i->checkpoint, i->architecture, i->precision, i->weights);
+    printf("  model        %s: %s, precision %s, cache type %s, weights %s\n", i->checkpoint, i->architecture,
+           i->precision, i->cache_type, i->weights);
     printf("  conventions  %s\n", i->conventions);
     printf("  tokens       %zu, of which %zu are computed, prefill %s; its context was %zu\n", i->tokens, i->computed, i->prefill, i->context);
     if (strcmp(i->routes, "none"))
@@ -137,7 +138,7 @@ static const struct note notes[] = {
     {"-o", "Write the session to FILE. FILE appears only when it is complete. An existing file is replaced only with --force."},
     {"--draft", "Also save the state of this draft method (default none)."},
     {"--json", "Print an object. The keys of `save` are file, bytes, tokens and computed (the number of tokens that have cache rows). "
-               "The action `info` adds the keys version, context, checkpoint, architecture, precision, conventions, weights, prefill, routes, "
+               "The action `info` adds the keys version, context, checkpoint, architecture, precision, cache_type, conventions, weights, prefill, routes, "
                "draft, draft_conventions, with_hidden and drafter_bytes."},
     {NULL, NULL}};
 

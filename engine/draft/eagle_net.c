@@ -37,7 +37,7 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
                              (double)c->rope_original_max_position_embeddings};
     *e = (struct eagle){.head = head, .max_rows = S,
                         .net = {.type = head->version == 3 ? &eagle3_net : &eagle1_net, .width = d, .vocab_size = head->vocab_size,
-                                .cache_width = 2 * head->groups * D, .other_tokens = head->d2t != NULL},
+                                .cache = {.type = KV_F32, .latent = 2 * head->groups * D}, .other_tokens = head->d2t != NULL},
                         .gqa = {.heads = H, .groups = head->groups, .dim = D, .row = packed_length(2 * head->groups * D),
                                 .scale = (float)(1.0 / sqrt((double)D))}};
     e->cx.k = o->kernels;

@@ -50,8 +50,7 @@ static int open_parts(struct model_drafter *d, vb_error *err)
     size_t chunk = max_size(o->most_observed, ROWS_WORTH_A_PASS);
     int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, 0, err);
     if (!code)
-        code = kvcache_open(&d->cache, c->dims.layers, d->context,
-                            c->dims.row, d->allocator, err);
+        code = kvcache_open(&d->cache, c->dims.layers, d->context, model_cache_layout(c), d->allocator, err);
     if (code)
         return code;
     d->cache.poison = o->poison;

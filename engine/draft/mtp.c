@@ -55,7 +55,7 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
         missing = !depth->hidden_of_next;
-        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache_width, a, err); /* one of them for put_aside */
+        code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache, a, err); /* one of them for put_aside */
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;

@@ -15,7 +15,7 @@ struct draft_net {
     const struct draft_net_type *type;
     size_t width;       /* length of a hidden state, both of the input and of the output */
     size_t vocab_size;  /* length of a row of logits */
-    size_t cache_width; /* numbers in a cache row */
+    struct kv_layout cache; /* how the network's cache stores a row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
     size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
     int other_tokens;   /* nonzero if the network's vocabulary differs from the target's; `token` is then not NULL */

@@ -511,3 +511,17 @@ int precision_parse(enum precision *out, const char *name, vb_error *err)
         }
     return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8 and q4", name);
 }
+
+static const char *const cache_types[CACHE_TYPES] = {"f32", "bf16"};
+
+int cache_type_parse(enum cache_type *out, const char *name, vb_error *err)
+{
+    for (int i = 0; i < CACHE_TYPES; i++)
+        if (!strcmp(name ? name : "f32", cache_types[i])) {
+            *out = (enum cache_type)i;
+            return VB_OK;
+        }
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown cache type %s; known are f32 and bf16", name);
+}
+
+const char *cache_type_name(enum cache_type type) { return cache_types[type]; }

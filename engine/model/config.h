@@ -13,6 +13,8 @@ enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };
 
 enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
+enum cache_type { CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPES };
+
 #define CONFIG_MAX_EOS 16
 
 /* The sizes of a model's tensors, as size_t. The numbers are those of struct config; docs/SEMANTICS.md explains the
@@ -79,6 +81,7 @@ struct config {
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
     struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
     enum precision precision;       /* chosen by the user, not by the file; initially f32 */
+    enum cache_type cache_type;     /* the type of the rows of the KV cache; chosen by the user, not by the file; initially f32 */
     uint64_t from_default;          /* bit i is 1 if key i (see config_row) is not in the file */
 };
 
@@ -125,6 +128,11 @@ void config_follow(struct config *c, const struct conventions *conventions);
 /* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message
  * lists the known names. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
+
+/* Parses "f32" or "bf16"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message lists the known
+ * names. */
+int cache_type_parse(enum cache_type *out, const char *name, vb_error *err);
+const char *cache_type_name(enum cache_type type);
 
 /* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). The
  * factor is computed in double and rounded once to f32. */

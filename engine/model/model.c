@@ -449,6 +449,7 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     if (!rc && o->conventions)
         config_follow(&config, o->conventions);
     config.precision = o->precision;
+    config.cache_type = o->cache_type;
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : bind(out, &config, checkpoint, o, a, err);

@@ -9,6 +9,7 @@
 #include "engine/base/mapping.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/config.h"
+#include "ops/kv_rows.h"
 #include "simd/kernels.h"
 
 struct mla {                                  /* weights of multi-head latent attention; see docs/SEMANTICS.md, "Attention (MLA)" */
@@ -115,6 +116,7 @@ int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_er
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
+    enum cache_type cache_type;
     int from_file;
     const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
@@ -123,6 +125,11 @@ struct model_options {
 };
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
+
+/* Returns the layout of the cache rows of all layers and MTP modules. */
+struct kv_layout model_cache_layout(const struct config *c);
+/* Returns how many bytes the target's cache takes for one token if the cache had this type. */
+size_t model_cache_bytes(const struct config *c, enum cache_type type);
 
 /* Makes a model from a configuration and an open checkpoint, with default options. The model takes over the
  * checkpoint. If the function fails, it closes the checkpoint. The checkpoint may have no weights

@@ -22,7 +22,7 @@ static struct attention attention_of(const struct workspace *w, const struct mla
                               .rope = c->dims.r, .value = c->dims.v,
                               .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
-                              .scale = w->scale};
+                              .scale = w->scale, .cache = model_cache_layout(c).type};
 }
 
 static struct router router_of(const struct config *c, const struct moe *moe)
@@ -55,7 +55,7 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
 }
 
 /* Applies RoPE to the queries. Normalises the latent vectors, applies RoPE to their RoPE parts, and writes both to the
- * cache in packed order. */
+ * cache. The cache may round them; with taps, kv_a then receives the rounded numbers. */
 static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
@@ -65,10 +65,14 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
     for (size_t s = 0; s < S; s++) {
         const struct kvcache *cache = rows[s].cache;
         const float *cos_sin = w->cos_sin + s * r;
-        float *kv_a = w->kv_a + s * (latent + r), *layer_rows = kvcache_layer(cache, layer);
+        float *kv_a = w->kv_a + s * (latent + r);
+        const void *layer_rows = kvcache_layer(cache, layer);
+        void *row = kvcache_row(cache, layer, rows[s].slot);
         op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        w->cx.k->pack(kvcache_row(cache, layer, rows[s].slot), kv_a, latent + r);
+        kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
+        if (w->tapper)
+            kv_row_read(&cache->pool->layout, kv_a, row);
         w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
     }
 }

@@ -4,18 +4,16 @@
 #include <assert.h>
 #include <string.h>
 
-#include "simd/kernels.h"
-
-int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
+int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
 {
-    *p = (struct kvpool){.layers = layers, .capacity = capacity, .row = packed_length(width), .num_free = capacity};
-    p->rows = vb_alloc(a, layers * p->row, capacity * sizeof *p->rows);
+    *p = (struct kvpool){.layers = layers, .capacity = capacity, .layout = layout, .row = kv_row_bytes(&layout) / 4, .num_free = capacity};
+    p->rows = vb_alloc(a, layers * p->row, capacity * 4);
     p->free = vb_alloc(a, capacity, sizeof *p->free);
     p->holders = vb_alloc(a, capacity, sizeof *p->holders);
     if (!p->rows || !p->free || !p->holders) {
         kvpool_close(p, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a cache of %zu layers, %zu tokens, %zu numbers each", layers,
-                       capacity, width);
+                       capacity, layout.latent + layout.rope);
     }
     for (size_t i = 0; i < capacity; i++)
         p->free[i] = (int32_t)(capacity - 1 - i);
@@ -37,10 +35,10 @@ int kvcache_open_in(struct kvcache *c, struct kvpool *pool, size_t capacity, con
     return c->slots ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a timeline of %zu tokens", capacity);
 }
 
-int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err)
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
 {
     int code = kvcache_open_in(c, &c->own, capacity, a, err);
-    return code ? code : kvpool_open(&c->own, layers, capacity, width, a, err);
+    return code ? code : kvpool_open(&c->own, layers, capacity, layout, a, err);
 }
 
 static void let_go(struct kvcache *c, int32_t slot)
@@ -49,7 +47,7 @@ static void let_go(struct kvcache *c, int32_t slot)
     if (--p->holders[slot])
         return;
     for (size_t layer = 0; c->poison && layer < p->layers; layer++)
-        memset(kvcache_row(c, layer, slot), 0xff, p->row * sizeof *p->rows);
+        memset(kvcache_row(c, layer, slot), 0xff, p->row * 4);
     p->free[p->num_free++] = slot;
 }
 
@@ -115,6 +113,6 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
         }
         int32_t copy = kvcache_append(c);
         for (size_t layer = 0; layer < from->layers; layer++)
-            memcpy(kvcache_row(c, layer, copy), kvcache_row(other, layer, slot), from->row * sizeof *from->rows);
+            memcpy(kvcache_row(c, layer, copy), kvcache_row(other, layer, slot), from->row * 4);
     }
 }

@@ -1,7 +1,7 @@
 /* engine/pass/kvcache.h -- the KV cache, which holds latents (MLA).
  *
- * Each layer has one row per token: [normalised latent c | rotated rope part r], f32, in the packed order that
- * ops/attention.h reads. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
+ * Each layer has one row per token: [normalised latent c | rotated rope part r], stored as ops/kv_rows.h says. Rows of
+ * EAGLE heads hold keys and values instead (ops/gqa.h). Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
  * and slots[index] is the row of the pool that holds the token with that index.
  *
  * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. Therefore
@@ -12,11 +12,13 @@
 
 #include "engine/base/support.h"
 #include "engine/pass/trace.h"
+#include "ops/kv_rows.h"
 
 struct kvpool {
     size_t layers, capacity;
-    size_t row;       /* floats in a row: packed_length(c + r) */
-    float *rows;      /* [layers, capacity, row] */
+    struct kv_layout layout;
+    size_t row;       /* words of 4 bytes in a row, with its padding */
+    char *rows;       /* [layers, capacity, row] */
     int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in this
                          order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
@@ -36,27 +38,26 @@ struct kvcache {
     size_t base;                    /* added to the indices of rows in taps and traces */
 };
 
-/* `width` is the number of floats that a layer stores for one token, c + r. */
-int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
+int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err);
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
 {
-    return p->capacity * (p->layers * p->row * sizeof *p->rows + sizeof *p->free + sizeof *p->holders);
+    return p->capacity * (p->layers * p->row * 4 + sizeof *p->free + sizeof *p->holders);
 }
 
 /* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
-int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, size_t width, const vb_allocator *a, vb_error *err);
+int kvcache_open(struct kvcache *c, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err);
 int kvcache_open_in(struct kvcache *c, struct kvpool *pool, size_t capacity, const vb_allocator *a, vb_error *err);
 void kvcache_close(struct kvcache *c, const vb_allocator *a);
 
 /* Returns the rows of one layer: [capacity of the pool, row]. */
-static inline float *kvcache_layer(const struct kvcache *c, size_t layer)
+static inline void *kvcache_layer(const struct kvcache *c, size_t layer)
 {
-    return c->pool->rows + layer * c->pool->capacity * c->pool->row;
+    return c->pool->rows + layer * c->pool->capacity * c->pool->row * 4;
 }
-static inline float *kvcache_row(const struct kvcache *c, size_t layer, int32_t slot)
+static inline void *kvcache_row(const struct kvcache *c, size_t layer, int32_t slot)
 {
-    return kvcache_layer(c, layer) + (size_t)slot * c->pool->row;
+    return (char *)kvcache_layer(c, layer) + (size_t)slot * c->pool->row * 4;
 }
 
 static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots; }

@@ -34,7 +34,7 @@ static void get(const unsigned char **p, void *value, size_t size)
 static void pack_head(unsigned char bytes[HEAD_BYTES], const struct session_head *h, const struct crc64 *crc)
 {
     unsigned char *p = bytes;
-    const uint32_t version = SESSION_VERSION, order = BYTE_ORDER_MARK;
+    const uint32_t version = h->version, order = BYTE_ORDER_MARK;
     put(&p, magic, sizeof magic);
     put(&p, &version, sizeof version);
     put(&p, &order, sizeof order);
@@ -62,8 +62,8 @@ static int unpack_head(struct session_reader *r, const unsigned char bytes[HEAD_
     get(&p, &order, sizeof order);
     if (order == 0x04030201)
         return vb_fail(err, VB_UNSUPPORTED, "%s was written by a machine of the other byte order", r->path);
-    if (h->version != SESSION_VERSION && order == BYTE_ORDER_MARK)
-        return vb_fail(err, VB_UNSUPPORTED, "%s is a session file of version %u; this program reads version %d", r->path,
+    if ((h->version < 1 || h->version > SESSION_VERSION) && order == BYTE_ORDER_MARK)
+        return vb_fail(err, VB_UNSUPPORTED, "%s is a session file of version %u; this program reads versions 1 to %d", r->path,
                        h->version, SESSION_VERSION);
     memcpy(&sum, bytes + CHECKED_BYTES, sizeof sum);
     if (sum != crc64(&r->crc, 0, bytes, CHECKED_BYTES))
@@ -193,16 +193,29 @@ static int read_row(struct session_reader *r, float *packed, size_t width)
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
-    for (size_t i = 0; i < rows; i++)
-        write_row(w, kvcache_row(cache, layer, cache->slots[i]), width);
+    for (size_t i = 0; i < rows; i++) {
+        const void *row = kvcache_row(cache, layer, cache->slots[i]);
+        if (cache->pool->layout.type == KV_F32)
+            write_row(w, row, width);
+        else
+            session_write(w, row, width * 4);
+    }
+}
+
+static int read_words(struct session_reader *r, const struct kvcache *cache, char *row, size_t width)
+{
+    memset(row + width * 4, 0, (cache->pool->row - width) * 4);
+    return session_read(r, row, width * 4);
 }
 
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
-    for (size_t i = 0; i < rows; i++)
-        if (read_row(r, kvcache_row(cache, layer, cache->slots[i]), width))
+    for (size_t i = 0; i < rows; i++) {
+        void *row = kvcache_row(cache, layer, cache->slots[i]);
+        if (cache->pool->layout.type == KV_F32 ? read_row(r, row, width) : read_words(r, cache, row, width))
             return -1;
+    }
     return 0;
 }
 

@@ -2,10 +2,10 @@
  *
  *     offset  size    content
  *     0       8       89 'V' 'B' 'S' 0D 0A 1A 0A
- *     8       4       version, 1
+ *     8       4       version: 1 if the cache type is f32, else 2
  *     12      4       0x01020304
  *     16      6 x 8   bytes of the file; tokens; rows of the target's cache; vb_session.prompt; vb_session.given; context
- *     64      2 x 4   layers; numbers in a cache row, c + r
+ *     64      2 x 4   layers; words of 4 bytes in a cache row: c + r if the cache type is f32 (kv_row_words)
  *     72      6 x 24  for each section: name (8 bytes, padded with 0), bytes, CRC-64/XZ (engine/base/crc64.h)
  *     216     8       CRC-64/XZ of all bytes before it
  *
@@ -22,7 +22,8 @@
  *     model    lines KEY=VALUE that must be the same for the model that loads the file (engine/session/identity.c)
  *     tokens   i32 [tokens]
  *     output   {i32 token, i32 count}, ascending by token: how often each token is in the output, for penalties
- *     cache    f32 [layers, rows, c + r]: latents and rotated keys in natural order, by index of the token
+ *     cache    [layers, rows, words in a row]: latents and rotated keys by index of the token; f32 in natural order, or, if
+ *              the cache type is not f32, rows as ops/kv_rows.h stores them, without their padding
  *     drafter  the state of the draft method, in a format of its own (engine/draft/mtp_save.c)
  *
  * The cache section does not depend on the slots, the packed order or the instruction set of the session that wrote it.
@@ -37,7 +38,7 @@
 #include "engine/base/new_file.h"
 #include "engine/pass/kvcache.h"
 
-#define SESSION_VERSION 1
+#define SESSION_VERSION 2      /* the newest version; version 1 can be read too */
 #define SESSION_TEXT_ROOM 32768 /* largest size of the sections `about` and `model` in bytes, including a terminating 0 */
 
 enum session_section { SECTION_ABOUT, SECTION_MODEL, SECTION_TOKENS, SECTION_OUTPUT, SECTION_CACHE, SECTION_DRAFTER, SECTIONS };
@@ -69,8 +70,8 @@ int session_file_begin(struct session_writer *w, const char *path, int replace, 
 void session_file_section(struct session_writer *w, enum session_section section);
 void session_write(struct session_writer *w, const void *data, size_t size);
 static inline void session_write_u64(struct session_writer *w, uint64_t value) { session_write(w, &value, sizeof value); }
-/* Writes the first `rows` rows of a layer, and of each row the first `width` numbers in natural order (not packed).
- * `width` is at most kvpool.row. */
+/* Writes the first `rows` rows of a layer, and of each row the first `width` words of 4 bytes. Rows of type f32 are
+ * written in natural order (not packed), other rows as they are stored. `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Ends the file. If `code` is VB_OK and everything was written to the disk, the finished file appears at its path. If
  * `code` is an error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and
@@ -107,7 +108,7 @@ static inline uint64_t session_read_u64(struct session_reader *r)
     uint64_t value;
     return session_read(r, &value, sizeof value) ? 0 : value;
 }
-/* Reads the next `rows` rows of `width` numbers. Row i is packed and stored in slot cache->slots[i] of the layer.
+/* Reads the next `rows` rows of `width` words, as session_write_rows wrote them. Row i is stored in slot cache->slots[i] of the layer.
  * Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
 /* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the

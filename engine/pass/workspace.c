@@ -22,7 +22,7 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     size_t heads = H * c->dims.v;
     size_t widest = max_size(max_size(2 * d, heads), q);
     struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
-                                  .value = c->dims.v, .latent = c->dims.c};
+                                  .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));

@@ -58,7 +58,7 @@ static int open_parts(vb_batch *b, vb_error *err)
     int code = session_open_workspace(&b->work, b->model, o, rows, b->decoding_rows, b->context, err);
     if (!code)
         code = kvpool_open(&b->pool, c->dims.layers, (size_t)b->options.cache_tokens,
-                           c->dims.row, b->model->allocator, err);
+                           model_cache_layout(c), b->model->allocator, err);
     b->rows = vb_alloc(b->model->allocator, rows, sizeof *b->rows);
     if (!code && !b->rows)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", rows);

@@ -28,7 +28,7 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
     int code = e->depths ? mtp_net_open(&e->net, s->model, NULL, err) : VB_OK;
     for (int k = 0; k < e->depths && !code; k++) {
-        code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache_width, s->model->allocator, err);
+        code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache, s->model->allocator, err);
         e->caches[k].sequence = s->options.sequence;
         e->caches[k].first_row = -(int)e->net->rows_before;
     }

@@ -44,6 +44,8 @@ char *session_identity(const struct model *m, size_t context)
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precisions[c->precision]);
+    if (c->cache_type != CACHE_TYPE_F32) /* a description without this line is one of cache type f32 */
+        add(&l, "cache type=%s\n", cache_type_name(c->cache_type));
     conventions_list_target(&c->conventions, conventions, sizeof conventions);
     add(&l, "conventions=%s\n", *conventions ? conventions : "the defaults");
     add(&l, "YaRN in force=%s\n", c->rope_yarn && (long_enough || !c->conventions.value[YARN]) ? "yes" : "no");
@@ -80,8 +82,21 @@ static int is_news(const struct config *c, const char *name)
     return 0;
 }
 
+/* Returns the cache type that a description names. */
+static const char *cache_type_of(const char *text, size_t *size)
+{
+    const char *type = session_line(text, "cache type", size);
+    *size = type ? *size : strlen("f32");
+    return type ? type : "f32";
+}
+
 int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err)
 {
+    size_t there, here;
+    const char *saved_type = cache_type_of(saved, &there), *our_type = cache_type_of(ours, &here);
+    if (there != here || memcmp(saved_type, our_type, here))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s was saved with cache type %.*s, here it is %.*s", path, (int)min_size(there, 100), saved_type,
+                       (int)here, our_type);
     for (const char *mine = ours, *next; *mine; mine = next) {
         size_t key = strcspn(mine, "="), value = strcspn(mine + key, "\n") - 1, size;
         char name[64];

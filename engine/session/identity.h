@@ -12,9 +12,9 @@
 #include "engine/model/model.h"
 
 /* Returns the description of m. The memory comes from the model's allocator, and the caller frees it. Returns NULL if
- * there is no memory. The description contains every value of config.json that affects results, the precision, the
- * target's conventions, whether YaRN applies, and the checkpoint_fingerprint of the weights. With convention
- * yarn=max-len, the number `context` decides whether YaRN applies. */
+ * there is no memory. The description contains every value of config.json that affects results, the precision, the cache
+ * type if it is not f32, the target's conventions, whether YaRN applies, and the checkpoint_fingerprint of the weights.
+ * With convention yarn=max-len, the number `context` decides whether YaRN applies. */
 char *session_identity(const struct model *m, size_t context);
 
 /* Compares two descriptions: `saved`, read from the file `path`, and `ours`, made for m. Returns VB_BAD_ARGUMENT if

@@ -58,6 +58,7 @@ static int check_model(const struct session_loading *l, const struct model *m, c
 {
     size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
     char *ours = session_identity(m, context);
+    struct kv_layout layout = model_cache_layout(&m->config);
     if (!ours)
         return vb_fail(l->err, VB_NO_MEMORY, "%s: no memory for reading it", l->in.path);
     int code = session_identity_compare(l->model, ours, m, l->in.path, l->err);
@@ -66,7 +67,7 @@ static int check_model(const struct session_loading *l, const struct model *m, c
         code = vb_fail(l->err, VB_BAD_ARGUMENT, "%s holds %llu tokens, the context %zu", l->in.path,
                        (unsigned long long)l->in.head.tokens, context);
     if (!code && (l->in.head.layers != (uint32_t)m->config.num_hidden_layers ||
-                  l->in.head.width != (uint32_t)(m->config.kv_lora_rank + m->config.qk_rope_head_dim)))
+                  l->in.head.width != (uint32_t)kv_row_words(&layout)))
         code = wrong(l, "wrong: its cache is not one of its model");
     return code;
 }
@@ -293,6 +294,9 @@ int vb_session_info_read(vb_session_info *out, const char *path, int check, cons
         copy_line(out->draft_conventions, sizeof out->draft_conventions, l.about, "draft conventions");
         copy_line(out->architecture, sizeof out->architecture, l.model, "architecture");
         copy_line(out->precision, sizeof out->precision, l.model, "precision");
+        copy_line(out->cache_type, sizeof out->cache_type, l.model, "cache type");
+        if (!*out->cache_type)
+            memcpy(out->cache_type, "f32", sizeof "f32");
         copy_line(out->conventions, sizeof out->conventions, l.model, "conventions");
         copy_line(out->weights, sizeof out->weights, l.model, "weights");
     }

@@ -141,8 +141,9 @@ int vb_session_save(vb_session *s, const char *path, const vb_file_options *opti
     static const vb_file_options defaults;
     const vb_file_options *o = options ? options : &defaults;
     const struct config *c = &s->model->config;
-    struct session_writer w = {.head = {.version = SESSION_VERSION, .layers = (uint32_t)c->num_hidden_layers,
-                                        .width = (uint32_t)(c->kv_lora_rank + c->qk_rope_head_dim), .tokens = s->count,
+    struct kv_layout layout = model_cache_layout(c);
+    struct session_writer w = {.head = {.version = layout.type == KV_F32 ? 1 : SESSION_VERSION, .layers = (uint32_t)c->num_hidden_layers,
+                                        .width = (uint32_t)kv_row_words(&layout), .tokens = s->count,
                                         .rows = s->cached, .prompt = s->prompt, .given = s->given, .context = s->context}};
     if (!s->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: the session is empty: there is nothing to save", path);

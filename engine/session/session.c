@@ -162,7 +162,7 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
         code = prefill_open(s, err);
     if (!code)
         code = kvcache_open(&s->cache, c->dims.layers, s->context + round_rows(s),
-                            c->dims.row, a, err);
+                            model_cache_layout(c), a, err);
     if (!code && s->options.tap) {
         s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
         s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Writes golden/bits/fingerprints.txt, and golden/bits/expanded.txt with --prefill expanded: the bits of this engine, to be
-# changed only on purpose (see golden/README.md). One line per run: model, new tokens, temperature, seed, prompt ids,
+# Writes golden/bits/fingerprints.txt, expanded.txt with --prefill expanded, and cache-TYPE.txt with --cache-type TYPE: the bits of
+# this engine, to be changed only on purpose (see golden/README.md). One line per run: model, new tokens, temperature, seed, prompt ids,
 # fingerprint; a precision other than f32.
 set -eu
 cd "$(dirname "$0")/../.."
 verbatim=${BUILD:-build}/verbatim
 out=golden/bits/fingerprints.txt
 prefill=contract
+cache=f32
 run() { # run MODEL N TEMPERATURE SEED IDS [PRECISION]
-    f=$("$verbatim" generate "$1" -n "$2" --temperature "$3" --seed "$4" --tokens "$5" --precision "${6:-f32}" --prefill $prefill --ignore-eos --json |
+    f=$("$verbatim" generate "$1" -n "$2" --temperature "$3" --seed "$4" --tokens "$5" --precision "${6:-f32}" --prefill $prefill --cache-type $cache --ignore-eos --json |
         sed -n 's/.*"fingerprint": "\([0-9a-f]*\)".*/\1/p')
     echo "$1 $2 $3 $4 $5 $f${6:+ $6}"
 }
@@ -48,3 +49,18 @@ prefill=expanded
     run golden/tale 40 1 1 "$ids" q4
 } >$out.new
 mv $out.new $out
+
+prefill=contract
+for cache in bf16; do
+    out=golden/bits/cache-$cache.txt
+    {
+        echo "$head, --cache-type $cache"
+        run golden/gguf/quantised.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+        run golden/tiny/v3 12 1 7 100,50,25,75,3
+        run golden/tale 40 0 0 "$ids"
+        run golden/tale 40 1 1 "$ids" bf16
+        run golden/tale 40 0 0 "$ids" q8
+        run golden/tale 300 1 1 "$ids" q4
+    } >$out.new
+    mv $out.new $out
+done

@@ -313,7 +313,7 @@ TEST(inspect_counts_what_the_file_holds)
         json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
         expect_keys(j, "architecture:s model_type:s config:o parameters:i active_parameters:i mtp_modules:i mtp_modules_promised:i mtp:a precision:s "
                        "mapped_bytes:i widened_bytes:i joined_bytes:i rounded_bytes:i quantised_bytes:i repacked_bytes:i copy_seconds:r "
-                       "tensors:o types:o parts:a");
+                       "cache_bytes_per_token:o tensors:o types:o parts:a");
         expect_keys(tensors, "used:i ignored:a");
         size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);
         assert_int_equal(integer(tensors, "used") + (long long)json_array_size(json_object_get(tensors, "ignored")), count);

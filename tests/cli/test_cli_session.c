@@ -82,7 +82,7 @@ TEST(a_text_is_saved_and_goes_on_and_more_may_be_said)
     assert_int_equal(integer(j, "prompt_tokens"), 16);
     json_decref(j);
     j = JSON("session", "info", b);
-    expect_keys(j, "file:s version:i bytes:i tokens:i computed:i context:i checkpoint:s architecture:s precision:s conventions:s "
+    expect_keys(j, "file:s version:i bytes:i tokens:i computed:i context:i checkpoint:s architecture:s precision:s cache_type:s conventions:s "
                    "weights:s prefill:s routes:s draft:s draft_conventions:s with_hidden:b drafter_bytes:i");
     assert_int_equal(integer(j, "tokens"), 19);
     assert_string_equal(string(j, "draft"), "mtp-vanilla");

@@ -1,5 +1,5 @@
-/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, and expanded.txt with prefill expanded: the same bits on this
- * machine, whatever the instruction set, the threads, the prefill chunk and the draft method. These goldens are the
+/* tests/engine/test_bits.c -- golden/bits/fingerprints.txt, expanded.txt with prefill expanded, and cache-TYPE.txt with another
+ * cache type: the same bits on this machine, whatever the instruction set, the threads, the prefill chunk and the draft method. These goldens are the
  * engine's own and change only on purpose.
  *
  *     test_bits [LINES]    only the first LINES lines of each file (for slow machines, such as an emulator) */
@@ -30,7 +30,7 @@ struct golden {
 };
 
 static int most_lines = 1 << 30;
-static const char *prefill; /* of the file that is read */
+static const char *prefill, *cache_type; /* of the file that is read */
 
 static int parse(struct golden *g, char *line)
 {
@@ -61,8 +61,8 @@ static void check(const vb_model *model, const struct golden *g, vb_session_opti
         fail_msg("%s: %s", g->model, err.message);
     vb_session_close(s);
     if (r.fingerprint != g->fingerprint)
-        fail_msg("%s, %s, prefill %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
-                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", g->n, (double)g->temperature,
+        fail_msg("%s, %s, prefill %s, cache type %s, %u tokens at temperature %g, %s K=%d, %s, %d threads, chunk %d: fingerprint %016" PRIx64
+                 ", golden %016" PRIx64, g->model, g->precision, prefill ? prefill : "contract", cache_type ? cache_type : "f32", g->n, (double)g->temperature,
                  o.drafting.method ? o.drafting.method : "none", o.drafting.tokens, o.isa, o.threads, o.prefill_chunk, r.fingerprint, g->fingerprint);
 }
 
@@ -81,7 +81,7 @@ static void check_settings(const struct golden *g, size_t line)
     vb_model *model;
     vb_error err;
     size_t count = sizeof settings / sizeof *settings;
-    if (vb_model_open(&model, g->model, &(vb_model_options){.precision = g->precision}, &err))
+    if (vb_model_open(&model, g->model, &(vb_model_options){.precision = g->precision, .cache_type = cache_type}, &err))
         fail_msg("%s", err.message);
     for (size_t k = 0; kernel_tables[k]; k++) {
         size_t runs = strcmp(kernel_tables[k]->name, "scalar") ? 2 : 1;
@@ -96,11 +96,13 @@ static void check_settings(const struct golden *g, size_t line)
     vb_model_close(model);
 }
 
-static void check_file(const char *path)
+static void check_file(const char *path, const char *with_prefill, const char *with_cache_type)
 {
     char line[4096];
     int lines = 0;
     FILE *f = fopen(path, "r");
+    prefill = with_prefill;
+    cache_type = with_cache_type;
     assert_non_null(f);
     while (lines < most_lines && fgets(line, sizeof line, f)) {
         struct golden g;
@@ -116,15 +118,19 @@ static void check_file(const char *path)
 static void fingerprints_are_those_of_the_golden_file(void **state)
 {
     (void)state;
-    prefill = NULL;
-    check_file("golden/bits/fingerprints.txt");
+    check_file("golden/bits/fingerprints.txt", NULL, NULL);
 }
 
 static void fingerprints_with_prefill_expanded_are_those_of_their_file(void **state)
 {
     (void)state;
-    prefill = "expanded";
-    check_file("golden/bits/expanded.txt");
+    check_file("golden/bits/expanded.txt", "expanded", NULL);
+}
+
+static void fingerprints_with_a_rounded_cache_are_those_of_its_file(void **state)
+{
+    (void)state;
+    check_file("golden/bits/cache-bf16.txt", NULL, "bf16");
 }
 
 int main(int argc, char **argv)
@@ -134,6 +140,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fingerprints_are_those_of_the_golden_file),
         cmocka_unit_test(fingerprints_with_prefill_expanded_are_those_of_their_file),
+        cmocka_unit_test(fingerprints_with_a_rounded_cache_are_those_of_its_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

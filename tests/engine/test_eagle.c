@@ -66,7 +66,7 @@ TEST(a_pass_gives_the_official_codes_numbers)
             truth_open(&t, versions[v]);
             OK(eagle_head_open(&head, heads[v], versions[v], m, &err));
             OK(eagle_open(&e, head, &o, &err));
-            OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache_width, NULL, &err));
+            OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache, NULL, &err));
             if (three)
                 eagle_features(&e, &w, h, t.aligned, ROWS);
             else

@@ -17,15 +17,15 @@ static int all, quick;
 
 /* ---- factors ------------------------------------------------------------------------------------------------------ */
 
-enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODEL, PREFILL, ISA, FACTORS };
+enum factor { DRAFT_TOKENS, METHOD, THREADS, CHUNK, TEMPERATURE, SEQUENCES, MODEL, PREFILL, CACHE, ISA, FACTORS };
 
 static const char *const factor_names[FACTORS] = {"K", "method", "threads", "chunk", "temperature", "sequences", "model",
-                                                   "prefill", "isa"};
+                                                   "prefill", "cache", "isa"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
 static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
-static const char *const prefills[] = {"contract", "expanded"}; /* each with plain runs of its own */
+static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16"}; /* each with plain runs of its own */
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
 
@@ -38,7 +38,7 @@ struct row_of_values {
 
 static void factor_sizes(int size[FACTORS])
 {
-    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), COUNT(prefills), 0};
+    int fixed[FACTORS] = {VB_MAX_DRAFT + 1, COUNT(methods), COUNT(thread_counts), COUNT(chunks), 2, COUNT(sequence_counts), num_models(), COUNT(prefills), COUNT(caches), 0};
     memcpy(size, fixed, sizeof fixed);
     while (isas_here()[size[ISA]])
         size[ISA]++;
@@ -159,10 +159,10 @@ TEST(the_settings_cover_every_pair_of_values)
 
 static struct subject {
     const char *name;
-    vb_model *model;
+    vb_model *model[COUNT(caches)];
     int32_t prompt[PROMPTS][200];
     size_t length[PROMPTS], tokens, context;
-    struct record plain[COUNT(prefills)][2][PROMPTS]; /* by prefill and temperature */
+    struct record plain[COUNT(caches)][COUNT(prefills)][2][PROMPTS]; /* by cache type, prefill and temperature; computed when needed */
     size_t sequences, drafted, accepted;
 } subjects[COUNT(models)];
 
@@ -175,28 +175,33 @@ static void subject_open(struct subject *s, const char *dir)
 {
     static const size_t lengths[PROMPTS] = {40, 1, 130, 9, 70}, shorter[PROMPTS] = {33, 1, 56, 9, 20};
     s->name = dir;
-    s->model = open_model(dir);
+    for (size_t c = 0; c < COUNT(caches); c++)
+        s->model[c] = open_cached(dir, caches[c]);
     s->tokens = quick ? 24 : all ? 200 : 120;
-    int narrow = vb_max_positions(s->model) < 400;
+    int narrow = vb_max_positions(s->model[0]) < 400;
     s->context = (narrow ? 56 : 130) + s->tokens; /* the longest prompt ends with a full context */
     for (size_t p = 0; p < PROMPTS; p++) {
         s->length[p] = narrow ? shorter[p] : lengths[p];
-        random_tokens(s->model, SEED + p, s->prompt[p], s->length[p]);
-        for (int t = 0; t < 2; t++) {
-            vb_sampling sampling = sampling_of(t, p);
-            for (size_t i = 0; i < COUNT(prefills); i++) {
-                vb_session_options o = {.context = (int32_t)s->context, .threads = 1, .prefill = prefills[i], .sampling = sampling};
-                run(s->model, &o, s->prompt[p], s->length[p], s->tokens, &s->plain[i][t][p]);
-            }
-        }
+        random_tokens(s->model[0], SEED + p, s->prompt[p], s->length[p]);
     }
+}
+
+/* Returns the plain run of a prompt. */
+static const struct record *plain_run(struct subject *s, const struct row_of_values *r, size_t p)
+{
+    const int *v = r->value;
+    struct record *plain = &s->plain[v[CACHE]][v[PREFILL]][v[TEMPERATURE]][p];
+    vb_session_options o = {.context = (int32_t)s->context, .threads = 1, .prefill = prefills[v[PREFILL]], .sampling = sampling_of(v[TEMPERATURE], p)};
+    if (!plain->n)
+        run(s->model[v[CACHE]], &o, s->prompt[p], s->length[p], s->tokens, plain);
+    return plain;
 }
 
 static const char *describe(const struct row_of_values *r, char text[200])
 {
     const int *v = r->value;
-    snprintf(text, 200, "%s: %s, %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
-             prefills[v[PREFILL]], methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
+    snprintf(text, 200, "%s: %s, cache %s, %s, K %d, %d threads, chunk %d, temperature %d, %d sequences, %s", models[v[MODEL]],
+             prefills[v[PREFILL]], caches[v[CACHE]], methods[v[METHOD]], v[DRAFT_TOKENS], thread_counts[v[THREADS]], chunks[v[CHUNK]], v[TEMPERATURE], sequence_counts[v[SEQUENCES]],
              isas_here()[v[ISA]]);
     return text;
 }
@@ -216,7 +221,6 @@ static void check_setting(const struct row_of_values *r, size_t turn)
 {
     static struct record record[PROMPTS];
     struct subject *s = &subjects[r->value[MODEL]];
-    const struct record *plain = s->plain[r->value[PREFILL]][r->value[TEMPERATURE]];
     vb_session *sessions[PROMPTS] = {NULL};
     vb_generate_options options[PROMPTS] = {0};
     vb_result results[PROMPTS];
@@ -228,7 +232,7 @@ static void check_setting(const struct row_of_values *r, size_t turn)
     for (size_t i = 0; i < count; i++) {
         size_t p = (turn + i) % PROMPTS;
         vb_session_options o = options_of(s, r, p);
-        sessions[i] = open_session(s->model, &o, s->prompt[p], s->length[p]);
+        sessions[i] = open_session(s->model[r->value[CACHE]], &o, s->prompt[p], s->length[p]);
         record[i].stop_after = 0;
         options[i] = recording(&record[i], sessions[i], n);
     }
@@ -240,9 +244,9 @@ static void check_setting(const struct row_of_values *r, size_t turn)
         record[i].result = results[i];
         snprintf(what, sizeof what, "prompt %zu as sequence %zu, %s", p, i, setting);
         if (n == s->tokens)
-            check_same(what, &plain[p], &record[i]);
+            check_same(what, plain_run(s, r, p), &record[i]);
         else
-            check_same_prefix(what, &plain[p], &record[i], n);
+            check_same_prefix(what, plain_run(s, r, p), &record[i], n);
         assert_int_equal(record[i].n, n);
         s->drafted += results[i].drafted;
         s->accepted += results[i].accepted;
@@ -285,7 +289,8 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
         print_message("%s: %zu sequences of %zu tokens, %zu drafts, %zu accepted\n", s->name, s->sequences, s->tokens,
                       s->drafted, s->accepted);
         assert_true(s->accepted > 0 && s->accepted < s->drafted);
-        vb_model_close(s->model);
+        for (size_t k = 0; k < COUNT(caches); k++)
+            vb_model_close(s->model[k]);
     }
     vb_model_close(small);
 }

@@ -1,137 +1,9 @@
 /* tests/ops/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
- * naive form of the report with K and V expanded per head. Every test runs twice: with op_attention, and with op_expanded. */
-#include "tests/ops/checkops.h"
+ * naive form of the report with K and V expanded per head. Every test runs twice: with op_attention, and with op_expanded. Some
+ * run again for each type of the cache. */
+#include "tests/ops/checkops_attention.h"
 
 #include <stdlib.h>
-
-#include "ops/expanded.h"
-#include "ops/weights.h"
-
-#define LONGEST 520
-
-static int expanded; /* nonzero: op_expanded is tested */
-
-/* S queries over three timelines of their own caches. What no query may read stays NaN. */
-struct problem {
-    struct attention a;
-    struct matrix kv_b;
-    size_t S, context;
-    float *q;
-    struct timeline *seen; /* [S] */
-};
-
-struct shape {
-    size_t heads, nope, rope, value, latent;
-};
-
-/* Three shapes: rows that fill no chunk; more heads than a task takes (16); a row of two blocks of a dot. */
-static const struct shape shapes[] = {{5, 11, 8, 13, 40}, {19, 8, 6, 7, 32}, {2, 3, 16, 5, 1030}};
-
-static size_t width_of(const struct problem *p) { return p->a.latent + p->a.rope; }
-
-enum slots { IN_A_ROW, SCATTERED, MOSTLY_IN_A_ROW };
-
-/* A slot for every token: as they come (from slot 2), permuted, or with one break in the run. */
-static const int32_t *slots_of(enum slots how, uint64_t *seed)
-{
-    int32_t *slots = guarded(LONGEST * sizeof *slots);
-    for (int32_t j = 0; j < LONGEST; j++)
-        slots[j] = how == MOSTLY_IN_A_ROW && j >= 100 ? j + 5 : j + 2;
-    for (size_t j = LONGEST; how == SCATTERED && j-- > 1;) {
-        size_t other = random_below(seed, j + 1);
-        int32_t kept = slots[j];
-        slots[j] = slots[other];
-        slots[other] = kept;
-    }
-    return slots;
-}
-
-/* lengths: query s sees lengths[s % count] tokens of one of three timelines. Neighbouring queries see different timelines; in the
- * expanded form, which computes the keys of neighbours together, a third of the queries sees each timeline. */
-static struct problem random_problem(struct shape d, enum weight_type type, size_t S, const size_t *lengths,
-                                     size_t count, uint64_t *seed)
-{
-    struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f}, .S = S};
-    float *cache[3];
-    size_t width = d.latent + d.rope;
-    p.kv_b = random_matrix(type, d.heads * (d.nope + d.value), d.latent, seed);
-    p.a.scale = (float)(2.0 / sqrt((double)(d.nope * d.latent) / 9.0)); /* scores of a few units: e_b matters */
-    p.q = random_floats(S * d.heads * (d.nope + d.rope), seed);
-    p.seen = guarded(S * sizeof *p.seen);
-    const int32_t *slots = slots_of(IN_A_ROW, seed);
-    for (size_t i = 0; i < 3; i++) {
-        cache[i] = guarded_floats((LONGEST + 8) * width);
-        for (size_t j = 0; j < LONGEST * width; j++)
-            cache[i][2 * width + j] = random_float(seed);
-    }
-    for (size_t s = 0; s < S; s++) {
-        p.seen[s] = (struct timeline){cache[expanded ? 3 * s / S : s % 3], slots, lengths[s % count]};
-        p.context = p.seen[s].length > p.context ? p.seen[s].length : p.context;
-    }
-    return p;
-}
-
-/* The operator reads packed rows; queries that share rows go on sharing them. */
-static struct timeline *with_packed_rows(const struct problem *p)
-{
-    size_t width = width_of(p), row = packed_length(width);
-    struct timeline *seen = guarded(p->S * sizeof *seen);
-    for (size_t s = 0; s < p->S; s++) {
-        size_t same = 0;
-        while (p->seen[same].rows != p->seen[s].rows)
-            same++;
-        seen[s] = p->seen[s];
-        if (same < s) {
-            seen[s].rows = seen[same].rows;
-            continue;
-        }
-        float *rows = guarded_floats((LONGEST + 8) * row);
-        for (size_t j = 0; j < LONGEST + 8; j++)
-            scalar_table()->pack(rows + j * row, p->seen[s].rows + j * width, width);
-        seen[s].rows = rows;
-    }
-    return seen;
-}
-
-static float *run(const struct kernels *k, int threads, struct problem *p)
-{
-    const struct attention *a = &p->a;
-    struct timeline *seen = with_packed_rows(p);
-    p->a.w_uk = p->kv_b.view;
-    p->a.w_uv = weight_rows(&p->kv_b.view, a->nope, p->kv_b.view.rows - a->nope);
-    p->a.uk_stride = p->a.uv_stride = a->nope + a->value;
-    size_t scratch = (expanded ? op_expanded_scratch : op_attention_scratch)(a, p->S, p->context, threads);
-    struct op_ctx cx = context_of(k, threads, scratch);
-    float *y = guarded_floats(p->S * a->heads * a->value);
-    CASE("%s %s H=%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu threads=%d %s", expanded ? "expanded attention" : "attention",
-         type_names[p->kv_b.view.type], a->heads, a->nope, a->rope, a->value, a->latent, p->S, p->context, threads, k->name);
-    (expanded ? op_expanded : op_attention)(&cx, y, p->q, seen, a, p->S, p->context);
-    assert_int_equal(cx.scratch_used, 0);
-    return y;
-}
-
-/* Query s alone, over a copy of the rows it sees in slots of its own; every other row of that cache is NaN. */
-static struct problem alone(const struct problem *p, size_t s, enum slots how, uint64_t *seed)
-{
-    struct problem one = *p;
-    size_t width = width_of(p), size = p->a.heads * (p->a.nope + p->a.rope);
-    const struct timeline *all = &p->seen[s];
-    const int32_t *slots = slots_of(how, seed);
-    float *cache = guarded_floats((LONGEST + 8) * width);
-    for (size_t j = 0; j < all->length; j++)
-        memcpy(cache + (size_t)slots[j] * width, all->rows + (size_t)all->slots[j] * width, width * sizeof *cache);
-    one.S = 1;
-    one.context = all->length;
-    one.q = copy_of(p->q + s * size, size);
-    one.seen = guarded(sizeof *one.seen);
-    one.seen[0] = (struct timeline){cache, slots, all->length};
-    return one;
-}
-
-static const float *row_of(const struct timeline *t, size_t j, size_t width)
-{
-    return t->rows + (size_t)t->slots[j] * width;
-}
 
 /* o [width] = the softmax of s_j, times rows value[j] of `width` numbers: rule 4c. */
 static void contract_values(float *o, const float *score, const float *const *value, size_t length, size_t width)
@@ -217,8 +89,9 @@ static void contract_expanded_head(float *y, const struct problem *p, size_t s, 
     contract_values(y, score, rows, t->length, V);
 }
 
-static float *contract(const struct problem *p)
+static float *contract(const struct problem *unrounded)
 {
+    const struct problem r = rounded(unrounded), *p = &r;
     size_t H = p->a.heads, V = p->a.value;
     float *y = guarded_floats(p->S * H * V);
     for (size_t s = 0; s < p->S; s++)
@@ -234,6 +107,8 @@ TEST(attention_is_rule_4_bit_for_bit)
     uint64_t seed = 1;
     for (size_t d = 0; d < COUNT(shapes); d++)
         FOR_EACH_TYPE(type) {
+            if (cache_type != KV_F32 && type != WEIGHT_BF16)
+                continue;
             size_t S = d ? 3 : COUNT(edge_lengths);
             struct problem p =
                 random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
@@ -319,14 +194,17 @@ TEST(attention_is_within_its_bound_of_the_naive_formula)
     uint64_t seed = 2;
     for (size_t d = 0; d < COUNT(shapes); d++)
         for (int type = 0; type < WEIGHT_TYPES; type++) {
+            if (cache_type != KV_F32 && type != WEIGHT_BF16)
+                continue;
             size_t S = d ? 2 : COUNT(edge_lengths);
             struct problem p =
                 random_problem(shapes[d], (enum weight_type)type, S, edge_lengths + (d ? 3 : 0), S, &seed);
+            struct problem r = rounded(&p);
             FOR_EACH_TABLE(k) {
                 float *y = run(k, 2, &p);
                 for (size_t s = 0; s < S; s++)
                     for (size_t h = 0; h < p.a.heads; h += d ? 3 : 1)
-                        check_head(&p, s, h, y + (s * p.a.heads + h) * p.a.value);
+                        check_head(&r, s, h, y + (s * p.a.heads + h) * p.a.value);
             }
             release_all(NULL);
         }
@@ -553,35 +431,38 @@ TEST(attention_computes_in_the_default_environment_whatever_the_caller_has_set)
         }
 }
 
-static int use_absorbed(void **state)
-{
-    (void)state;
-    return expanded = 0;
-}
+/* The initial state of a test: which operator it tests, and the type of the cache. */
+static struct setting {
+    int expanded;
+    enum kv_type type;
+} settings[][2] = {{{0, KV_F32}, {1, KV_F32}}, {{0, KV_BF16}, {1, KV_BF16}}};
 
-static int use_expanded(void **state)
+static int use(void **state)
 {
-    (void)state;
-    expanded = 1;
+    const struct setting *s = *state;
+    expanded = s->expanded;
+    cache_type = s->type;
     return 0;
 }
 
-#define T(name)                                                              \
-    cmocka_unit_test_setup_teardown(name, use_absorbed, release_all),        \
-        {"expanded: " #name, name, use_expanded, release_all, NULL}
+#define WITH(type, prefix, name)                                      \
+    {prefix #name, name, use, release_all, &settings[type][0]},       \
+        {"expanded: " prefix #name, name, use, release_all, &settings[type][1]}
+#define T(name) WITH(KV_F32, "", name)
+#define ALL(name) T(name), WITH(KV_BF16, "cache bf16: ", name)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(attention_is_rule_4_bit_for_bit),
-        T(attention_is_within_its_bound_of_the_naive_formula),
+        ALL(attention_is_rule_4_bit_for_bit),
+        ALL(attention_is_within_its_bound_of_the_naive_formula),
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
-        T(attention_does_not_depend_on_the_slots_of_a_timeline),
+        ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
         T(attention_of_a_prompt_equals_that_of_each_query_alone),
-        T(attention_of_timelines_that_share_rows_equals_that_of_copies),
-        T(attention_ignores_what_stands_behind_its_timeline),
-        T(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),
+        ALL(attention_of_timelines_that_share_rows_equals_that_of_copies),
+        ALL(attention_ignores_what_stands_behind_its_timeline),
+        ALL(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),
         T(attention_joins_blocks_of_very_different_scores),
         T(attention_runs_on_as_many_threads_as_it_is_given),
         T(attention_computes_in_the_default_environment_whatever_the_caller_has_set),

@@ -43,7 +43,7 @@ static void check_head(const struct gqa_case *c, size_t s, size_t h, const float
     static double score[2048];
     double largest = -INFINITY, L = 0, error = 0;
     for (size_t j = 0; j < t->length; j++) {
-        const float *k = t->rows + (size_t)t->slots[j] * a->row + g * a->dim, *q = c->q + (s * a->heads + h) * a->dim;
+        const float *k = (const float *)t->rows + (size_t)t->slots[j] * a->row + g * a->dim, *q = c->q + (s * a->heads + h) * a->dim;
         double dot = 0, size = 0;
         for (size_t i = 0; i < a->dim; i++) {
             dot += (double)q[i] * (double)k[i];
@@ -59,7 +59,7 @@ static void check_head(const struct gqa_case *c, size_t s, size_t h, const float
     for (size_t i = 0; i < a->dim; i++) {
         double wanted = 0, size = 0;
         for (size_t j = 0; j < t->length; j++) {
-            double v = (double)t->rows[(size_t)t->slots[j] * a->row + (a->groups + g) * a->dim + i];
+            double v = (double)((const float *)t->rows)[(size_t)t->slots[j] * a->row + (a->groups + g) * a->dim + i];
             wanted += score[j] / L * v;
             size += score[j] / L * fabs(v);
         }

@@ -268,7 +268,7 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
             w_uk[c][n] = g.scale[n % 32 / 16] * (float)g.q[n % 32] - g.minimum;
         }
     for (size_t j = 0; j < t->length; j++) {
-        const float *packed = t->rows + (size_t)t->slots[j] * row;
+        const float *packed = (const float *)t->rows + (size_t)t->slots[j] * row;
         for (size_t i = 0; i < C + R; i++)
             natural[i] = packed[i / 32 * 32 + i % 32 / 2 + (i % 2 ? 0 : 16)];
         for (size_t n = 0; n < N; n++) {

@@ -5,12 +5,14 @@ const char *mtp_method(size_t i) { return i % 2 ? "mtp-eagle" : "mtp-vanilla"; }
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
-vb_model *open_model(const char *dir)
+vb_model *open_cached(const char *dir, const char *cache_type)
 {
     vb_model *m = NULL;
-    OK(vb_model_open(&m, dir, NULL, &err));
+    OK(vb_model_open(&m, dir, &(vb_model_options){.cache_type = cache_type}, &err));
     return m;
 }
+
+vb_model *open_model(const char *dir) { return open_cached(dir, NULL); }
 
 vb_model *open_tiny(const char *name)
 {

@@ -42,6 +42,8 @@ const char *mtp_method(size_t i);
 /* open_model opens the model in `dir`, and open_tiny the model in golden/tiny/NAME. An error fails the test. */
 vb_model *open_model(const char *dir);
 vb_model *open_tiny(const char *name);
+/* Opens the model in `dir` with a cache type. */
+vb_model *open_cached(const char *dir, const char *cache_type);
 
 /* Whether the bundled model golden/tale is there. If it is missing, prints once that tests are skipped. */
 int have_tale(void);

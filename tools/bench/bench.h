@@ -60,7 +60,7 @@ struct bench {
     int warm;              /* whether this is the first round, which only warms up */
     double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per second */
     const char *isa;       /* name of the instruction set in use */
-    void *data;            /* random BF16 numbers: READ reads them, LINEAR uses them as weights, ATTENTION (as F32) as a cache */
+    void *data;            /* random BF16 numbers: READ reads them, LINEAR uses them as weights, ATTENTION as a cache */
     size_t bytes;
     int32_t *text;         /* [text_count]: random tokens */
     size_t text_count;

@@ -51,7 +51,7 @@ void bench_largest_matrix(const struct model *m, size_t *N, size_t *K)
 
 /* --- the amount of work in a run --- */
 
-static size_t cache_width(const struct config *c) { return packed_length(c->dims.row); }
+static size_t cache_row(const struct config *c) { return model_cache_bytes(c, c->cache_type) / c->dims.layers; }
 
 static void plan_linear(struct bench_item *i)
 {
@@ -93,7 +93,7 @@ static struct attention attention_of(const struct model *m, size_t layer)
                               .rope = c->dims.r, .value = c->dims.v,
                               .latent = c->dims.c, .w_uk = mla->w_uk, .w_uv = mla->w_uv,
                               .uk_stride = mla->uk_stride, .uv_stride = mla->uv_stride, .uk_transposed = mla->uk_transposed,
-                              .scale = config_attention_scale(c)};
+                              .scale = config_attention_scale(c), .cache = model_cache_layout(c).type};
 }
 
 struct sizes { /* the largest size that any item needs */
@@ -104,7 +104,7 @@ static struct sizes sizes_of(const struct bench *b)
 {
     struct sizes z = {0, 0, 0, 0, 0};
     struct attention a = attention_of(b->c->model, 0);
-    size_t width = cache_width(&b->c->model->config);
+    size_t row = cache_row(&b->c->model->config);
     for (size_t k = 0; k < b->count; k++) {
         const struct bench_item *i = &b->item[k];
         if (i->kind == BENCH_LINEAR) {
@@ -117,7 +117,7 @@ static struct sizes sizes_of(const struct bench *b)
             z.x = at_least(z.x, i->rows * a.heads * (a.nope + a.rope));
             z.y = at_least(z.y, i->rows * a.heads * a.value);
             z.depth = at_least(z.depth, i->depth);
-            z.block = at_least(z.block, i->depth * width * sizeof(float));
+            z.block = at_least(z.block, i->depth * row);
         }
     }
     return z;
@@ -200,10 +200,10 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 void bench_run_attention(struct bench *b, const struct bench_item *i)
 {
     const struct model *m = b->c->model;
-    size_t size = i->depth * cache_width(&m->config) * sizeof(float);
+    size_t size = i->depth * cache_row(&m->config);
     for (size_t l = 0; l < i->calls; l++) {
         struct attention a = attention_of(m, l);
-        const float *rows = (const float *)(const void *)piece(b, l, size);
+        const void *rows = piece(b, l, size);
         for (size_t s = 0; s < i->rows; s++)
             b->seen[s] = (struct timeline){rows, b->slots, i->depth - i->rows + s + 1};
         op_attention(&b->cx, b->y, b->x, b->seen, &a, i->rows, i->depth);

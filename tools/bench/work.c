@@ -75,7 +75,8 @@ static void add_heads(struct bench_parts *parts, const struct config *c, const s
     add_in(work, &w_uk, expanded > 0 ? expanded : rows, bench_loop_of(expanded > 0 ? WEIGHT_F32 : w_uk.type, 0));
     add(parts, PART_ATTENTION, c, &w_uv, expanded > 0 ? expanded : rows);
     add_operations(work, LOOP_FMA, 2 * rows * depth * H * (expanded > 0 ? nope + rope + value : 2 * latent + rope));
-    work->bytes += 4 * depth * (latent + rope);
+    struct kv_layout layout = model_cache_layout(c);
+    work->bytes += depth * 4 * (double)kv_row_words(&layout);
 }
 
 static void add_attention(struct bench_parts *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)

@@ -114,7 +114,7 @@ int cli_without_onednn(const struct cli *c)
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_model_options options = {.precision = c->precision, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
+    vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
                                 .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");

@@ -70,7 +70,8 @@ static int check_tokens(struct sides *s, const struct cli *model)
 }
 
 /* Sets the options for side i. The options of the command line apply to the only model or, if both sides are models, to
- * B. A is then the engine with its default options. But if B is the reference, A gets the precision of B. */
+ * B. A is then the engine with its default options. But if B is the reference, A gets the precision and the cache
+ * type of B. */
 static void options_of(const struct sides *s, int i, struct cli *model)
 {
     *model = *s->c;
@@ -83,6 +84,7 @@ static void options_of(const struct sides *s, int i, struct cli *model)
         model->session.threads = model->session.prefill_chunk = 0;
         model->session.isa = NULL;
         model->precision = s->c->reference ? s->c->precision : NULL;
+        model->cache_type = s->c->reference ? s->c->cache_type : NULL;
         model->as = model->convention = NULL;
         model->context = -1;
         model->reference = 0;
@@ -120,7 +122,7 @@ static int measure(struct sides *s)
     options_of(s, 1, &model);
     model.model_dir = dir;
     if (s->bounds.arithmetic != DIFF_F32)
-        model.precision = NULL;
+        model.precision = model.cache_type = NULL;
     int code = cli_open(&model);
     if (code == EXIT_DONE)
         code = check_tokens(s, &model);
@@ -251,7 +253,7 @@ static int run(struct cli *c)
     s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
     for (int i = 0; i < 2; i++)
         s.is_model[i] = has_config(s.path[i]);
-    int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->reference ||
+    int models = s.is_model[0] + s.is_model[1], compute = c->threads_given || c->isa_given || c->precision || c->cache_type || c->reference ||
                                                         c->session.prefill_chunk || c->context > 0;
     if (!models && (compute || (!c->model_of_bound && (c->as || c->convention))))
         return cli_fail(c, EXIT_USAGE, "--reference, --isa, --convention and the like are for a MODEL, and A and B are both dumps");
@@ -289,7 +291,7 @@ const struct command command_diff = {
     "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, or a directory with\n"
     "dump.safetensors. If one side is a model, it is run on the tokens of the other side. So a token that the two sides chose\n"
     "differently does not change all later values. If A and B are both models, A runs in the engine with default options, and B\n"
-    "runs with the options below. With --reference, A also runs with --precision.\n"
+    "runs with the options below. With --reference, A also runs with --precision and --cache-type.\n"
     "\n"
     "For each value, the table shows how many numbers have equal bits, the largest distance in ULPs, and the largest absolute\n"
     "distance. It also shows the relative distance, the bound for the relative distance, the NMSE (normalised mean square error)\n"

@@ -199,6 +199,8 @@ int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE])
     mix_text(&h, "system", c->system);
     mix_text(&h, "chat-template-kwargs", c->template_kwargs);
     mix_text(&h, "precision", c->precision ? c->precision : "f32");
+    if (c->cache_type && strcmp(c->cache_type, "f32"))
+        mix_text(&h, "cache-type", c->cache_type);
     mix_text(&h, "conventions", c->conventions);
     mix_sampling(c, &h);
     int code = mix_drafting(c, &h);

@@ -1,4 +1,4 @@
-/* tools/serve/fingerprint.c -- version, model, precision, prefill and conventions as text, and a hash of these and of all the rest: weights,
+/* tools/serve/fingerprint.c -- version, model, precision, cache type, prefill and conventions as text, and a hash of these and of all the rest: weights,
  * tokenizer, chat template, the longest request, and what relaxed or rejection sampling reads of the drafts. */
 #include "tools/serve/fingerprint.h"
 
@@ -72,9 +72,12 @@ int fingerprint_server(struct server *s)
     uint8_t digest[SHA256_DIGEST_LENGTH];
     vb_model_facts facts;
     SHA2_CTX h;
+    char cached[32] = "";
     int expanded = s->c->session.prefill && !strcmp(s->c->session.prefill, "expanded");
     vb_model_look(s->c->model, &facts);
     conventions = facts.conventions;
+    if (strcmp(facts.cache_type, "f32"))
+        snprintf(cached, sizeof cached, "cache-%.16s/", facts.cache_type);
     SHA256Init(&h);
     int code = mix_model(&h, s, s->c->model);
     if (code != EXIT_DONE)
@@ -86,8 +89,8 @@ int fingerprint_server(struct server *s)
     if (server_drafts_lead(s) && (code = mix_drafts(&h, s)) != EXIT_DONE)
         return code;
     SHA256Final(digest, &h);
-    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%s%.96s%s%s%s%s", vb_version(), s->name, facts.precision,
-                     expanded ? "prefill-expanded/" : "", conventions, *conventions ? "/" : "", server_drafts_lead(s) ? cli_acceptance(s->c) : "", server_drafts_lead(s) ? "/" : "", sampled);
+    int n = snprintf(s->fingerprint, sizeof s->fingerprint, "verbatim-%s/%.64s/%s/%s%s%.96s%s%s%s%s", vb_version(), s->name, facts.precision,
+                     cached, expanded ? "prefill-expanded/" : "", conventions, *conventions ? "/" : "", server_drafts_lead(s) ? cli_acceptance(s->c) : "", server_drafts_lead(s) ? "/" : "", sampled);
     for (int i = 0; i < 8; i++)
         n += snprintf(s->fingerprint + n, sizeof s->fingerprint - (size_t)n, "%02x", digest[i]);
     return EXIT_DONE;

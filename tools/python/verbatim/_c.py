@@ -60,6 +60,7 @@ class vb_model_options(C.Structure):
     _fields_ = [
         ("allocator", vb_allocator),
         ("precision", C.c_char_p),
+        ("cache_type", C.c_char_p),
         ("conventions", C.c_char_p),
         ("numa", C.c_char_p),
         ("repack", C.c_char_p),
@@ -93,6 +94,7 @@ class vb_model_facts(C.Structure):
     _fields_ = [
         ("architecture", C.c_char_p),
         ("precision", C.c_char_p),
+        ("cache_type", C.c_char_p),
         ("layers", C.c_int32),
         ("mtp_modules", C.c_int32),
         ("attention_heads", C.c_int32),
@@ -447,6 +449,7 @@ class vb_session_info(C.Structure):
         ("checkpoint", C.c_char * 256),
         ("architecture", C.c_char * 64),
         ("precision", C.c_char * 16),
+        ("cache_type", C.c_char * 16),
         ("conventions", C.c_char * 512),
         ("weights", C.c_char * 32),
         ("prefill", C.c_char * 16),

@@ -31,6 +31,7 @@ class Model(Closing):
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
     conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
+    cache_type     "bf16": the KV caches are rounded to BF16, which halves their memory and gives other bits
     repack_cache   a directory that keeps the copies of quantised weights, so that the model opens faster the next time
 
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
@@ -38,10 +39,11 @@ class Model(Closing):
     _closed = "the model is closed"
 
     def __init__(self, path, precision: str | None = None, conventions: str | None = None,
-                 repack_cache=None):
+                 repack_cache=None, cache_type: str | None = None):
         self.path = os.fspath(path)
         self._lib, self._sessions = _c.library(), weakref.WeakSet()
         options = _c.vb_model_options(precision=None if precision is None else precision.encode(),
+                                      cache_type=None if cache_type is None else cache_type.encode(),
                                       conventions=None if conventions is None else conventions.encode(),
                                       repack_cache=None if repack_cache is None else path_bytes(repack_cache))
         pointer, err = C.c_void_p(), _c.vb_error()
