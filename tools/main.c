@@ -8,7 +8,7 @@ static const struct command *const commands[] = {
     &command_generate, &command_chat, &command_verify, &command_logits, &command_draft, &command_tokenize,
     &command_inspect,  &command_demo,   &command_eval,   &command_dump,  &command_diff,
     &command_conventions, &command_trace, &command_bench, &command_quantize,
-    &command_session, &command_serve, NULL};
+    &command_session, &command_serve, &command_score, NULL};
 
 /* `verbatim help [--short] [TOPIC]` */
 static int help(const struct cli *c, int argc, char **argv)

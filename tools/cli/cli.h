@@ -58,7 +58,7 @@ enum option_group {
 /* An int has no more bits, and a set of groups is an unsigned long long. */
 #define TAKES_SERVE (1ull << 31)
 #define TAKES_ROUTES (1ull << 32) /* --routes-in and --routes-out */
-#define TAKES_SCORE (1ull << 33)
+#define TAKES_SCORE (1ull << 33) /* a file of texts, and scores as JSON Lines */
 
 #define MOST_STOPS 16
 
@@ -108,6 +108,7 @@ struct cli {
     long long cache_tokens; /* for --prompts; 0: not given */
     const char *where; /* a prefix for error messages that names a line of a file; NULL: no prefix */
     const char *type, *embedding_type, *head_type; /* for quantize */
+    int with_routes; /* for score: --routes */
     int longer, plan; /* for bench: --long, --plan */
     long long depth;  /* for bench; 0: not given */
     const char *held_out; /* for demo */
@@ -172,7 +173,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve;
+    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score;
 
 /* Reports an error. Without --json, prints its message on stderr. With --json, prints the object {"error": ...} on stdout. Returns the
  * exit code for this error. */

@@ -242,7 +242,7 @@ static int check(struct cli *c)
     if (c->command->takes & TAKES_OUT && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
     /* with --prompts, answers are appended to the file, so a link is allowed */
-    int output = c->prompts ? EXIT_DONE : check_output(c, "-o", c->out);
+    int output = c->prompts || c->command->takes & TAKES_SCORE ? EXIT_DONE : check_output(c, "-o", c->out);
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
     if (output == EXIT_DONE)
@@ -255,7 +255,9 @@ static int check(struct cli *c)
         return output;
     if (c->bos && c->no_bos)
         return cli_fail(c, EXIT_USAGE, "--bos and --no-bos contradict each other");
-    if (c->logprobs >= 0 && !c->json)
+    if (c->command->takes & TAKES_SCORE && c->json && !c->out)
+        return cli_fail(c, EXIT_USAGE, "--json wants -o: without -o the scores, which are JSON, are on stdout");
+    if (c->logprobs >= 0 && !c->json && !(c->command->takes & TAKES_SCORE))
         return cli_fail(c, EXIT_USAGE, "--logprobs wants --json");
     if (c->force_accept > 1.0)
         return cli_fail(c, EXIT_USAGE, "--force-accept is %g, wanted a number from 0 to 1", c->force_accept);

@@ -55,11 +55,11 @@ const struct option options_to_run[] = {
      "Read the prompt from FILE. The bytes of FILE are not changed."},
     {"--tokens", NULL, "IDS", PROMPT_OPTIONS, TAKES_PROMPT | TAKES_TOKENS | TAKES_EVAL | TAKES_DIFF, TEXT_VALUE, AT(tokens), 0, 0,
      "Give token ids instead of text: 5,6,7, or @FILE for a file of integers separated by commas or white space. No BOS token is added."},
-    {"--file", "-f", "FILE", PROMPT_OPTIONS, TAKES_TEXT | TAKES_EVAL, TEXT_VALUE, AT(file), 0, 0,
+    {"--file", "-f", "FILE", PROMPT_OPTIONS, TAKES_TEXT | TAKES_EVAL | TAKES_SCORE, TEXT_VALUE, AT(file), 0, 0,
      "Read the text from FILE, which must be UTF-8. The bytes of FILE are not changed."},
-    {"--bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL, FLAG, AT(bos), 0, 0,
+    {"--bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL | TAKES_SCORE, FLAG, AT(bos), 0, 0,
      "Put the BOS token before the text."},
-    {"--no-bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_EVAL, FLAG, AT(no_bos), 0, 0,
+    {"--no-bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_EVAL | TAKES_SCORE, FLAG, AT(no_bos), 0, 0,
      "Do not put the BOS token before the text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
     {"--decode", NULL, "IDS", PROMPT_OPTIONS, TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0,
      "Print the text of these token ids: 5,6,7, or @FILE for a file of integers."},
@@ -82,7 +82,7 @@ const struct option options_to_run[] = {
      "Pass more variables to the chat template, as a JSON object: {\"thinking\": true, \"tools\": [...]}."},
 
     /* ---- sampling ---- */
-    {"--temperature", "--temp", "T", SAMPLING_OPTIONS, TAKES_SAMPLING, FLOAT_VALUE, SAMPLING(temperature), 0, 0,
+    {"--temperature", "--temp", "T", SAMPLING_OPTIONS, TAKES_SAMPLING | TAKES_SCORE, FLOAT_VALUE, SAMPLING(temperature), 0, 0,
      "Divide the logits by T before sampling (default 0). With 0, the most likely token is always chosen."},
     {"--top-k", NULL, "N", SAMPLING_OPTIONS, TAKES_SAMPLING, INT_VALUE, SAMPLING(top_k), 0, 1 << 30,
      "Sample only from the N most likely tokens (default 0: from all tokens)."},
@@ -180,7 +180,7 @@ const struct option options_to_run[] = {
      "Write the result to FILE. FILE appears only when it is complete."},
     {"--json", NULL, NULL, OUTPUT_OPTIONS, 0, FLAG, AT(json), 0, 0,
      "Print the result as JSON on stdout. An error is then printed as an object with the key error."},
-    {"--logprobs", NULL, "N", OUTPUT_OPTIONS, TAKES_LOGPROBS, LONG_VALUE, AT(logprobs), 0, 1000,
+    {"--logprobs", NULL, "N", OUTPUT_OPTIONS, TAKES_LOGPROBS | TAKES_SCORE, LONG_VALUE, AT(logprobs), 0, 1000,
      "With --json: add the key logprobs. For each generated token, the key contains the log-probability of that token and the "
      "log-probabilities of the N most likely tokens (0 to 1000). All log-probabilities are computed from the logits before temperature, "
      "penalties, top-k and top-p."},
@@ -188,6 +188,8 @@ const struct option options_to_run[] = {
      "Write the experts that each token took, [tokens, layers, top_k], to FILE. The name of FILE chooses the format: .safetensors (tensor "
      "routed_experts), .npy (for numpy.load; as vLLM's CompletionOutput.routed_experts) or .json (as SGLang's "
      "meta_info.routed_experts). Dense layers contain 0. The last token of generate has no row, because its experts were not computed."},
+    {"--routes", NULL, NULL, OUTPUT_OPTIONS, TAKES_SCORE, FLAG, AT(with_routes), 0, 0,
+     "Add the key routed_experts: the experts that each token of the text but the last took, in base64, as SGLang returns them."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
      "memory."},
@@ -227,12 +229,12 @@ const struct option options_to_run[] = {
      "FILE is -, stdin is read.) The object may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
      "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line. Each answer is "
      "the same as that of a run with this prompt alone."},
-    {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(out), 0, 0,
+    {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SCORE, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
      "computed again, so you can repeat the same command after Ctrl-C or a crash to continue."},
-    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE, INT_VALUE, AT(max_sequences), 1, 64,
+    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE, INT_VALUE, AT(max_sequences), 1, 64,
      "With --prompts: compute at most N prompts at the same time, 1 to 64 (default 8)."},
-    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
+    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
      "With --prompts: set the total size of the KV cache in tokens, shared by all sequences (default: --max-sequences times the longest "
      "prompt with its output). When the cache is full, the newest sequence is preempted and recomputed later."},
 

@@ -1,6 +1,7 @@
 /* tools/diff/diff.c -- `verbatim diff`: finds out what each side is and which tokens it reads, and compares the
  * sides. */
 #include "tools/diff/diff.h"
+#include "tools/score/compare.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -249,6 +250,8 @@ static int run(struct cli *c)
 {
     struct sides s = {.c = c, .path = {c->model_dir, c->other}};
     const char *arithmetic = c->arithmetic;
+    if (scored_is(c->model_dir) && scored_is(c->other))
+        return scores_compare(c);
     s.bounds.arithmetic_given = arithmetic != NULL;
     s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
     for (int i = 0; i < 2; i++)
@@ -303,5 +306,8 @@ const struct command command_diff = {
     "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
     "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
     "  `structural`           Any other difference.\n"
-    "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n",
+    "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n"
+    "\n"
+    "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another program has\n"
+    "written. The verdicts on tokens are then identical, rounding, tie, other route and structural.\n",
     TAKES_COMPUTE | TAKES_REFERENCE | TAKES_NAMES | TAKES_DIFF, run, notes, 0, NULL};

@@ -28,8 +28,8 @@ static int take_up(const struct cli *c, struct answers *a, struct prompt_file *f
     const char *request = json_string_value(json_object_get(j, "request"));
     long long i = json_is_integer(index) ? json_integer_value(index) : -1;
     int code = EXIT_DONE;
-    if (i < 0 || !request || (!json_object_get(j, "tokens") && !json_object_get(j, "error")))
-        code = refuse(c, a, line, "is no answer of generate --prompts");
+    if (i < 0 || !request || (!json_object_get(j, a->is_scores ? "logprobs" : "finish_reason") && !json_object_get(j, "error")))
+        code = refuse(c, a, line, a->is_scores ? "is no line of verbatim score" : "is no answer of generate --prompts");
     else if ((size_t)i >= f->num_lines || !f->line[i].size)
         code = refuse(c, a, line, "answers a prompt that is not there");
     else if (f->line[i].answered)
@@ -85,7 +85,7 @@ static int take_up_all(const struct cli *c, struct answers *a, struct prompt_fil
     for (; code == EXIT_DONE && p < end && (newline = memchr(p, '\n', (size_t)(end - p))); p = newline + 1, line++)
         code = take_up(c, a, f, settings, p, (size_t)(newline - p), line);
     if (code == EXIT_DONE && p < end && !is_torn(a, f, settings, p, (size_t)(end - p)))
-        code = refuse(c, a, line, "is no answer of generate --prompts to these prompts");
+        code = refuse(c, a, line, a->is_scores ? "is no line of verbatim score for these texts" : "is no answer of generate --prompts to these prompts");
     a->whole = p - text;
     vb_free(NULL, text);
     return code;
@@ -109,7 +109,7 @@ static int check_file(const struct cli *c, struct answers *a, struct prompt_file
 
 int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, const char settings[SETTINGS_SIZE])
 {
-    *a = (struct answers){.path = c->out, .fd = -1, .synced = cli_seconds()};
+    *a = (struct answers){.path = c->out, .fd = -1, .is_scores = (c->command->takes & TAKES_SCORE) != 0, .synced = cli_seconds()};
     if (!a->path)
         return EXIT_DONE;
     a->fd = open(a->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

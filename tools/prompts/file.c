@@ -196,6 +196,10 @@ int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE])
     SHA2_CTX h;
     SHA256Init(&h);
     mix(&h, "%s n %lld context %lld ignore-eos %d bos %d %d chat %d", vb_version(), c->n < 0 ? 128 : c->n, c->context, c->ignore_eos, c->bos, c->no_bos, c->chat);
+    if (c->command->takes & TAKES_SCORE)
+        mix(&h, "score logprobs %lld routes %d", c->logprobs, c->with_routes);
+    if (c->session.prefill && strcmp(c->session.prefill, "contract"))
+        mix(&h, "prefill %s", c->session.prefill);
     mix_text(&h, "system", c->system);
     mix_text(&h, "chat-template-kwargs", c->template_kwargs);
     mix_text(&h, "precision", c->precision ? c->precision : "f32");

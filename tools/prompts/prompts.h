@@ -64,6 +64,7 @@ void prompt_close(struct prompt *p);
 struct answers {
     const char *path; /* NULL: stdout */
     int fd;
+    int is_scores;    /* nonzero: the command is `score` */
     long long whole;  /* the size of all complete lines, in bytes */
     double synced;    /* the time of the last fsync */
     size_t kept, errors; /* how many answers were in the file before this run; how many answers are errors */

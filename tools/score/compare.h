@@ -1,0 +1,61 @@
+/* tools/score/compare.h -- `diff` of two files of log-probabilities.
+ *
+ * A file has JSON Lines, or one JSON array or object. Each object is one text:
+ *
+ *     verbatim score   tokens, logprobs, ranks, top, logprobs_at_temperature, routed_experts
+ *     SGLang           meta_info with input_token_logprobs and output_token_logprobs, [[logprob, id, text], ...], and
+ *                      routed_experts
+ *     vLLM             prompt_logprobs, [null, {id: {logprob, rank, decoded_token}}, ...], and prompt_token_ids; outputs or
+ *                      choices with token_ids, logprobs and routed_experts
+ *     other            tokens, logprobs, and optionally ranks and routed_experts
+ *
+ * Arrays that are shorter than `tokens` describe the last tokens of the text.
+ *
+ * Verdicts on a token, where r is the log-probability in A minus that in B:
+ *
+ *     identical    r is 0
+ *     rounding     |r| is within the bound
+ *     tie          |r| is within the bound, and the token is the most likely one on one side only, where the most likely
+ *                  token of the other side is at most twice the bound more likely, as far as this is known
+ *     other route  |r| is beyond the bound, and this token's row, or a row before it, took other experts
+ *     structural   any other difference
+ *
+ * The bound is BOUND_TIMES times a robust standard deviation of r: 1.4826 times the median of |r| over all tokens. An error that
+ * moves all tokens alike moves the bound too. It shows in the RMS log-ratio, which is printed beside published figures. */
+#ifndef VB_SCORE_COMPARE_H
+#define VB_SCORE_COMPARE_H
+
+#include "tools/cli/cli.h"
+
+#define BOUND_TIMES 8
+
+struct scored {
+    char *id;                /* NULL: none */
+    size_t line;             /* number of the object in the file, from 0 */
+    int32_t *tokens;         /* [count] */
+    double *logprobs;        /* [count]; NAN: not there */
+    double *at_temperature;  /* [count]; NULL: none */
+    double temperature;
+    int32_t *ranks;          /* [count]; 0: not known. A rank of 1 may come from the most likely token instead */
+    double *best;            /* [count]: the log-probability of the most likely token; NAN: not known */
+    size_t count;
+    int32_t *routes;         /* [rows, width]: the experts of each row in ascending order; NULL: not known */
+    size_t rows, width;
+};
+
+struct scored_file {
+    const char *path;
+    struct scored *texts;
+    size_t count;
+};
+
+/* Whether the name of the file ends like that of a file of log-probabilities. */
+int scored_is(const char *path);
+/* Reads a file. Reports errors. Close the file even after an error. */
+int scored_read(const struct cli *c, struct scored_file *f, const char *path);
+void scored_close(struct scored_file *f);
+
+/* Compares the files c->model_dir and c->other, and prints the result. Returns an exit code. Reports errors. */
+int scores_compare(struct cli *c);
+
+#endif
