@@ -100,6 +100,7 @@ struct cli {
     const char *routes_in, *routes_out;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
+    const char *require, *junit; /* for diff */
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
     const char *system, *messages, *template_kwargs; /* for a conversation */
     const char *prompts; /* for generate: the file of --prompts */

@@ -25,6 +25,13 @@ const struct option options_to_inspect[] = {
      "if each stands for the same slot everywhere. The exit code is 3 if a pass differs."},
     {"--bits", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(bits), 0, 0,
      "Treat rounding as a difference: the exit code is then 3 if any bit differs."},
+    {"--require", NULL, "GLOB,...", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(require), 0, 0,
+     "Each of these patterns must match the name of a value that was compared. If one matches none, the exit code is 3. So a name that "
+     "the other engine spells differently does not remain unnoticed."},
+    {"--junit", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(junit), 0, 0,
+     "Also write the result to FILE in JUnit's XML format, with one test case per value."},
+    {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
+     "Also write the result to FILE as a web page. The page needs no network."},
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,

@@ -220,7 +220,7 @@ const struct option options_to_run[] = {
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,
      "Save the session without the hidden states that MTP modules need. The first draft after loading then uses zeros instead of a "
      "hidden state, in an extra cache row, as MindIE does. This option does not change the output."},
-    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH | TAKES_ROUTES, FLAG, AT(force), 0, 0,
+    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH | TAKES_ROUTES | TAKES_DIFF, FLAG, AT(force), 0, 0,
      "Replace FILE if it exists."},
 
     /* ---- many prompts ---- */

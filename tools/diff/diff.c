@@ -234,13 +234,18 @@ static int compare(struct sides *s)
     int code = check_common(s, &r);
     if (code == EXIT_DONE) {
         struct diff_told told = {&s->side[0], &s->side[1], &r, &s->bounds, s->count};
-        code = r.verdict > ROUNDING || (r.verdict == ROUNDING && s->c->bits) ? EXIT_DIFFERENCE : EXIT_DONE;
-        if (s->c->json) {
-            int printed = cli_print_json(diff_json(&told));
-            code = printed == EXIT_DONE ? code : printed;
-        } else {
-            diff_print(&told, s->c->all);
-        }
+        json_t *all = cli_must(diff_json(&told)), *missing = diff_missing(s->c->require, all);
+        json_object_set(all, "required_missing", missing);
+        int written = s->c->junit ? diff_junit(s->c, all) : EXIT_DONE;
+        written = written == EXIT_DONE && s->c->html ? diff_html(s->c, all) : written;
+        if (s->c->json && written == EXIT_DONE)
+            written = cli_print_json(json_incref(all));
+        else if (written == EXIT_DONE)
+            diff_print(&told, s->c->all, missing);
+        int differs = r.verdict > ROUNDING || (r.verdict == ROUNDING && s->c->bits) || json_array_size(missing);
+        code = written != EXIT_DONE ? written : differs ? EXIT_DIFFERENCE : EXIT_DONE;
+        json_decref(missing);
+        json_decref(all);
     }
     comparison_close(&r);
     return code;
@@ -266,7 +271,9 @@ static int run(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--model %s: it has no config.json", c->model_of_bound);
     if (c->reference && c->context > 0)
         return cli_fail(c, EXIT_USAGE, "--reference computes one pass over the tokens; --context does not go with it");
-    int code = read_all(&s);
+    int code = cli_check_file(c, "--junit", c->junit);
+    code = code == EXIT_DONE ? cli_check_file(c, "--html", c->html) : code;
+    code = code == EXIT_DONE ? read_all(&s) : code;
     if (code == EXIT_DONE) {
         join(&s);
         code = measure(&s);

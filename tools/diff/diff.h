@@ -169,7 +169,14 @@ struct diff_told { /* everything that is printed */
     size_t tokens; /* how many tokens both sides read; 0: not known */
 };
 json_t *diff_json(const struct diff_told *t);
-/* Prints the result as text. `all`: --all was given. */
-void diff_print(const struct diff_told *t, int all);
+/* Prints the result as text. `all`: --all was given. `missing`: the patterns of --require that match nothing. */
+void diff_print(const struct diff_told *t, int all, const json_t *missing);
+
+/* --- report.c. `told` is what diff_json returns. --- */
+/* Returns the patterns of `require` (separated by commas, or NULL) that match no value that was compared, as a new array. */
+json_t *diff_missing(const char *require, const json_t *told);
+/* Write c->junit and c->html. Return an exit code. */
+int diff_junit(const struct cli *c, const json_t *told);
+int diff_html(const struct cli *c, const json_t *told);
 
 #endif

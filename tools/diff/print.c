@@ -192,52 +192,65 @@ static void print_nearest_choice(const struct comparison *r)
                nearest->margin_b);
 }
 
-void diff_print(const struct diff_told *t, int all)
+static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTURAL + 1], const json_t *missing)
 {
     const struct comparison *r = t->r;
-    size_t counts[STRUCTURAL + 1] = {0}, told[STRUCTURAL + 1] = {0}, lines = 0, hidden = 0;
-    int width = 3;
-    const char *text;
-    json_t *said = notes(t), *one;
-    size_t k;
-    for (size_t i = 0; i < r->count; i++) {
-        int n = (int)strlen(r->taps[i].a->name);
-        counts[r->taps[i].verdict]++;
-        width = n > width && (all || r->taps[i].verdict != IDENTICAL) ? n : width;
-    }
+    printf("%s", verdict_name[r->verdict]);
+    if (r->structural)
+        printf(": %zu of %zu taps, first %s: %s", counts[STRUCTURAL], r->count, r->structural->a->name, r->structural->why);
+    else if (r->verdict > IDENTICAL)
+        printf(": %zu of %zu taps", counts[r->verdict], r->count);
+    printf("\n");
+    if (r->structural && r->structural->breaks)
+        print_place("  there", r->structural, &r->structural->worst);
+    for (size_t i = 0; i < json_array_size(missing); i++)
+        printf("required, and not compared: %s\n", json_string_value(json_array_get(missing, i)));
+    for (size_t i = 0; i < r->count; i++)
+        if (r->taps[i].verdict == TIE_FLIP) {
+            printf("first tie-flip: %s: %s\n", r->taps[i].a->name, r->taps[i].why);
+            break;
+        }
+}
+
+static void print_sides(const struct diff_told *t)
+{
     printf("A: %s (%s)   B: %s (%s)\n", t->a->path, t->a->kind, t->b->path, t->b->kind);
     if (t->bounds->runs)
         printf("bound of rounding: 8 times what %d perturbed runs of the reference move%s\n\n", t->bounds->runs,
                t->bounds->turned ? ", and twice what a number does that is rounded the other way" : "");
     else
         printf("bound of rounding: a priori, by dtype and depth\n\n");
-    if (all || counts[IDENTICAL] < r->count)
-        printf("%-*s  %-16s  %6s  %8s  %8s  %8s  %8s  %8s  %s\n", width, "tap", "verdict", "bits %", "max ulp", "max abs", "relative",
-               "bound", "NMSE", "cosine");
-    for (size_t i = 0; i < r->count; i++)
-        if (all || (r->taps[i].verdict != IDENTICAL && told[r->taps[i].verdict]++ < MOST_LINES)) {
-            if (hidden)
-                printf("... %zu more\n", hidden);
-            print_line(&r->taps[i], width);
-            lines++;
-            hidden = 0;
-        } else {
+}
+
+static void print_table(const struct comparison *r, int all)
+{
+    size_t told[STRUCTURAL + 1] = {0}, lines = 0, hidden = 0;
+    int width = 3;
+    for (size_t i = 0; i < r->count; i++) {
+        int n = (int)strlen(r->taps[i].a->name);
+        width = n > width && (all || r->taps[i].verdict != IDENTICAL) ? n : width;
+    }
+    for (size_t i = 0; i < r->count; i++) {
+        if (!all && (r->taps[i].verdict == IDENTICAL || told[r->taps[i].verdict]++ >= MOST_LINES)) {
             hidden += r->taps[i].verdict != IDENTICAL;
+            continue;
         }
+        if (!lines++)
+            printf("%-*s  %-16s  %6s  %8s  %8s  %8s  %8s  %8s  %s\n", width, "tap", "verdict", "bits %", "max ulp", "max abs", "relative",
+                   "bound", "NMSE", "cosine");
+        if (hidden)
+            printf("... %zu more\n", hidden);
+        print_line(&r->taps[i], width);
+        hidden = 0;
+    }
     if (hidden)
         printf("... %zu more; --all shows every tap\n", hidden);
     if (lines)
         printf("\n");
-    for (size_t i = 0; i < r->count; i++)
-        print_margins(&r->taps[i]);
-    print_nearest_choice(r);
-    print_lacking("A", t->a, t->b);
-    print_lacking("B", t->b, t->a);
-    json_array_foreach(said, k, one) {
-        text = json_string_value(one);
-        printf("note: %s\n", text);
-    }
-    json_decref(said);
+}
+
+static void print_counts(const struct comparison *r, const size_t counts[STRUCTURAL + 1])
+{
     printf("%zu taps:", r->count);
     for (int v = NOT_COMPARED, first = 1; v <= STRUCTURAL; v++)
         if (counts[v]) {
@@ -245,19 +258,30 @@ void diff_print(const struct diff_told *t, int all)
             first = 0;
         }
     printf("\n");
+}
+
+void diff_print(const struct diff_told *t, int all, const json_t *missing)
+{
+    const struct comparison *r = t->r;
+    size_t counts[STRUCTURAL + 1] = {0}, k;
+    json_t *said = notes(t), *one;
+    for (size_t i = 0; i < r->count; i++)
+        counts[r->taps[i].verdict]++;
+    print_verdict(t, counts, missing);
+    print_sides(t);
+    print_table(r, all);
+    for (size_t i = 0; i < r->count; i++)
+        print_margins(&r->taps[i]);
+    print_nearest_choice(r);
+    print_lacking("A", t->a, t->b);
+    print_lacking("B", t->b, t->a);
+    json_array_foreach(said, k, one)
+        printf("note: %s\n", json_string_value(one));
+    json_decref(said);
+    print_counts(r, counts);
     if (r->first && r->first->differs) {
         print_place("first difference", r->first, &r->first->first);
         if (r->first->dtype != DIFF_INTEGERS)
             print_histogram(r->first);
     }
-    for (size_t i = 0; i < r->count; i++)
-        if (r->taps[i].verdict == TIE_FLIP) {
-            printf("first tie-flip: %s: %s\n", r->taps[i].a->name, r->taps[i].why);
-            break;
-        }
-    if (r->structural)
-        printf("first structural difference: %s: %s\n", r->structural->a->name, r->structural->why);
-    if (r->structural && r->structural->breaks && r->structural != r->first)
-        print_place("  there", r->structural, &r->structural->worst);
-    printf("%s\n", verdict_name[r->verdict]);
 }

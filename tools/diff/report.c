@@ -1,0 +1,135 @@
+/* tools/diff/report.c -- what `diff` writes besides its table: --require, --junit and --html. All of it comes from the object that
+ * --json prints. */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/file.h"
+#include "tools/diff/diff.h"
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static int is_compared(const json_t *tap) { return strcmp(text_of(tap, "verdict"), verdict_name[NOT_COMPARED]) != 0; }
+
+/* ---- names that must be compared ---- */
+
+static int is_matched(const char *pattern, const json_t *taps)
+{
+    size_t i;
+    json_t *tap;
+    json_array_foreach(taps, i, tap)
+        if (is_compared(tap) && !fnmatch(pattern, text_of(tap, "name"), 0))
+            return 1;
+    return 0;
+}
+
+json_t *diff_missing(const char *require, const json_t *told)
+{
+    json_t *missing = json_array();
+    for (const char *p = require ? require : ""; *p;) {
+        size_t n = strcspn(p, ",");
+        char *pattern = cli_must(strndup(p, n));
+        if (n && !is_matched(pattern, json_object_get(told, "taps")))
+            json_array_append_new(missing, json_string(pattern));
+        free(pattern);
+        p += n + (p[n] == ',');
+    }
+    return missing;
+}
+
+/* ---- JUnit ---- */
+
+/* Writes text into an attribute. Bytes that XML forbids are written as '?'. */
+static void put_xml(FILE *f, const char *text)
+{
+    for (; *text; text++)
+        if (*text == '&' || *text == '<' || *text == '>' || *text == '"')
+            fprintf(f, "&#%d;", *text);
+        else
+            fputc((unsigned char)*text < 0x20 ? '?' : *text, f);
+}
+
+static int fails(const json_t *tap, int bits)
+{
+    const char *verdict = text_of(tap, "verdict");
+    int passes = !strcmp(verdict, verdict_name[IDENTICAL]) || (!strcmp(verdict, verdict_name[ROUNDING]) && !bits);
+    return is_compared(tap) && !passes;
+}
+
+static void put_case(FILE *f, const json_t *tap, int bits)
+{
+    const char *verdict = text_of(tap, "verdict"), *why = text_of(tap, "why");
+    fputs("  <testcase classname=\"verbatim.diff\" name=\"", f);
+    put_xml(f, text_of(tap, "name"));
+    fputs("\">", f);
+    if (!is_compared(tap))
+        fputs("<skipped message=\"not compared\"/>", f);
+    if (fails(tap, bits)) {
+        fprintf(f, "<failure type=\"%s\" message=\"", verdict);
+        put_xml(f, *why ? why : verdict);
+        fputs("\"/>", f);
+    }
+    fputs("</testcase>\n", f);
+}
+
+int diff_junit(const struct cli *c, const json_t *told)
+{
+    struct cli_file file;
+    FILE *f = cli_file_begin(c, &file, c->junit);
+    const json_t *taps = json_object_get(told, "taps"), *missing = json_object_get(told, "required_missing");
+    size_t i, failures = json_array_size(missing), skipped = 0;
+    json_t *one;
+    if (!f)
+        return EXIT_OTHER;
+    json_array_foreach(taps, i, one) {
+        failures += (size_t)fails(one, c->bits);
+        skipped += !is_compared(one);
+    }
+    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"verbatim diff ", f);
+    put_xml(f, text_of(json_object_get(told, "a"), "path"));
+    fputc(' ', f);
+    put_xml(f, text_of(json_object_get(told, "b"), "path"));
+    fprintf(f, "\" tests=\"%zu\" failures=\"%zu\" skipped=\"%zu\">\n", json_array_size(taps) + json_array_size(missing), failures, skipped);
+    json_array_foreach(taps, i, one)
+        put_case(f, one, c->bits);
+    json_array_foreach(missing, i, one) {
+        fputs("  <testcase classname=\"verbatim.diff.require\" name=\"", f);
+        put_xml(f, json_string_value(one));
+        fputs("\"><failure type=\"missing\" message=\"no value that both sides have matches this pattern\"/></testcase>\n", f);
+    }
+    fputs("</testsuite>\n", f);
+    return cli_file_end(c, &file, NULL);
+}
+
+/* ---- the web page ---- */
+
+/* Includes the text of the page in the program. */
+__asm__(".section .rodata\n"
+        ".global diff_page\n"
+        "diff_page:\n"
+        ".incbin \"tools/diff/report.html\"\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char diff_page[];
+
+#define MARK "@DIFF@" /* the place for the object in the page, inside <script type="application/json"> */
+
+int diff_html(const struct cli *c, const json_t *told)
+{
+    const char *mark = strstr(diff_page, MARK);
+    struct cli_file file;
+    FILE *f = cli_file_begin(c, &file, c->html);
+    if (!f)
+        return EXIT_OTHER;
+    char *text = cli_must(json_dumps(told, JSON_COMPACT | JSON_REAL_PRECISION(9)));
+    fwrite(diff_page, 1, (size_t)(mark - diff_page), f);
+    for (const char *p = text; *p; p++) /* so that no text ends the script element */
+        *p == '<' ? fputs("\\u003c", f) : fputc(*p, f);
+    fputs(mark + strlen(MARK), f);
+    free(text);
+    return cli_file_end(c, &file, NULL);
+}
