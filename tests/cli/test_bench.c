@@ -46,7 +46,9 @@ TEST(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked)
     json_array_foreach(json_object_get(all, "rows"), i, row) {
         const char *kind = string(row, "kind");
         assert_true(real(row, "seconds") > 0);
-        if (json_object_get(row, "bytes"))
+        if (!strcmp(kind, "batch"))
+            assert_true(real(row, "tokens_per_second") > 0 && real(row, "speed_up") > 0);
+        else if (json_object_get(row, "bytes"))
             assert_true(is_share(row, "of_read") && is_share(row, "of_fma") && is_share(row, "of_ceiling") && is_told_where_it_lies(row));
         else
             assert_true(real(row, "per_second") > 0);
@@ -286,6 +288,24 @@ TEST(efficiency_counts_the_bytes_of_the_passes_that_were_run)
     json_decref(all);
 }
 
+TEST(batches_of_sequences_generate_all_of_their_tokens)
+{
+    static const long long sequences[] = {4, 8, 16};
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "--threads", "1", "-n", "20", "--only", "batch,generate"), *row;
+    size_t i, lines = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (strcmp(string(row, "kind"), "batch"))
+            continue;
+        long long n = integer(row, "sequences");
+        assert_int_equal(n, sequences[lines++]);
+        assert_int_equal(integer(row, "tokens"), n * 19); /* the pass over the prompts chooses the first token of each */
+        assert_true(about(real(row, "tokens_per_second"), (double)n * 19 / real(row, "seconds")));
+        assert_true(real(row, "speed_up") > 0);
+    }
+    assert_int_equal(lines, 3);
+    json_decref(all);
+}
+
 /* --- bench --plan --- */
 
 static double sum_of(const json_t *parts, const char *key)
@@ -427,7 +447,7 @@ TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("bench", MODEL, "--force-accept", "1.5"), 2, "--force-accept is 1.5, wanted a number from 0 to 1");
     expect_failure(RUN("bench", MODEL, "--rounds", "65"), 2, "--rounds is 65, at most 64");
-    expect_failure(RUN("bench", MODEL, "--only", "linear,lines"), 2, "--only names lines, wanted some of prefill,pass,linear,attention,generate");
+    expect_failure(RUN("bench", MODEL, "--only", "linear,lines"), 2, "--only names lines, wanted some of prefill,pass,linear,attention,generate,batch");
     expect_failure(RUN("bench", MODEL, "--only", ""), 2, "--only is empty");
     expect_failure(RUN("bench", MODEL, "--only", "linear", "--svg", "x.svg"), 2, "--svg draws the lines of generate");
     expect_failure(RUN("bench", MODEL, "-n", "100000"), 2, "max_position_embeddings");
@@ -451,6 +471,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
         cmocka_unit_test(long_contexts_are_measured_when_asked),
         cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),
+        cmocka_unit_test(batches_of_sequences_generate_all_of_their_tokens),
         cmocka_unit_test(a_plan_divides_passes_into_parts_that_add_up),
         cmocka_unit_test(the_text_of_a_plan_has_the_numbers_of_its_json),
         cmocka_unit_test(a_plan_of_one_thread_wakes_none_and_every_kind_of_model_has_one),

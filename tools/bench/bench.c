@@ -172,6 +172,7 @@ const struct command command_bench = {
     "  `generate`             Plain decoding, and each MTP method with K = 1, 2 and 3 drafts per round. After that, one method\n"
     "                         (mtp-eagle if possible) is measured with forced acceptance: each draft is made correct with a given\n"
     "                         probability.\n"
+    "  `batch`                Plain decoding of 4, 8 and 16 sequences that share passes (tokens per second of all together).\n"
     "Each measurement has a ceiling: the speed at which the memory could deliver its bytes, or the speed at which fma instructions\n"
     "could compute its operations, whichever is lower. If several rows of a pass chose the same expert, its bytes count once. The\n"
     "BF16 arithmetic of oneDNN can be faster than this ceiling. If a measurement is faster than the read bandwidth of the memory\n"

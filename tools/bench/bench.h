@@ -12,7 +12,7 @@
 /* The first five kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
 enum bench_kind {
     BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8, BENCH_INT4,
-    BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_KINDS
+    BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_BATCH, BENCH_KINDS
 };
 extern const char *const bench_kinds[BENCH_KINDS];
 
@@ -28,7 +28,8 @@ struct bench_times {
 struct bench_item {
     enum bench_kind kind;
     char name[48];
-    size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it */
+    size_t rows, depth;    /* the number of rows in the pass; the number of tokens before it. For BATCH, rows is the number of
+                              sequences */
     const char *draft;     /* for GENERATE: the draft method */
     int K, topk;           /* for GENERATE: --draft-tokens and --draft-topk; K negative: plain decoding; topk 0: no tree */
     double force;          /* the probability that a draft is replaced by the correct token; negative: drafts are not changed */
@@ -45,7 +46,7 @@ struct bench_item {
     double seconds[BENCH_ROUNDS];
     /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
     double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
-    size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run */
+    size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run; tokens also for BATCH */
 };
 
 struct onednn;
@@ -99,6 +100,9 @@ int bench_check_plan(struct bench *b);
 void bench_choose_plan(struct bench *b);
 /* Prints the parts of each pass, or with --json the object. Returns an exit code. */
 int bench_tell_plan(const struct bench *b);
+
+/* --- batch.c: plain decoding of several sequences that share passes --- */
+int bench_run_batch(struct bench *b, struct bench_item *i, vb_error *err);
 
 /* --- module.c: one row through the first MTP module and its output head, for --plan --- */
 /* Runs the pass of an item with `module`. */

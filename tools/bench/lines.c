@@ -8,7 +8,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "prefill", "pass", "linear", "attention", "generate"};
+const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "prefill", "pass", "linear", "attention", "generate", "batch"};
 
 /* Returns whether a list of names, separated by commas, contains `name`, which has `size` bytes. */
 static int names(const char *list, const char *name, size_t size)
@@ -28,7 +28,7 @@ int bench_wants(const struct bench *b, enum bench_kind kind)
 
 int bench_check_only(struct bench *b)
 {
-    static const char known[] = "prefill,pass,linear,attention,generate";
+    static const char known[] = "prefill,pass,linear,attention,generate,batch";
     const char *list = b->c->only;
     size_t n;
     if (list && !*list)
@@ -70,7 +70,7 @@ static void add_machine(struct bench *b)
 
 static void add_prefill(struct bench *b)
 {
-    static const size_t lengths[] = {128, 512, 2048, 4096, 16384};
+    static const size_t lengths[] = {128, 512, 2048, 4096, 8192, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
         for (int kind = 0; kind < 2 + b->prefill_onednn && bench_fits(b, lengths[k] + 1); kind++) {
             static const char *const kinds[] = {"", ", expanded", ", onednn"};
@@ -92,7 +92,7 @@ static void add_pass(struct bench *b, size_t rows, size_t depth)
 
 static void add_passes(struct bench *b)
 {
-    static const size_t depths[] = {16, 512, 2048, 4096, 16384}, rows[] = {2, 3, 4, 8, 16};
+    static const size_t depths[] = {16, 512, 2048, 4096, 8192, 16384}, rows[] = {2, 3, 4, 8, 16};
     for (size_t k = 0; k < COUNT(depths); k++)
         add_pass(b, 1, depths[k]);
     for (size_t k = 0; k < COUNT(rows); k++)
@@ -200,6 +200,13 @@ static void add_generates(struct bench *b)
                 add_generate(b, forced, K, b->c->force_accept < 0 ? p / 10.0 : b->c->force_accept);
 }
 
+static void add_batches(struct bench *b)
+{
+    static const size_t sequences[] = {4, 8, 16};
+    for (size_t k = 0; k < COUNT(sequences); k++)
+        bench_add(b, BENCH_BATCH, "%zu sequences", sequences[k])->rows = sequences[k];
+}
+
 /* The items that come nearest to the limits of the machine are measured right after the items for the machine
  * itself. */
 void bench_choose(struct bench *b)
@@ -219,4 +226,6 @@ void bench_choose(struct bench *b)
         add_prefill(b);
     if (bench_wants(b, BENCH_GENERATE))
         add_generates(b);
+    if (bench_wants(b, BENCH_BATCH))
+        add_batches(b);
 }

@@ -248,6 +248,8 @@ int bench_run(struct bench *b, struct bench_item *i, vb_error *err)
         run_of_machine(b, i);
         return 0;
     }
+    if (i->kind == BENCH_BATCH) /* is compared with other decoding, not with the machine */
+        return bench_run_batch(b, i, err);
     look_at_machine(b, i);
     /* If the CPU caches can hold the weights, run the item once before it is measured: the items for the machine have
      * read other memory since its last run. */

@@ -138,7 +138,7 @@ static double efficiency(const struct bench *b, const struct bench_item *i) { re
 
 static double tokens_per_second(const struct bench *b, const struct bench_item *i)
 {
-    return (double)(i->kind == BENCH_GENERATE ? i->tokens : i->rows) / bench_median(i, b->rounds);
+    return (double)(i->kind == BENCH_GENERATE || i->kind == BENCH_BATCH ? i->tokens : i->rows) / bench_median(i, b->rounds);
 }
 
 /* --- the table --- */
@@ -185,6 +185,14 @@ static void print_passes(const struct bench *b, const struct bench_item *i, stru
     putchar('\n');
 }
 
+static void print_batch(const struct bench *b, const struct bench_item *i)
+{
+    printf("%10.1f %-7s", tokens_per_second(b, i), "tok/s");
+    if (plain_decoding(b))
+        printf(" %19.2f times one sequence", bench_speed_up(b, i));
+    putchar('\n');
+}
+
 static void print_table(const struct bench *b)
 {
     printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads, b->isa);
@@ -202,6 +210,8 @@ static void print_table(const struct bench *b)
             print_machine(i, median);
         else if (i->kind == BENCH_LINEAR || i->kind == BENCH_ATTENTION)
             print_op(b, i, median, shares_of(b, i));
+        else if (i->kind == BENCH_BATCH)
+            print_batch(b, i);
         else
             print_passes(b, i, shares_of(b, i));
     }
@@ -249,6 +259,13 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
                           bench_quantile(i->seconds, b->rounds, 0.25), "three_quarters", bench_quantile(i->seconds, b->rounds, 0.75));
     if (i->kind < BENCH_PREFILL) {
         set(j, "per_second", i->work.bytes / median);
+        return j;
+    }
+    if (i->kind == BENCH_BATCH) {
+        json_object_set_new(j, "sequences", json_integer((json_int_t)i->rows));
+        json_object_set_new(j, "tokens", json_integer((json_int_t)i->tokens));
+        set(j, "tokens_per_second", tokens_per_second(b, i));
+        set(j, "speed_up", plain_decoding(b) ? bench_speed_up(b, i) : 0);
         return j;
     }
     struct shares s = shares_of(b, i);

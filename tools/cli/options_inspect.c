@@ -64,7 +64,7 @@ const struct option options_to_inspect[] = {
     {"--rounds", NULL, "N", MEASURE_OPTIONS, TAKES_BENCH | TAKES_DEMO, LONG_VALUE, AT(rounds), 1, 1 << 20,
      "Measure N times, at most 64 (default 9). One additional round before these warms up the machine."},
     {"--only", NULL, "KIND,...", MEASURE_OPTIONS, TAKES_BENCH, TEXT_VALUE, AT(only), 0, 0,
-     "Measure the machine and only these kinds: prefill, pass, linear, attention, generate."},
+     "Measure the machine and only these kinds: prefill, pass, linear, attention, generate, batch."},
     {"--long", NULL, NULL, MEASURE_OPTIONS, TAKES_BENCH, FLAG, AT(longer), 0, 0,
      "Also measure with up to 16384 tokens. This takes minutes."},
     {"--plan", NULL, NULL, MEASURE_OPTIONS, TAKES_BENCH, FLAG, AT(plan), 0, 0,
