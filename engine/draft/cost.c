@@ -3,9 +3,7 @@
 
 #include <stddef.h>
 
-#define FADE 0.9
-#define ROUNDS_OF_HALF 16.0 /* after so many without a measurement, what was measured before counts half */
-#define OUTLIER 2.0 /* times what was expected: a busy neighbour */
+#define FORGOTTEN 256 /* rounds without a measurement after which a point begins anew */
 
 static struct cost_point *point_of(struct cost *c, double rows)
 {
@@ -15,12 +13,25 @@ static struct cost_point *point_of(struct cost *c, double rows)
     return &c->point[n];
 }
 
+static double seconds_of(const struct cost_point *p)
+{
+    double sorted[COST_NEWEST];
+    unsigned n = 0;
+    for (; n < p->count && n < COST_NEWEST; n++) {
+        unsigned i = n;
+        for (; i > 0 && sorted[i - 1] > p->seconds[n]; i--)
+            sorted[i] = sorted[i - 1];
+        sorted[i] = p->seconds[n];
+    }
+    return sorted[(n - 1) / 4];
+}
+
 /* The measured points around `rows`; beyond the last one, the last two of that side. b is NULL if there are none, a if there is one. */
 static void around(const struct cost *c, double rows, const struct cost_point **a, const struct cost_point **b)
 {
     *a = *b = NULL;
     for (const struct cost_point *p = c->point; p < c->point + COST_POINTS; p++)
-        if (p->weight > 0.0 && (!*a || (*b)->rows < rows)) {
+        if (p->count && (!*a || (*b)->rows < rows)) {
             *a = *b;
             *b = p;
         }
@@ -33,25 +44,19 @@ double cost_of(const struct cost *c, double rows)
     if (!b)
         return 0.0;
     if (!a || b->rows <= a->rows)
-        return b->seconds;
-    double slope = (b->seconds - a->seconds) / (b->rows - a->rows), least = 0.01 * a->seconds / a->rows;
-    double drawn = a->seconds + (slope > least ? slope : least) * (rows - a->rows);
-    if (rows >= a->rows && rows <= b->rows)
-        drawn = a->seconds + slope * (rows - a->rows);
-    return drawn > 0.25 * a->seconds ? drawn : 0.25 * a->seconds;
+        return seconds_of(b);
+    double first = seconds_of(a), slope = (seconds_of(b) - first) / (b->rows - a->rows), least = 0.01 * first / a->rows;
+    int between = rows >= a->rows && rows <= b->rows;
+    double drawn = first + (between || slope > least ? slope : least) * (rows - a->rows);
+    return drawn > 0.25 * first ? drawn : 0.25 * first;
 }
 
 void cost_saw(struct cost *c, unsigned round, double rows, double seconds)
 {
     struct cost_point *p = point_of(c, rows);
-    const struct cost_point *a, *b;
-    around(c, rows, &a, &b);
-    double most = OUTLIER * cost_of(c, rows);
-    if (b && p->weight == 0.0 && rows > b->rows) /* at most in proportion to its rows */
-        most = OUTLIER * b->seconds * rows / b->rows;
-    seconds = most > 0.0 && seconds > most ? most : seconds;
-    p->weight = FADE * p->weight / (1.0 + (double)(round - p->newest) / ROUNDS_OF_HALF) + 1.0;
+    if (round - p->newest > FORGOTTEN)
+        p->count = 0;
     p->newest = round;
-    p->seconds += (seconds - p->seconds) / p->weight;
-    p->rows += (rows - p->rows) / p->weight;
+    p->seconds[p->count++ % COST_NEWEST] = seconds;
+    p->rows += (rows - p->rows) / (p->count < COST_NEWEST ? (double)p->count : (double)COST_NEWEST);
 }

@@ -6,6 +6,7 @@
 #define FORGOTTEN 160             /* rounds after which a K counts as one that was never tried */
 #define FIRST_ROUNDS 2            /* without drafts */
 #define ROUNDS_OF_A_DETOUR 2      /* a round that follows one of another K pays for that one's rows: the second is measured */
+#define ROUNDS_OF_A_STEP 4        /* after the step from K = 0 to drafts, before another K may be chosen */
 #define ROUNDS_OF_A_TRIAL 8       /* of a detour from K = 0, at most */
 #define FADE_STOOD 0.98           /* fifty sequences' rounds: the text changes its mind more slowly than that costs */
 #define PRIOR 4.0                 /* rounds that earlier acceptance counts for in a detour from K = 0 */
@@ -14,17 +15,18 @@
 #define OUTLIER 2.0               /* times what a pass was expected to take: a busy neighbour, no loss by the detour */
 #define BETTER 1.02               /* times as fast as the chosen K: less is noise */
 #define DEFERRED_ROWS 256         /* of all sequences together */
-#define FEWEST_DEFERRED 16        /* of one; with so few, tale's first module drafts nearly as well as with all */
+#define FEWEST_DEFERRED 4         /* of one; with so few, tale's module drafts nearly as well as with 200 */
 
-void draft_length_begin(struct draft_length *l, int most)
+void draft_length_begin(struct draft_length *l, int most, size_t layers)
 {
-    *l = (struct draft_length){.most = most, .limit = most, .home = -1, .before = -1, .left = FIRST_ROUNDS, .stay = FEWEST_BETWEEN_DETOURS,
-                               .drafting = 1.0};
+    *l = (struct draft_length){.most = most, .layers = (double)layers, .limit = most, .home = -1, .before = -1,
+                               .left = FIRST_ROUNDS, .stay = FEWEST_BETWEEN_DETOURS, .drafting = 1.0};
 }
 
 size_t draft_length_deferred(const struct draft_length *l)
 {
     double rows = DEFERRED_ROWS / (l->drafting + l->others);
+    rows = rows < l->layers ? rows : l->layers; /* so many rows of a module take as long as one row of a prompt */
     return l->home > 0 ? 0 : rows > FEWEST_DEFERRED ? (size_t)rows : FEWEST_DEFERRED;
 }
 
@@ -53,24 +55,26 @@ static double seconds_of(const struct draft_length *l, int K)
 /* Tokens of a round, when a sequence with drafts gets E. */
 static double of_round(const struct draft_length *l, double E) { return l->others + l->drafting * E; }
 
-static double rate(const struct draft_length *l, int K)
+/* Tokens per second, as if half of `more` further drafts of each depth had been accepted. */
+static double rate(const struct draft_length *l, int K, double more)
 {
     double seconds = seconds_of(l, K);
-    return seconds > 0.0 ? of_round(l, tokens(l, K, 0.0, 0.0)) / seconds : 0.0;
+    return seconds > 0.0 ? of_round(l, tokens(l, K, more, 0.5 * more)) / seconds : 0.0;
 }
 
 static int is_recent(const struct draft_length *l, int K) { return l->newest[K] && l->now - l->newest[K] <= FORGOTTEN; }
 
-/* A line through noise may point anywhere: at most twice as far as was looked. */
+/* A line through noise may point anywhere: at most twice as far as was looked. The few rounds of a detour from K = 0 say little about
+ * acceptance. */
 static int best(const struct draft_length *l)
 {
     int home = l->home > 0 ? l->home : 0, K = home, farthest = 0;
-    double fastest = BETTER * rate(l, home);
+    double more = home ? 0.0 : 2.0, fastest = BETTER * rate(l, home, more);
     for (int k = 1; k <= l->limit; k++)
         farthest = is_recent(l, k) ? 2 * k + 1 : farthest;
     for (int k = 0; k <= l->limit && k <= farthest; k++)
-        if (k != home && rate(l, k) > fastest) {
-            fastest = rate(l, k);
+        if (k != home && rate(l, k, more) > fastest) {
+            fastest = rate(l, k, more);
             K = k;
         }
     return K;
@@ -82,7 +86,7 @@ static void settle(struct draft_length *l, int K)
 {
     int longer = 2 * l->stay < MOST_BETWEEN_DETOURS ? 2 * l->stay : MOST_BETWEEN_DETOURS;
     l->stay = K == l->home ? longer : FEWEST_BETWEEN_DETOURS;
-    l->left = K && !is_recent(l, K) ? ROUNDS_OF_A_DETOUR : l->stay; /* a guess is looked at soon */
+    l->left = K && !is_recent(l, K) ? ROUNDS_OF_A_DETOUR : K && l->home <= 0 ? ROUNDS_OF_A_STEP : l->stay; /* a guess is looked at soon */
     l->wanted = l->home = K;
     l->sequences = l->drafting + l->others;
 }
@@ -101,19 +105,34 @@ static void leave(struct draft_length *l)
 /* Whether a detour from K = 0 has shown enough, although it may go on. */
 static int is_clear(const struct draft_length *l)
 {
-    double plain = rate(l, 0), seconds = seconds_of(l, 1);
+    double plain = rate(l, 0, 0.0), seconds = seconds_of(l, 1);
     if (l->left > ROUNDS_OF_A_TRIAL - ROUNDS_OF_A_DETOUR || l->tried[0] <= 0.0)
         return 0;
     return of_round(l, tokens(l, 1, 1.0, 1.0)) < plain * seconds || of_round(l, tokens(l, 1, 1.0, 0.0)) > BETTER * plain * seconds;
 }
 
+/* Some rounds without drafts, then a detour. If drafts look faster, some rounds without drafts follow: the first ones were slow,
+ * because the caches were cold. */
+static void decide_first(struct draft_length *l)
+{
+    int K = l->detours ? best(l) : 0;
+    if (!l->detours) {
+        leave(l);
+    } else if (K && l->wanted) {
+        l->wanted = 0;
+        l->left = FIRST_ROUNDS;
+    } else {
+        settle(l, K);
+    }
+}
+
 static void decide(struct draft_length *l)
 {
-    int at_home = l->wanted == l->home || l->home < 0, K = l->wanted || l->home > 0 ? best(l) : 0;
+    int at_home = l->wanted == l->home, K = l->wanted || l->home > 0 ? best(l) : 0;
     if (!l->limit)
         settle(l, 0);
-    else if (l->home < 0 && l->wanted == 0)
-        leave(l);
+    else if (l->home < 0)
+        decide_first(l);
     else if (!at_home || K != l->home)
         settle(l, K);
     else if (l->lost <= PART_LOST * l->spent)
@@ -153,12 +172,13 @@ void draft_length_accepted(struct draft_length *l, int made, int stood)
     l->asked = FADE_STOOD * l->asked + (double)l->K;
 }
 
-/* How much longer a round of a detour took than its tokens would have taken with the chosen K. */
+/* How much longer a round of a detour took than its tokens would have taken with the chosen K. The first drafts of all are not
+ * counted: they may have waited for weights from the disk, which later ones do not. */
 static double loss(const struct draft_length *l, const struct draft_round *r)
 {
-    double usual = rate(l, l->home > 0 ? l->home : 0), most = OUTLIER * cost_of(&l->pass, (double)r->rows);
-    double pass = r->pass < most ? r->pass : most;
-    return l->wanted == l->home || usual <= 0.0 ? 0.0 : pass + r->proposing - (double)r->tokens / usual;
+    double usual = rate(l, l->home > 0 ? l->home : 0, 0.0), most = OUTLIER * cost_of(&l->pass, (double)r->rows);
+    double pass = r->pass < most ? r->pass : most, proposing = cost_of(&l->step, (double)r->drafting) > 0.0 ? r->proposing : 0.0;
+    return l->wanted == l->home || usual <= 0.0 ? 0.0 : pass + proposing - (double)r->tokens / usual;
 }
 
 void draft_length_saw(struct draft_length *l, const struct draft_round *r)

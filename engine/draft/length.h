@@ -12,9 +12,10 @@
  *
  * Decoding begins with two rounds without drafts. After them, and later from time to time, a few rounds use another K
  * than the chosen one. Such rounds are called a detour. If K = 0 is the chosen K, a detour uses K = 1; it ends as soon
- * as it is clear enough whether drafts make decoding faster. If another K is the chosen K, a detour uses a K that is
- * larger or smaller by 1. A detour costs time. No detour begins while all detours together have cost more than one
- * hundredth of the whole time.
+ * as it is clear enough whether drafts make decoding faster. If drafts look faster in the first detour, two more rounds
+ * without drafts follow before K is chosen: the first two may have been slow only because the CPU's caches were cold. If
+ * another K than 0 is the chosen K, a detour uses a K that is larger or smaller by 1. A detour costs time. No detour
+ * begins while all detours together have cost more than one hundredth of the whole time.
  *
  * While K = 0 is the chosen K, drafters whose type has `defer` compute nothing, except in detours (drafter_type.defer).
  *
@@ -27,6 +28,7 @@
 
 struct draft_length {
     int most;              /* largest allowed K */
+    double layers;         /* number of layers of the target */
     int K;                 /* K of the next round */
     int limit;             /* as draft_length_next: the largest K for which there is room, at most `most` */
     int wanted, home;      /* the K that shall be measured now; the chosen K, or -1 if there is none yet */
@@ -52,8 +54,8 @@ struct draft_round {
     int mixed;                /* nonzero: the pass also had rows of prompts */
 };
 
-/* Begins with K = 0. */
-void draft_length_begin(struct draft_length *l, int most);
+/* Begins with K = 0. layers: the number of layers of the target. */
+void draft_length_begin(struct draft_length *l, int most, size_t layers);
 /* Call this before each round. Sets l->K. `drafting` sequences (at least 1) will make l->K drafts each, `others` will make
  * none or have a length of their own. There is room for `limit` drafts per sequence. If `mixed` is nonzero, the pass will
  * also have rows of prompts; such rounds are not measured. */

@@ -70,7 +70,7 @@ void batch_share_length(vb_batch *b, struct vb_session *s)
         if (!l)
             return;
         *l = (struct batch_length){.next = b->lengths, .type = s->type, .most = s->max_draft};
-        draft_length_begin(&l->length, l->most);
+        draft_length_begin(&l->length, l->most, b->model->config.dims.layers);
         b->lengths = l;
     }
     s->length = &l->length;

@@ -78,7 +78,7 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     if (s->type && o->drafting.automatic) {
         s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
         s->max_drafts = s->max_draft;
-        draft_length_begin(&s->own_length, s->max_draft);
+        draft_length_begin(&s->own_length, s->max_draft, s->model->config.dims.layers);
         s->length = &s->own_length;
     }
     return VB_OK;
