@@ -116,6 +116,19 @@ static void gate_logits(struct reference_run *run, const struct matrix *w, const
     }
 }
 
+/* Replaces the chosen experts of row s by options.routes, if it has some for this row and layer. */
+static void force(const struct reference_run *run, double *experts, int s)
+{
+    const struct reference_options *o = &run->options;
+    int X = run->c->num_experts_per_tok, depth = run->layer - run->c->num_hidden_layers;
+    int token = s - (depth >= 0 ? ref_convention(run, FIRST_ROW) : 0); /* with first-row=phantom, row 0 belongs to no token */
+    if (!o->routes || token < 0 || token >= o->route_tokens || run->layer >= o->route_layers)
+        return;
+    const int32_t *forced = o->routes + ((size_t)token * (size_t)o->route_layers + (size_t)run->layer) * (size_t)X;
+    for (int i = 0; i < X && forced[0] >= 0; i++)
+        experts[i] = forced[i];
+}
+
 /* Chooses the experts of each token, run->experts [S,X], and computes their weights, run->weights [S,X], from x [S,D].
  *     scores = sigmoid or softmax of W x;  choice = scores + bias (eq. 16; only noaux_tc has a bias)
  * The topk_group groups with the best scores are kept. The choices of all other groups become -inf. Then the X experts
@@ -163,6 +176,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
         for (int e = 0; e < E; e++)
             if (run->chosen[e])
                 *experts++ = e;
+        force(run, experts - X, s);
         expert_weights(run, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
     }
     if (grouped)

@@ -103,6 +103,10 @@ struct reference_options { /* with all members 0, the reference computes in prec
     enum precision precision;
     enum cache_type cache_type;
     int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */
+    const int32_t *routes;          /* [route_tokens, route_layers, X]: the experts that tokens take in a layer, in ascending order; those of
+                                       a token and layer whose first is -1 are chosen. Layer num_hidden_layers + k is MTP depth k, and its
+                                       row i is token i. The weights come from the scores of these experts. NULL: all are chosen */
+    int route_tokens, route_layers;
     struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
                                        since its pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */

@@ -26,8 +26,8 @@ struct row {
     int32_t parent;   /* for taps and traces: number of the draft that this row's draft follows; 0: the draft follows no
                          other draft */
     const int32_t *forced; /* [layers, experts per token]: the experts that each layer must take, in ascending order; a layer whose
-                              first number is -1 chooses; NULL: all layers choose. Only for rows of the target, like `taken` */
-    int32_t *taken;        /* [layers, experts per token]: receives the experts of each MoE layer; NULL: nobody wants them */
+                              first number is -1 chooses; NULL: all layers choose. For rows of an MTP module, [1, experts per token] */
+    int32_t *taken;        /* [layers, experts per token]: for rows of the target: receives the experts of each MoE layer; NULL: nobody wants them */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
                              row attends to the committed tokens, to the draft's ancestors and to the draft itself. NULL:
                              cache->slots */

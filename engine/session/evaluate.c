@@ -5,7 +5,7 @@
 #include "engine/base/numbers.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"
-#include "engine/session/session.h"
+#include "engine/session/routes.h"
 
 struct evaluation {
     struct vb_session *session;
@@ -84,8 +84,12 @@ static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
             S--;
         if (S && index == 0)
             net->first_row(e->net, s->work, &e->caches[k], k, s->tokens[k]);
-        for (size_t j = 0; j < S; j++)
+        for (size_t j = 0; j < S; j++) {
+            const int32_t *forced = routes_forced(&s->options.routes, index + j);
+            int32_t layer = s->model->config.num_hidden_layers + k;
             e->rows[j] = net->row(e->net, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
+            e->rows[j].forced = forced && layer < s->options.routes.layers ? forced + layer * s->options.routes.top_k : NULL;
+        }
         if (S) {
             net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, S);
             code = tell(e, k, index, e->g, S, err);

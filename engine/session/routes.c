@@ -51,18 +51,26 @@ static int take_layer(const struct model *m, int32_t *to, const int32_t *experts
     return VB_OK;
 }
 
+/* Whether a layer of routes is a MoE layer; those after the target's are the MTP depths. */
+static int is_moe(const struct model *m, int32_t layer)
+{
+    int32_t depth = layer - m->config.num_hidden_layers;
+    return depth < 0 ? vb_is_moe_layer(m, layer) : m->mtp[depth % m->num_mtp].layer.is_moe;
+}
+
 int routes_copy(int32_t **copy, const struct model *m, const vb_routes *r, vb_error *err)
 {
     vb_routes wanted;
     vb_model_routes(m, &wanted);
-    size_t row = (size_t)wanted.layers * (size_t)wanted.top_k;
+    int32_t most = wanted.layers + (m->num_mtp ? VB_MAX_DRAFT : 0);
+    size_t row = (size_t)r->layers * (size_t)wanted.top_k;
     int code = VB_OK;
     *copy = NULL;
     if (!r->experts || !r->tokens)
         return VB_OK;
     if (!wanted.top_k)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are routes, but the model has no MoE layer");
-    if (r->layers != wanted.layers || r->top_k != wanted.top_k)
+    if (r->layers < wanted.layers || r->layers > most || r->top_k != wanted.top_k)
         return vb_fail(err, VB_BAD_ARGUMENT, "the routes have the shape [%zu, %d, %d], wanted %d layers and %d experts per token", r->tokens,
                        r->layers, r->top_k, wanted.layers, wanted.top_k);
     *copy = vb_alloc(m->allocator, r->tokens, row * sizeof **copy);
@@ -71,7 +79,7 @@ int routes_copy(int32_t **copy, const struct model *m, const vb_routes *r, vb_er
     memset(*copy, 0xff, r->tokens * row * sizeof **copy); /* -1 */
     for (size_t t = 0; t < r->tokens && !code; t++)
         for (int32_t l = 0; l < r->layers && !code; l++)
-            if (vb_is_moe_layer(m, l))
+            if (is_moe(m, l))
                 code = take_layer(m, *copy + t * row + (size_t)(l * r->top_k), r->experts + t * row + (size_t)(l * r->top_k), t, l, err);
     if (!code)
         return VB_OK;

@@ -236,6 +236,50 @@ static void evaluating_and_cutting_keep_routes(void **unused)
     vb_model_close(m);
 }
 
+/* ---- MTP depths ---------------------------------------------------------------------------------------------------------- */
+
+struct modules {
+    const vb_routes *forced;
+    size_t seen;
+};
+
+static void see_experts(void *context, const vb_tap *t)
+{
+    struct modules *m = context;
+    const vb_routes *f = m->forced;
+    if (t->depth < 0 || !strstr(t->name, ".mlp.gate.experts"))
+        return;
+    for (size_t i = 0; i < t->rows; i++, m->seen++)
+        for (size_t k = 0; k < t->inner; k++) {
+            const int32_t *wanted = f->experts + ((size_t)t->row[i].index * (size_t)f->layers + 3 + (size_t)t->depth) * t->inner;
+            int found = 0;
+            for (size_t j = 0; j < t->inner; j++)
+                found |= wanted[j] == ((const int32_t *)t->data)[i * t->stride + k];
+            if (!found)
+                fail_msg("depth %d, row %d: expert %zu is wrong", t->depth, t->row[i].index, k);
+        }
+}
+
+static void layers_after_those_of_the_target_are_mtp_depths(void **unused)
+{
+    (void)unused;
+    vb_model *m = open_tiny("v3-mtp3");
+    struct copy routes = random_routes(m, PROMPT, 5);
+    assert_int_equal(routes.routes.layers, 3);
+    routes.routes.layers += 3;
+    routes.routes.tokens = PROMPT / 2; /* the same numbers in twice as many layers */
+    struct modules seen = {.forced = &routes.routes};
+    int32_t prompt[PROMPT];
+    random_tokens(m, 7, prompt, PROMPT);
+    vb_session_options o = {.context = PROMPT, .prefill_chunk = 4, .tap = see_experts, .tap_context = &seen, .routes = routes.routes};
+    vb_session *s = open_session(m, &o, prompt, PROMPT / 2);
+    OK(vb_evaluate(s, 3, ignore_row, NULL, &err));
+    assert_int_equal(seen.seen, 3 * (PROMPT / 2) - 1 - 2 - 3);
+    vb_session_close(s);
+    free(routes.experts);
+    vb_model_close(m);
+}
+
 /* ---- batches ------------------------------------------------------------------------------------------------------------ */
 
 struct routed {
@@ -376,7 +420,7 @@ static void invalid_routes_are_refused(void **unused)
     vb_session_options o = {.context = TOKENS, .routes = routes.routes};
     vb_batch_options bo = {.session = o};
     int32_t *at = routes.experts + 3 * row_size(&routes.routes) + 2 * (size_t)routes.routes.top_k, was = at[1];
-    o.routes.layers++;
+    o.routes.layers--;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "the routes have the shape [5, ");
     o.routes = routes.routes;
     at[1] = num_experts(m);
@@ -407,6 +451,7 @@ int main(void)
         cmocka_unit_test(weights_come_from_the_scores_of_the_forced_experts),
         cmocka_unit_test(minus_one_leaves_the_choice_to_the_router),
         cmocka_unit_test(evaluating_and_cutting_keep_routes),
+        cmocka_unit_test(layers_after_those_of_the_target_are_mtp_depths),
         cmocka_unit_test(batches_share_rows_up_to_the_first_other_route),
         cmocka_unit_test(a_session_is_loaded_with_the_routes_of_its_rows),
         cmocka_unit_test(invalid_routes_are_refused),

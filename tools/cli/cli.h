@@ -109,6 +109,8 @@ struct cli {
     long long cache_tokens; /* for --prompts; 0: not given */
     const char *where; /* a prefix for error messages that names a line of a file; NULL: no prefix */
     const char *type, *embedding_type, *head_type; /* for quantize */
+    const char *ties;   /* for diff: --ties */
+    int follow_choices; /* for diff */
     int with_routes; /* for score: --routes */
     int longer, plan; /* for bench: --long, --plan */
     long long depth;  /* for bench; 0: not given */

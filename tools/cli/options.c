@@ -224,6 +224,8 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "unknown system %s in --names; known are %s", c->names, naming_known());
     if (c->arithmetic && strcmp(c->arithmetic, "f32") && strcmp(c->arithmetic, "f16") && strcmp(c->arithmetic, "bf16"))
         return cli_fail(c, EXIT_USAGE, "--arithmetic is %s, wanted f32, f16 or bf16", c->arithmetic);
+    if (c->ties && strcmp(c->ties, "ok") && strcmp(c->ties, "report") && strcmp(c->ties, "fail"))
+        return cli_fail(c, EXIT_USAGE, "--ties is %s, wanted ok, report or fail", c->ties);
     for (int side = 0; side < 2; side++) {
         const char *layout = side ? c->layout_b : c->layout_a;
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))

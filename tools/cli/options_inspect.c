@@ -32,6 +32,12 @@ const struct option options_to_inspect[] = {
      "Also write the result to FILE in JUnit's XML format, with one test case per value."},
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
+    {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,
+     "Let the MODEL take the experts that the other side chose. Then all values are compared, also those after a tie-flip. A choice that "
+     "rounding does not explain is structural."},
+    {"--ties", NULL, "WHAT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(ties), 0, 0,
+     "Say what a tie-flip means: ok, report or fail. With ok, it counts as rounding. With report, it is listed, and the exit code is that "
+     "of rounding. With fail, the exit code is 3. The default is report with --follow-choices, and else fail."},
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,

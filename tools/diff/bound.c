@@ -147,6 +147,9 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     rmdir(dir);
     side->kind = c->reference ? "reference" : "engine";
     side->path = c->model_dir;
+    side->followed = c->session.routes.experts != NULL;
+    if (side->followed && code == EXIT_DONE)
+        json_array_append_new(side->notes, json_sprintf("%s took the experts that the other side chose", c->model_dir));
     return code;
 }
 

@@ -372,6 +372,9 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     const struct diff_side *side[2] = {w->a, w->b};
     const struct diff_row *rows[2] = {row, other};
     int told[2], same = 1;
+    for (int i = 0; i < 2; i++)
+        if (w->bounds && side[i]->followed)
+            diff_own_choice(side[i], w->bounds, i ? t->b : t->a, rows[i], set[i], k);
     qsort(w->x, k, sizeof *w->x, by_value);
     qsort(w->y, k, sizeof *w->y, by_value);
     for (size_t i = 0; i < k; i++) {
@@ -407,7 +410,8 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
             snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index,
                      widest, allowed);
         t->verdict = t->verdict == STRUCTURAL ? STRUCTURAL : TIE_FLIP;
-        add_flip(w, t->a, row, t->a->layer);
+        if (!w->a->followed && !w->b->followed)
+            add_flip(w, t->a, row, t->a->layer);
         return;
     }
     mark(t, &t->worst, &t->breaks, row, 0, w->x[0], w->y[0]);

@@ -97,6 +97,8 @@ static int compute_side(struct sides *s, int i, int scores)
     struct cli model;
     options_of(s, i, &model);
     int code = cli_open(&model);
+    if (code == EXIT_DONE && s->is_model[!i] && i == 0)
+        model.session.routes = (vb_routes){0}; /* B follows A */
     if (code == EXIT_DONE)
         code = check_tokens(s, &model);
     if (code == EXIT_DONE)
@@ -231,6 +233,7 @@ static int compare(struct sides *s)
 {
     struct comparison r;
     diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
+    diff_settle_ties(&r, diff_ties(s->c));
     int code = check_common(s, &r);
     if (code == EXIT_DONE) {
         struct diff_told told = {&s->side[0], &s->side[1], &r, &s->bounds, s->count};
@@ -251,8 +254,32 @@ static int compare(struct sides *s)
     return code;
 }
 
+/* Runs the model once more, with the choices of the other side. Both sides have been read and joined. */
+static int follow(struct sides *s, int32_t **experts)
+{
+    int which = s->is_model[1], modules, found = 0;
+    struct cli model;
+    vb_routes shape;
+    options_of(s, which, &model);
+    int code = cli_open(&model);
+    if (code == EXIT_DONE) {
+        vb_model_routes(model.model, &shape);
+        modules = vb_mtp_modules(model.model) < VB_MAX_DRAFT ? vb_mtp_modules(model.model) : VB_MAX_DRAFT;
+        found = diff_routes(&s->side[!which], &s->side[which], &shape, modules, s->count, &s->c->session.routes, experts) > 0;
+    }
+    cli_close(&model);
+    if (code == EXIT_DONE && !found)
+        code = cli_fail(s->c, EXIT_OTHER, "%s: it has no choices of experts to follow", s->path[!which]);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        diff_close(&s->side[i]);
+    free(s->ids);
+    s->ids = NULL;
+    return code == EXIT_DONE ? read_all(s) : code;
+}
+
 static int run(struct cli *c)
 {
+    int32_t *followed = NULL;
     struct sides s = {.c = c, .path = {c->model_dir, c->other}};
     const char *arithmetic = c->arithmetic;
     if (scored_is(c->model_dir) && scored_is(c->other))
@@ -271,9 +298,15 @@ static int run(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--model %s: it has no config.json", c->model_of_bound);
     if (c->reference && c->context > 0)
         return cli_fail(c, EXIT_USAGE, "--reference computes one pass over the tokens; --context does not go with it");
+    if (c->follow_choices && !models)
+        return cli_fail(c, EXIT_USAGE, "--follow-choices wants a MODEL, and A and B are both dumps");
     int code = cli_check_file(c, "--junit", c->junit);
     code = code == EXIT_DONE ? cli_check_file(c, "--html", c->html) : code;
     code = code == EXIT_DONE ? read_all(&s) : code;
+    if (code == EXIT_DONE && c->follow_choices) {
+        join(&s);
+        code = follow(&s, &followed);
+    }
     if (code == EXIT_DONE) {
         join(&s);
         code = measure(&s);
@@ -284,6 +317,7 @@ static int run(struct cli *c)
         diff_close(&s.side[i]);
     bounds_close(&s.bounds);
     free(s.ids);
+    free(followed);
     return code;
 }
 

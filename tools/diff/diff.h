@@ -57,6 +57,7 @@ struct diff_side {
     struct diff_series *series; /* in the order of computation */
     size_t count, room;
     json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */
+    int followed;              /* nonzero: a model that took the choices of the other side (follow.c) */
     int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
     int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
     size_t token_count;
@@ -91,6 +92,23 @@ void diff_choose(struct diff_side *side, const struct diff_side *other);
 void diff_sort(struct diff_side *side);
 /* Finds the series of this name, or adds an empty one. */
 struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
+
+/* --- follow.c: with --follow-choices, a model takes the experts of the other side, as forced routes. So all values can be
+ * compared, also those after a choice that the two sides make differently. The router of the model computes its scores as
+ * always. The choice that follows from these scores is compared with the choice of the other side: it is a tie-flip if
+ * rounding explains the difference, and else structural. The perturbed runs that measure the bound take the same experts. --- */
+
+/* Copies the experts of a side to routes for a model whose shape is `model` (vb_model_routes), with `modules` MTP depths as
+ * further layers. `computed` is the side of the model, whose router logits tell how many experts there are. Rows without a
+ * valid choice contain -1. Returns the number of rows with a choice. The caller frees *experts, at which out->experts
+ * points. */
+size_t diff_routes(const struct diff_side *side, const struct diff_side *computed, const vb_routes *model, int modules, size_t tokens, vb_routes *out, int32_t **experts);
+struct bounds;
+/* `experts` is the series of a router's experts on a side that followed, and `set` [k] are the experts in this row. Replaces them
+ * by those that the router would have chosen. If `experts` is another series, or the router's values are missing, nothing
+ * changes. Forced experts in another group are allowed if rounding explains the choice of groups. */
+void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
+                     double *set, size_t k);
 
 /* --- how far rounding can move a value: bound.c --- */
 
@@ -160,6 +178,11 @@ struct comparison {
 /* Compares two sides. If bounds is NULL, only distances are computed, and every different choice counts as a tie-flip. */
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
+/* Returns the value of --ties, or its default. */
+const char *diff_ties(const struct cli *c);
+/* Applies --ties. fail: nothing changes. report: if the worst verdict is tie-flip, the verdict of the comparison is rounding. ok:
+ * the verdicts of taps change too. */
+void diff_settle_ties(struct comparison *r, const char *ties);
 
 /* --- print.c --- */
 struct diff_told { /* everything that is printed */

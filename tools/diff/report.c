@@ -53,14 +53,15 @@ static void put_xml(FILE *f, const char *text)
             fputc((unsigned char)*text < 0x20 ? '?' : *text, f);
 }
 
-static int fails(const json_t *tap, int bits)
+static int fails(const struct cli *c, const json_t *tap)
 {
     const char *verdict = text_of(tap, "verdict");
-    int passes = !strcmp(verdict, verdict_name[IDENTICAL]) || (!strcmp(verdict, verdict_name[ROUNDING]) && !bits);
+    int bits = c->bits, tie = !strcmp(verdict, verdict_name[TIE_FLIP]) && strcmp(diff_ties(c), "fail");
+    int passes = tie || !strcmp(verdict, verdict_name[IDENTICAL]) || (!strcmp(verdict, verdict_name[ROUNDING]) && !bits);
     return is_compared(tap) && !passes;
 }
 
-static void put_case(FILE *f, const json_t *tap, int bits)
+static void put_case(FILE *f, const struct cli *c, const json_t *tap)
 {
     const char *verdict = text_of(tap, "verdict"), *why = text_of(tap, "why");
     fputs("  <testcase classname=\"verbatim.diff\" name=\"", f);
@@ -68,7 +69,7 @@ static void put_case(FILE *f, const json_t *tap, int bits)
     fputs("\">", f);
     if (!is_compared(tap))
         fputs("<skipped message=\"not compared\"/>", f);
-    if (fails(tap, bits)) {
+    if (fails(c, tap)) {
         fprintf(f, "<failure type=\"%s\" message=\"", verdict);
         put_xml(f, *why ? why : verdict);
         fputs("\"/>", f);
@@ -86,7 +87,7 @@ int diff_junit(const struct cli *c, const json_t *told)
     if (!f)
         return EXIT_OTHER;
     json_array_foreach(taps, i, one) {
-        failures += (size_t)fails(one, c->bits);
+        failures += (size_t)fails(c, one);
         skipped += !is_compared(one);
     }
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"verbatim diff ", f);
@@ -95,7 +96,7 @@ int diff_junit(const struct cli *c, const json_t *told)
     put_xml(f, text_of(json_object_get(told, "b"), "path"));
     fprintf(f, "\" tests=\"%zu\" failures=\"%zu\" skipped=\"%zu\">\n", json_array_size(taps) + json_array_size(missing), failures, skipped);
     json_array_foreach(taps, i, one)
-        put_case(f, one, c->bits);
+        put_case(f, c, one);
     json_array_foreach(missing, i, one) {
         fputs("  <testcase classname=\"verbatim.diff.require\" name=\"", f);
         put_xml(f, json_string_value(one));

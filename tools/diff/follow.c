@@ -1,0 +1,156 @@
+/* tools/diff/follow.c -- `diff --follow-choices`: a model takes the experts that the other side chose. See diff.h. */
+#include "tools/diff/diff.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the choices of the other side, as forced routes --- */
+
+static int by_number(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
+
+/* Copies the experts of one row in ascending order. Leaves -1 if they are no choice of `top_k` different experts of E. */
+static int take_row(int32_t *to, const struct diff_series *s, const struct diff_row *row, int32_t top_k, size_t E, double *x)
+{
+    diff_numbers(s, row, x);
+    qsort(x, (size_t)top_k, sizeof *x, by_number);
+    for (int32_t i = 0; i < top_k; i++)
+        if (!(x[i] >= 0 && x[i] < (double)E) || (i && x[i] <= x[i - 1]))
+            return 0;
+    for (int32_t i = 0; i < top_k; i++)
+        to[i] = (int32_t)x[i];
+    return 1;
+}
+
+size_t diff_routes(const struct diff_side *side, const struct diff_side *computed, const vb_routes *model, int modules, size_t tokens, vb_routes *out, int32_t **experts)
+{
+    size_t layers = (size_t)(model->layers + modules), top_k = (size_t)model->top_k, rows = 0, row = layers * top_k;
+    char name[NAMING_ROOM];
+    *experts = cli_must(malloc((tokens * row + 1) * sizeof **experts));
+    memset(*experts, 0xff, tokens * row * sizeof **experts);
+    *out = (vb_routes){*experts, tokens, (int32_t)layers, model->top_k};
+    double *x = cli_must(malloc((top_k + 1) * sizeof *x));
+    for (size_t l = 0; l < layers; l++) {
+        snprintf(name, sizeof name, "model.layers.%zu.mlp.gate.experts", l);
+        int depth = l < (size_t)model->layers ? -1 : (int)l - model->layers;
+        const struct diff_series *s = diff_find(side, name, depth), *logits;
+        snprintf(name, sizeof name, "model.layers.%zu.mlp.gate.output", l);
+        logits = diff_find(computed, name, depth);
+        for (size_t i = 0; s && logits && s->width == top_k && top_k && i < s->count; i++)
+            if (s->rows[i].sequence == 0 && s->rows[i].index >= 0 && (size_t)s->rows[i].index < tokens)
+                rows += (size_t)take_row(*experts + (size_t)s->rows[i].index * row + l * top_k, s, &s->rows[i], model->top_k,
+                                         logits->width, x);
+    }
+    free(x);
+    return rows;
+}
+
+/* --- the choice that the model would have made itself --- */
+
+static const struct diff_row *row_at(const struct diff_series *s, const struct diff_row *row)
+{
+    for (size_t i = 0; s && i < s->count; i++)
+        if (s->rows[i].sequence == row->sequence && s->rows[i].index == row->index)
+            return &s->rows[i];
+    return NULL;
+}
+
+/* Copies the values `what` of the same router and row. Returns their series, or NULL. The caller frees *x. */
+static const struct diff_series *values(const struct diff_side *side, const struct diff_series *experts, const struct diff_row *row,
+                                        const char *what, double **x)
+{
+    char name[NAMING_ROOM];
+    snprintf(name, sizeof name, "%.*s%s", (int)(strrchr(experts->name, '.') - experts->name), experts->name, what);
+    const struct diff_series *s = diff_find(side, name, experts->depth);
+    const struct diff_row *r = row_at(s, row);
+    *x = r ? cli_must(malloc((s->width + 1) * sizeof **x)) : NULL;
+    if (!r)
+        return NULL;
+    diff_numbers(s, r, *x);
+    return s;
+}
+
+static int holds(const double *set, size_t n, double e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (set[i] == e)
+            return 1;
+    return 0;
+}
+
+/* Forced experts may be in groups that the model did not keep. If rounding explains that, exchanges the worst kept groups for them. */
+static void exchange_groups(double *kept, size_t n, const double *scores, size_t count, size_t size, const double *forced, size_t k, double allowed)
+{
+    for (size_t i = 0; i < k; i++) {
+        double g = floor(forced[i] / (double)size);
+        size_t worst = n;
+        if (!(g >= 0 && g < (double)count) || holds(kept, n, g))
+            continue;
+        for (size_t j = 0; j < n; j++) {
+            int wanted = 0;
+            for (size_t f = 0; f < k; f++)
+                wanted |= floor(forced[f] / (double)size) == kept[j];
+            if (!wanted && (worst == n || scores[(size_t)kept[j]] < scores[(size_t)kept[worst]]))
+                worst = j;
+        }
+        if (worst < n && fabs(scores[(size_t)kept[worst]] - scores[(size_t)g]) <= allowed)
+            kept[worst] = g;
+    }
+}
+
+/* Sets the values of experts outside of the kept groups to -infinity. */
+static void mask(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
+                 double *x, size_t E, const double *forced, size_t k)
+{
+    double *kept, *scores, largest = 0;
+    const struct diff_series *groups = values(side, experts, row, ".groups", &kept), *by = values(side, experts, row, ".group_scores", &scores);
+    if (groups && by && by->width && E % by->width == 0) {
+        for (size_t g = 0; g < by->width; g++)
+            largest = fmax(largest, fabs(scores[g]));
+        exchange_groups(kept, groups->width, scores, by->width, E / by->width, forced, k, 2 * bounds_of(bounds, by, by->dtype) * largest);
+        for (size_t e = 0; e < E; e++)
+            if (!holds(kept, groups->width, (double)(e / (E / by->width))))
+                x[e] = -INFINITY;
+    }
+    free(kept);
+    free(scores);
+}
+
+void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
+                     double *set, size_t k)
+{
+    static const char *const by[] = {".choice", ".scores", ".output"};
+    size_t n = strlen(experts->name);
+    double *x = NULL;
+    const struct diff_series *s = NULL;
+    if (n < 8 || strcmp(experts->name + n - 8, ".experts"))
+        return;
+    for (size_t i = 0; i < 3 && !s; i++)
+        s = values(side, experts, row, by[i], &x);
+    if (s && s->width >= k) {
+        mask(side, bounds, experts, row, x, s->width, set, k);
+        for (size_t i = 0; i < k; i++) {
+            size_t best = 0;
+            for (size_t e = 1; e < s->width; e++)
+                if (x[e] > x[best] || (isnan(x[best]) && !isnan(x[e])))
+                    best = e;
+            set[i] = (double)best;
+            x[best] = NAN; /* NaN comes last */
+        }
+    }
+    free(x);
+}
+
+/* --- ties --- */
+
+const char *diff_ties(const struct cli *c) { return c->ties ? c->ties : c->follow_choices ? "report" : "fail"; }
+
+void diff_settle_ties(struct comparison *r, const char *ties)
+{
+    if (!strcmp(ties, "fail"))
+        return;
+    for (size_t i = 0; i < r->count && !strcmp(ties, "ok"); i++)
+        if (r->taps[i].verdict == TIE_FLIP)
+            r->taps[i].verdict = ROUNDING;
+    r->verdict = r->verdict == TIE_FLIP ? ROUNDING : r->verdict;
+}
