@@ -10,6 +10,7 @@
 #define ROUNDS_OF_A_TRIAL 8       /* of a detour from K = 0, at most */
 #define FADE_STOOD 0.98           /* fifty sequences' rounds: the text changes its mind more slowly than that costs */
 #define PRIOR 4.0                 /* rounds that earlier acceptance counts for in a detour from K = 0 */
+#define AS_BEFORE 4.0             /* how many drafts of the depth before count as drafts of this depth */
 #define PART_LOST 0.01
 #define FADE_LOST 0.999           /* a thousand rounds */
 #define OUTLIER 2.0               /* times what a pass was expected to take: a busy neighbour, no loss by the detour */
@@ -32,13 +33,14 @@ size_t draft_length_deferred(const struct draft_length *l)
 
 /* ---- estimates ------------------------------------------------------------------------------------------------------ */
 
-/* E(K), as if of `more` further k-th drafts for each k `good` had been accepted. */
+/* E(K), as if of `more` further first drafts `good` had been accepted. A later draft is taken to be accepted as often as the one before
+ * it, until many have been tried. */
 static double tokens(const struct draft_length *l, int K, double more, double good)
 {
-    double all = 1.0, product = 1.0, a = 0.0;
+    double all = 1.0, product = 1.0, a = l->tried[0] > 0.0 ? (l->stood[0] + good) / (l->tried[0] + more) : 0.0;
     for (int k = 0; k < K; k++) {
-        if (l->tried[k] > 0.0)
-            a = (l->stood[k] + good) / (l->tried[k] + more); /* else as often as the one before it */
+        if (k > 0)
+            a = (l->stood[k] + AS_BEFORE * a) / (l->tried[k] + AS_BEFORE);
         product *= a;
         all += product;
     }
@@ -55,7 +57,7 @@ static double seconds_of(const struct draft_length *l, int K)
 /* Tokens of a round, when a sequence with drafts gets E. */
 static double of_round(const struct draft_length *l, double E) { return l->others + l->drafting * E; }
 
-/* Tokens per second, as if half of `more` further drafts of each depth had been accepted. */
+/* Tokens per second, as if half of `more` further first drafts had been accepted. */
 static double rate(const struct draft_length *l, int K, double more)
 {
     double seconds = seconds_of(l, K);
