@@ -20,11 +20,19 @@ void ref_show(struct reference_run *run, const char *name, int index, int rows, 
         run->options.hook(run->options.hook_context, &value);
 }
 
+void ref_noise(struct reference_run *run, double *x, size_t n)
+{
+    for (size_t i = 0; i < n && run->noise > 0; i++)
+        x[i] *= 1.0 + ref_uniform(run) * run->noise;
+}
+
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data)
 {
     if (run->options.perturb)
         for (size_t i = 0; i < (size_t)rows * cols; i++)
             data[i] *= 1.0 + ref_uniform(run) * 0x1p-24;
+    if (!run->result || strcmp(name, run->result))
+        ref_noise(run, data, (size_t)rows * (size_t)cols);
     ref_show(run, name, index, rows, cols, data);
 }
 
@@ -84,12 +92,16 @@ void ref_linear(struct reference_run *run, double *y, const struct matrix *w, co
     if (form != AS_IS) {
         ref_round_x(run, form, run->rounded, x, (size_t)S * (size_t)w->cols);
         x = run->rounded;
+    } else if (run->noise > 0 && (run->noisy_x || ref_is_finer(w, run->noise))) {
+        memcpy(run->rounded, x, (size_t)S * (size_t)w->cols * sizeof *x);
+        ref_noise(run, run->rounded, (size_t)S * (size_t)w->cols);
+        x = run->rounded;
     }
     product(run, y, w, x, S, ref_weights);
 }
 
 /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
-static void split(double *a, int A, double *b, int B, const double *x, size_t rows)
+void ref_split(double *a, int A, double *b, int B, const double *x, size_t rows)
 {
     for (size_t i = 0; i < rows; i++, x += A + B) {
         memcpy(a + i * A, x, sizeof *a * A);
@@ -157,7 +169,7 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
  *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
  * The pairs are (2i, 2i+1), or (i, i + R/2) if config.json has rope_interleave false. x is [S, vectors, R], and is
  * changed in place. */
-static void rope(struct reference_run *run, double *x, int S, int vectors)
+void ref_rope(struct reference_run *run, double *x, int S, int vectors)
 {
     int R = run->c->qk_rope_head_dim, half = R / 2, interleave = run->c->rope_interleave;
     for (int s = 0; s < S; s++)
@@ -221,6 +233,20 @@ static void mix_latents(struct reference_run *run, const struct reference_attent
             run->heads[(s * H + h) * V + v] = ref_dot(run->w_uv + v * C, run->mixed + s * C, C);
 }
 
+/* Replaces the scores of each row, p [S,S], by their softmax over t <= s. */
+static void softmax(double *p, int S)
+{
+    for (size_t s = 0; s < (size_t)S; s++) {
+        double max = -INFINITY, sum = 0;
+        for (size_t t = 0; t <= s; t++)
+            max = fmax(max, p[s * S + t]); /* exp(x - max) cannot overflow, and gives the same quotients */
+        for (size_t t = 0; t <= s; t++)
+            sum += exp(p[s * S + t] - max);
+        for (size_t t = 0; t < (size_t)S; t++)
+            p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
+    }
+}
+
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
@@ -234,21 +260,23 @@ static void attend(struct reference_run *run, const struct reference_attention *
                                  : (ref_dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N) +
                                     ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
     ref_value(run, "scores", h, S, S, p);
-
-    for (size_t s = 0; s < (size_t)S; s++) {
-        double max = -INFINITY, sum = 0;
-        for (size_t t = 0; t <= s; t++)
-            max = fmax(max, p[s * S + t]); /* exp(x - max) cannot overflow, and gives the same quotients */
-        for (size_t t = 0; t <= s; t++)
-            sum += exp(p[s * S + t] - max);
-        for (size_t t = 0; t < (size_t)S; t++)
-            p[s * S + t] = t > s ? 0 : exp(p[s * S + t] - max) / sum;
-    }
+    ref_noise(run, p, (size_t)S * (size_t)S); /* the product with the scale may be rounded too */
+    softmax(p, S);
     ref_value(run, "probabilities", h, S, S, p);
     if (ref_values_form(run, w) != AS_IS)
         mix_latents(run, w, p, h, S);
     mix_values(run, p, h, ref_values_form(run, w) == AS_IS ? S : expanded_rows(run, S), S);
 }
+
+/* q_nope is the x of W_UK. The latent is not rounded when keys are computed */
+void ref_round_queries(struct reference_run *run, const struct reference_attention *w, int S)
+{
+    size_t row = run->c->dims.H * run->c->dims.n, first = (size_t)expanded_rows(run, S) * row;
+    if (ref_keys_form(run, w) != AS_IS)
+        ref_round_x(run, ref_keys_form(run, w), run->q_nope + first, run->q_nope + first, (size_t)S * row - first);
+}
+
+double ref_latent_eps(const struct reference_run *run) { return ref_convention(run, LATENT_EPS) ? run->c->rms_norm_eps : 1e-6; }
 
 /* kv[s,h] = [W_UK[h] latent[s] ; W_UV[h] latent[s]]. In expanded rows, the latent is the x of W_UV, and is rounded. */
 static void keys_and_values(struct reference_run *run, const struct reference_attention *w, int S)
@@ -270,6 +298,49 @@ static void keys_and_values(struct reference_run *run, const struct reference_at
     }
 }
 
+void ref_attend(struct reference_run *run, const struct reference_attention *w, int S)
+{
+    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, V = run->c->v_head_dim;
+    keys_and_values(run, w, S);
+    ref_value(run, "kv", -1, S, H * (N + V), run->kv);
+    ref_split(run->k_nope, N, run->v, V, run->kv, (size_t)S * H);
+    for (int h = 0; h < H; h++)
+        attend(run, w, h, S);
+}
+
+/* absorbed[s] = transpose(W_UK[h]) q_nope[s], so that k_nope[t] . q_nope[s] = latent[t] . absorbed[s] */
+static void absorb(struct reference_run *run, const struct reference_attention *w, int h, int S)
+{
+    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, C = run->c->kv_lora_rank;
+    ref_keys(run, w, h);
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (int i = 0; i < C; i++) {
+            double sum = 0;
+            for (int n = 0; n < N; n++)
+                sum += run->w_uk[(size_t)n * C + i] * run->q_nope[(s * H + h) * N + n];
+            run->mixed[s * C + i] = sum;
+        }
+    ref_noise(run, run->mixed, (size_t)S * C);
+}
+
+void ref_attend_absorbed(struct reference_run *run, const struct reference_attention *w, int S)
+{
+    int H = run->c->num_attention_heads, R = run->c->qk_rope_head_dim, C = run->c->kv_lora_rank;
+    double *p = run->scores, scale = attention_scale(run);
+    for (int h = 0; h < H; h++) {
+        absorb(run, w, h, S);
+        for (size_t s = 0; s < (size_t)S; s++)
+            for (size_t t = 0; t < (size_t)S; t++)
+                p[s * S + t] = t > s ? -INFINITY : (ref_dot(run->mixed + s * C, run->latent + t * C, C) +
+                                                    ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+        ref_noise(run, p, (size_t)S * (size_t)S);
+        ref_noise(run, p, (size_t)S * (size_t)S);
+        softmax(p, S);
+        ref_noise(run, p, (size_t)S * (size_t)S);
+        mix_latents(run, w, p, h, S);
+    }
+}
+
 /* Multi-head latent attention, section 2.1.1. Keys and values of all heads come from one latent per token; the rotated
  * part of the key is one vector for all heads. The published models put an RMSNorm on both latents.
  *     latent = RMSNorm(W_DKV x)      k_rope = RoPE(W_KR x)                   eq. 1, 3: both in kv_a_proj
@@ -283,7 +354,7 @@ static void attention(struct reference_run *run, double *out, const struct refer
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
     int C = c->kv_lora_rank, Q = c->q_lora_rank;
-    double latent_eps = ref_convention(run, LATENT_EPS) ? c->rms_norm_eps : 1e-6;
+    double latent_eps = ref_latent_eps(run);
 
     if (Q) {
         ref_linear(run, run->q_a, &w->q_a_proj, x, S);
@@ -295,30 +366,22 @@ static void attention(struct reference_run *run, double *out, const struct refer
         ref_linear(run, run->q, &w->q_proj, x, S);
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
-    split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
-    if (ref_keys_form(run, w) != AS_IS) { /* q_nope is the x of W_UK. The latent is not rounded when keys are computed */
-        size_t first = (size_t)expanded_rows(run, S) * H * N;
-        ref_round_x(run, ref_keys_form(run, w), run->q_nope + first, run->q_nope + first, (size_t)S * H * N - first);
-    }
+    ref_split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
+    ref_round_queries(run, w, S);
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);
     ref_value(run, "kv_a", -1, S, C + R, run->kv_a);
-    split(run->latent, C, run->k_rope, R, run->kv_a, (size_t)S);
+    ref_split(run->latent, C, run->k_rope, R, run->kv_a, (size_t)S);
     ref_norm(run, run->latent, &w->kv_a_norm, run->latent, S, latent_eps);
-    rope(run, run->k_rope, S, 1);
+    ref_rope(run, run->k_rope, S, 1);
     ref_round_cache(run, S);
     ref_value(run, "latent", -1, S, C, run->latent);
 
-    rope(run, run->q_rope, S, H);
+    ref_rope(run, run->q_rope, S, H);
     ref_value(run, "q_rope", -1, S * H, R, run->q_rope);
     ref_value(run, "k_rope", -1, S, R, run->k_rope);
 
-    keys_and_values(run, w, S);
-    ref_value(run, "kv", -1, S, H * (N + V), run->kv);
-    split(run->k_nope, N, run->v, V, run->kv, (size_t)S * H);
-
-    for (int h = 0; h < H; h++)
-        attend(run, w, h, S);
+    ref_attend(run, w, S);
     ref_value(run, "heads", -1, S, H * V, run->heads);
     ref_linear(run, out, &w->o_proj, run->heads, S);
     ref_value(run, "attention", -1, S, c->hidden_size, out);

@@ -14,6 +14,11 @@ struct reference_run {
     struct reference_options options;
     uint64_t random;  /* state of the random generator for perturbations (reference_options.perturb) */
     int stretched;    /* nonzero if YaRN applies */
+    /* For operators.c: every value except the one named `result` (NULL: none) is multiplied by 1 + u noise, where u is random in
+     * [-1, 1). So is the x of a linear layer if its weights are finer than the arithmetic, or if noisy_x is nonzero. */
+    double noise;
+    int noisy_x;
+    const char *result;
     int layer;        /* number of the layer that is computed now; -1 outside of the layers */
     void *memory;     /* holds all arrays below */
 
@@ -37,9 +42,14 @@ struct reference_run {
     char *chosen;                       /* [max(E, G)] */
 };
 
+/* ref_run_open allocates the memory of a run for S tokens. If `options` is NULL, all options are 0. */
+int ref_run_open(struct reference_run *run, const struct reference *r, const struct reference_options *options, int S, vb_error *err);
+void ref_run_close(struct reference_run *run);
+
 /* The operators call ref_value for every intermediate value after its computation. It perturbs the value if
  * options.perturb is not 0, and then passes the value to the hook. */
 void ref_value(struct reference_run *run, const char *name, int index, int rows, int cols, double *data);
+void ref_noise(struct reference_run *run, double *x, size_t n); /* as run->noise says */
 double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), for perturbations */
 /* Passes a value to the hook without perturbing it. The operators call it for values that are copies of other values,
  * because copying has no rounding error. */
@@ -50,11 +60,21 @@ static inline int ref_convention(const struct reference_run *run, enum conventio
 
 /* Fills run->cosine and run->sine for positions first .. first + S - 1. */
 void ref_rope_tables(struct reference_run *run, int first, int S);
+/* Rotates the pairs of x [S, vectors, R] by the tables. */
+void ref_rope(struct reference_run *run, double *x, int S, int vectors);
+void ref_split(double *a, int A, double *b, int B, const double *x, size_t rows); /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
 void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
 void ref_linear(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
 /* y = W x. Neither x nor W is rounded in any precision. The router uses this function. */
 void ref_product(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S);
+
+/* Both compute run->heads from run->q_nope, q_rope, latent and k_rope: ref_attend with keys and values of each head, and
+ * ref_attend_absorbed with the latents themselves. ref_round_queries rounds run->q_nope as the precision wants it. */
+void ref_attend(struct reference_run *run, const struct reference_attention *w, int S);
+void ref_attend_absorbed(struct reference_run *run, const struct reference_attention *w, int S);
+void ref_round_queries(struct reference_run *run, const struct reference_attention *w, int S);
+double ref_latent_eps(const struct reference_run *run);
 
 double ref_dot(const double *a, const double *b, int n);
 
@@ -78,6 +98,13 @@ void ref_values(struct reference_run *run, const struct reference_attention *w, 
 /* The two kinds of feed-forward layer: a dense MLP, and experts (both in moe.c). x and out are [S,D]. */
 void ref_mlp(struct reference_run *run, double *out, const struct reference_mlp *w, int index, const double *x, int S);
 void ref_moe(struct reference_run *run, double *out, const struct reference_layer *w, const double *x, int S);
+
+/* The steps of the router (moe.c). ref_gate_logits: run->router [S,E] = W x. ref_scores: replaces the logits x [E] of one token by
+ * its scores. ref_group_score: the score of a group with `size` experts. ref_expert_weights: weights [X] of the chosen experts [X]. */
+void ref_gate_logits(struct reference_run *run, const struct matrix *w, const double *x, int S);
+void ref_scores(const struct reference_run *run, double *x);
+double ref_group_score(const struct config *c, const double *choice, int size);
+void ref_expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores);
 
 /* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */
 void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);

@@ -10,8 +10,8 @@
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Allocates the memory of a run for S tokens. */
-static int run_open(struct reference_run *run, const struct reference *r, const struct reference_options *options, int S,
-                    vb_error *err)
+int ref_run_open(struct reference_run *run, const struct reference *r, const struct reference_options *options, int S,
+                 vb_error *err)
 {
     const struct config *c = &r->config;
     size_t s = (size_t)S + 1 /* one more row for convention first-row=phantom */, D = c->dims.d, H = c->dims.H, Q = c->dims.q;
@@ -53,7 +53,7 @@ static int run_open(struct reference_run *run, const struct reference *r, const 
     return VB_OK;
 }
 
-static void run_close(struct reference_run *run) { vb_free(&run->r->allocator, run->memory); }
+void ref_run_close(struct reference_run *run) { vb_free(&run->r->allocator, run->memory); }
 
 static int check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err)
 {
@@ -113,7 +113,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
     struct reference_run run;
     size_t D = r->config.dims.d;
     int rc = check_tokens(r, tokens, S, err);
-    if (rc || (rc = run_open(&run, r, options, S, err)))
+    if (rc || (rc = ref_run_open(&run, r, options, S, err)))
         return rc;
     double *h = hidden ? hidden : vb_alloc(&r->allocator, (size_t)S * D, sizeof *h);
     if (!h) {
@@ -125,7 +125,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
     }
     if (h != hidden)
         vb_free(&r->allocator, h);
-    run_close(&run);
+    ref_run_close(&run);
     return rc;
 }
 
@@ -235,7 +235,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
         return vb_fail(err, VB_BAD_ARGUMENT, "a draft of %d tokens; 0 to %d are possible", K, VB_MAX_DRAFT);
     if (!r->config.num_nextn_predict_layers)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules", checkpoint_dir(r->checkpoint));
-    if ((rc = run_open(&run, r, options, N + K, err)))
+    if ((rc = ref_run_open(&run, r, options, N + K, err)))
         return rc;
 
     size_t D = r->config.dims.d, V = r->config.dims.V, S = (size_t)N + (size_t)K;
@@ -262,7 +262,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     if (logits != draft_logits)
         vb_free(&r->allocator, logits);
     vb_free(&r->allocator, tok);
-    run_close(&run);
+    ref_run_close(&run);
     return rc;
 }
 
@@ -277,7 +277,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
     if (depths < 0 || depths > VB_MAX_DRAFT || (depths && !r->config.num_nextn_predict_layers))
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", depths,
                        r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0);
-    if ((rc = run_open(&run, r, options, S, err)))
+    if ((rc = ref_run_open(&run, r, options, S, err)))
         return rc;
     double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h), *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
     double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g);
@@ -295,7 +295,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
     vb_free(&r->allocator, h);
     vb_free(&r->allocator, g);
     vb_free(&r->allocator, row);
-    run_close(&run);
+    ref_run_close(&run);
     return rc;
 }
 
@@ -310,7 +310,7 @@ int reference_generate(const struct reference *r, const struct reference_options
         return rc;
     if (count < 0 || count > INT_MAX - S)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d tokens are wanted after %d", count, S);
-    if ((rc = run_open(&run, r, options, S + count, err)))
+    if ((rc = ref_run_open(&run, r, options, S + count, err)))
         return rc;
 
     size_t D = r->config.dims.d, V = r->config.dims.V, end = (size_t)S + (size_t)count;
@@ -333,6 +333,6 @@ int reference_generate(const struct reference *r, const struct reference_options
     vb_free(&r->allocator, hidden);
     vb_free(&r->allocator, logits);
     vb_free(&r->allocator, tok);
-    run_close(&run);
+    ref_run_close(&run);
     return rc;
 }

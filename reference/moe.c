@@ -42,7 +42,7 @@ static double round_gate(const struct reference_run *run, double x) { return ref
 
 /* Replaces the logits x of one token by its affinities to the experts: sigmoid(x[e]) in V3 (eq. 15), softmax over all
  * experts in V2. */
-static void score(const struct reference_run *run, double *x)
+void ref_scores(const struct reference_run *run, double *x)
 {
     const struct config *c = run->c;
     int E = c->n_routed_experts;
@@ -62,7 +62,7 @@ static void score(const struct reference_run *run, double *x)
 
 /* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc), the largest choice in V2
  * (group_limited_greedy). */
-static double group_score(const struct config *c, const double *choice, int size)
+double ref_group_score(const struct config *c, const double *choice, int size)
 {
     double best = -INFINITY, second = -INFINITY;
     for (int e = 0; e < size; e++)
@@ -79,7 +79,7 @@ static double group_score(const struct config *c, const double *choice, int size
  * but it does not influence the weights.
  *     sigmoid:  g = (s / sum s) * factor  with norm_topk_prob (eq. 13), else g = s * factor
  *     softmax:  g = s / sum s             with norm_topk_prob, else g = s * factor */
-static void expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores)
+void ref_expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores)
 {
     const struct config *c = run->c;
     int X = c->num_experts_per_tok, sigmoid = c->scoring_func == SCORING_SIGMOID;
@@ -98,7 +98,7 @@ static void expert_weights(const struct reference_run *run, double *weights, con
 }
 
 /* run->router [S,E] = W x. With gate=bf16, x, W and the result are rounded to BF16. */
-static void gate_logits(struct reference_run *run, const struct matrix *w, const double *x, int S)
+void ref_gate_logits(struct reference_run *run, const struct matrix *w, const double *x, int S)
 {
     size_t E = (size_t)w->rows, D = (size_t)w->cols;
     if (!ref_convention(run, GATE)) {
@@ -139,10 +139,10 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
     int E = c->n_routed_experts, X = c->num_experts_per_tok, grouped = c->topk_method != TOPK_GREEDY;
     int G = c->n_group, size = grouped ? E / G : E;
 
-    gate_logits(run, &w->router, x, S);
+    ref_gate_logits(run, &w->router, x, S);
     ref_value(run, "router_logits", -1, S, E, run->router);
     for (int s = 0; s < S; s++)
-        score(run, run->router + (size_t)s * E);
+        ref_scores(run, run->router + (size_t)s * E);
     ref_value(run, "router_scores", -1, S, E, run->router);
 
     memcpy(run->choice, run->router, sizeof *run->choice * (size_t)S * E);
@@ -156,7 +156,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
     if (grouped) {
         for (int s = 0; s < S; s++)
             for (int g = 0; g < G; g++)
-                run->groups[s * G + g] = group_score(c, run->choice + (size_t)s * E + g * size, size);
+                run->groups[s * G + g] = ref_group_score(c, run->choice + (size_t)s * E + g * size, size);
         ref_value(run, "router_groups", -1, S, G, run->groups);
     }
 
@@ -177,7 +177,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
             if (run->chosen[e])
                 *experts++ = e;
         force(run, experts - X, s);
-        expert_weights(run, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
+        ref_expert_weights(run, run->weights + (size_t)s * X, experts - X, run->router + (size_t)s * E);
     }
     if (grouped)
         ref_show(run, "router_kept", -1, S, c->topk_group, run->groups);

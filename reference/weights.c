@@ -98,6 +98,12 @@ void ref_quantised_row(const struct matrix *w, int i, double *out)
         out[j] = ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
 }
 
+int ref_is_finer(const struct matrix *w, double unit)
+{
+    enum dtype dtype = w->tensor->dtype;
+    return w->scale || ref_is_quantised(w) || (dtype == DTYPE_F32 && unit > 0x1p-13) || (dtype == DTYPE_F16 && unit > 0x1p-10);
+}
+
 /* -- binding ------------------------------------------------------------------------------------------------------ */
 
 struct reference_binder { /* after the first failure, all further calls do nothing */

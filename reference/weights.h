@@ -36,6 +36,9 @@ void ref_row(const struct matrix *w, int i, double *out);
 void ref_quantised_row(const struct matrix *w, int i, double *out);
 static inline int ref_is_quantised(const struct matrix *w) { return dtype_is_quantised(w->tensor->dtype); }
 
+/* Whether an arithmetic with this unit roundoff cannot represent the weights of w: it rounds them too. */
+int ref_is_finer(const struct matrix *w, double unit);
+
 struct reference_attention {
     struct matrix q_proj;                         /* [H(N+R), D], only if q_lora_rank is 0 */
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q], only if q_lora_rank is not 0 */

@@ -50,7 +50,7 @@ TEST(coarser_dtypes_are_compared_in_what_they_hold)
         expect_verdict("rounded", j, "identical");
         assert_string_equal(string(tap(j, "lm_head.output"), "dtype"), half ? "F16" : "BF16");
         json_decref(j);
-        EXPECT(0, "rounding", TINY "v3", b, "--reference");
+        EXPECT(0, "rounding", TINY "v3", b, "--reference", "--arithmetic", "f32"); /* rounded copies, not computed with */
         struct edited e = edit(b);
         uint16_t *x = golden_data(&e.g, "model.layers.2.self_attn.o_proj.output", &n);
         size_t largest = 0;
@@ -359,7 +359,8 @@ TEST(the_object_has_what_is_promised_and_its_counts_agree)
     const char *bucket;
     DUMP(a, TINY "v3", "--tokens", TOKENS);
     json_t *j = DIFF(0, a, TINY "v3", "--reference");
-    expect_keys(j, "verdict:s a:o b:o tokens:i bound:o first:o first_structural:n taps:a only_in_a:a only_in_b:a notes:a required_missing:a");
+    expect_keys(j, "verdict:s verdict_of_values:s a:o b:o tokens:i bound:o first:o first_structural:n taps:a only_in_a:a only_in_b:a notes:a "
+                   "local_a:o local_b:n required_missing:a");
     expect_keys(json_object_get(j, "first"), "tap:s sequence:i index:i token:i column:i a:r b:r a_bits:s b_bits:s ulps:i");
     json_array_foreach(json_object_get(j, "taps"), i, t) {
         long long told = 0;

@@ -119,6 +119,7 @@ struct cli {
     const char *host, *key_file, *served_name, *cors, *metrics_prefix, *log; /* for serve */
     int log_prompts, fingerprint_sample;                               /* for serve */
     long long port, max_waiting;                                       /* for serve; -1: not given */
+    int local;   /* for diff: --local */
     int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
     int force;  /* the option --force: existing files are replaced */
     int without_hidden;

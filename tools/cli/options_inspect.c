@@ -38,11 +38,14 @@ const struct option options_to_inspect[] = {
     {"--ties", NULL, "WHAT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(ties), 0, 0,
      "Say what a tie-flip means: ok, report or fail. With ok, it counts as rounding. With report, it is listed, and the exit code is that "
      "of rounding. With fail, the exit code is 3. The default is report with --follow-choices, and else fail."},
+    {"--local", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(local), 0, 0,
+     "Only judge each operator alone, on the dump's own inputs, and do not compare the values with those of the other side. This takes "
+     "less time, and is not affected by a tie-flip."},
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,
      "Measure how much rounding can change each value, with N runs of the reference that have small random perturbations (default 8). If "
-     "N is 0, this bound is estimated from the dtype and the layer's depth."},
+     "N is 0, this bound is estimated from the dtype and the layer's depth, and no operator is judged alone."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
      "When A and B are both dumps: measure the rounding bound with this model."},
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,

@@ -171,7 +171,7 @@ static void expert_rows(struct diff_side *side)
     for (size_t i = 0; i < side->count; i++) {
         struct diff_series *s = &side->series[i];
         const char *experts = strstr(s->name, ".mlp.experts.");
-        if (!experts || s->known_rows || !s->count)
+        if (!experts || experts[13] < '0' || experts[13] > '9' || s->known_rows || !s->count)
             continue;
         snprintf(router, sizeof router, "model.layers.%d.mlp.gate.experts", s->layer);
         const struct diff_series *chosen = diff_find(side, router, s->depth);
@@ -265,12 +265,22 @@ static void unify_rope(struct diff_side *side, const struct diff_side *other, co
 
 /* --- layers --- */
 
-static int has_layer(const struct diff_side *side, int layer)
+static const char *below_layer(const char *name) /* the name without model.layers.L. */
 {
+    return name + 13 + strspn(name + 13, "0123456789");
+}
+
+/* Whether the other side has a value of this layer, and this side has the same value of another layer, but none of this one. */
+static int lacks_layer(const struct diff_side *side, const struct diff_side *other, int layer)
+{
+    int found = 0;
     for (size_t i = 0; i < side->count; i++)
         if (side->series[i].layer == layer)
-            return 1;
-    return 0;
+            return 0;
+    for (size_t i = 0; i < other->count && !found; i++)
+        for (size_t k = 0; k < side->count && !found && other->series[i].layer == layer; k++)
+            found = side->series[k].layer >= 0 && !strcmp(below_layer(side->series[k].name), below_layer(other->series[i].name));
+    return found;
 }
 
 /* Adds a note for each layer of the other side of which this side has no value, although it has values of layers. */
@@ -281,7 +291,7 @@ static void missing_layers(struct diff_side *side, const struct diff_side *other
     for (size_t i = 0; i < side->count; i++)
         last = side->series[i].layer > last ? side->series[i].layer : last;
     for (int layer = 0; last >= 0 && layer < last; layer++)
-        if (!has_layer(side, layer) && has_layer(other, layer)) {
+        if (lacks_layer(side, other, layer)) {
             if (strlen(list) < 100)
                 snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", lacks ? ", " : "", layer);
             lacks++;

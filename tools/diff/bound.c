@@ -68,7 +68,7 @@
 #define SUMS_PER_LAYER 12
 #define MOST 0.25
 
-static double unit(enum diff_dtype dtype)
+double diff_unit(enum diff_dtype dtype)
 {
     static const double units[] = {0x1p-8, 0x1p-11, 0x1p-24, 0x1p-53, 0};
     return units[dtype];
@@ -94,12 +94,12 @@ static const char *key_of(const struct diff_series *s, char key[NAMING_ROOM + 16
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser)
 {
     char key[NAMING_ROOM + 16];
-    double f32 = unit(DIFF_F32), u = unit(b->arithmetic);
+    double f32 = diff_unit(DIFF_F32), u = diff_unit(b->arithmetic);
     const json_t *measured = json_object_get(b->spread, key_of(s, key));
     double steps = measured ? MEASURED_TIMES * json_real_value(measured) / f32 : A_PRIORI_TIMES * a_priori(b, s);
     double turned = TURNED_TIMES * json_real_value(json_object_get(b->turned, key));
     double sums = measured ? 1 : SUMS_PER_LAYER * (double)layers_before(b, s) + 1; /* one after the other */
-    return fmin(steps * u + turned + sqrt(sums * (double)b->longest) * f32 + unit(coarser), MOST);
+    return fmin(steps * u + turned + sqrt(sums * (double)b->longest) * f32 + diff_unit(coarser), MOST);
 }
 
 static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t count, uint64_t seed, int scores,

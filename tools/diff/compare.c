@@ -30,7 +30,7 @@ struct diff_work {
 /* --- numbers --- */
 
 /* Rounds x to the nearest number of the dtype, ties to even. */
-static double round_to(enum diff_dtype dtype, double x)
+double diff_round(enum diff_dtype dtype, double x)
 {
     static const struct { int digits, least; double most; } f[] = {{8, -126, 0x1.fep127}, {11, -14, 0x1.ffcp15}};
     int e;
@@ -193,8 +193,8 @@ static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums
 {
     double most = 0, largest = t->typical;
     for (size_t i = 0; i < n; i++) {
-        w->x[i] = round_to(t->dtype, w->x[i]);
-        w->y[i] = round_to(t->dtype, w->y[i]);
+        w->x[i] = diff_round(t->dtype, w->x[i]);
+        w->y[i] = diff_round(t->dtype, w->y[i]);
         one_number(t, sums, row, i, w->x[i], w->y[i]);
         if (isfinite(w->x[i]) && isfinite(w->y[i])) {
             most = fmax(most, fabs(w->x[i] - w->y[i]));

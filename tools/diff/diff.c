@@ -1,6 +1,6 @@
 /* tools/diff/diff.c -- `verbatim diff`: finds out what each side is and which tokens it reads, and compares the
  * sides. */
-#include "tools/diff/diff.h"
+#include "tools/diff/local.h"
 #include "tools/score/compare.h"
 
 #include <stdlib.h>
@@ -13,6 +13,8 @@ struct sides {
     int is_model[2];
     struct diff_side side[2];
     struct bounds bounds;
+    struct local local[2]; /* the operators of A and of B alone */
+    int has_local[2];
     int32_t *ids;     /* the tokens that a model reads */
     size_t count;
 };
@@ -110,16 +112,24 @@ static int compute_side(struct sides *s, int i, int scores)
     return code;
 }
 
-/* Measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
+/* Whether the operators of this side are judged alone: of each dump, or of A if both sides are models. */
+static int judges(const struct sides *s, int i)
+{
+    return !s->is_model[i] || (i == 0 && s->is_model[1]);
+}
+
+/* Judges the operators alone, and measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
  * throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that arithmetic. The measured
  * reference must then not round or quantise anything itself (precision f32; see bound.c). */
 static int measure(struct sides *s)
 {
+    if (s->c->local && s->c->runs == 0)
+        return cli_fail(s->c, EXIT_USAGE, "--local wants perturbed runs, and --runs is 0");
     struct cli model;
     int which = s->is_model[1] ? 1 : 0, runs = s->c->runs >= 0 ? (int)s->c->runs : 8;
     const char *dir = s->c->model_of_bound ? s->c->model_of_bound : s->is_model[which] ? s->path[which] : NULL;
-    if (!dir && s->c->runs > 0)
-        return cli_fail(s->c, EXIT_USAGE, "--runs wants a model: A or B, or --model DIR");
+    if (!dir && (s->c->runs > 0 || s->c->local))
+        return cli_fail(s->c, EXIT_USAGE, "%s wants a model: A or B, or --model DIR", s->c->local ? "--local" : "--runs");
     if (!dir || !runs)
         return EXIT_DONE;
     options_of(s, 1, &model);
@@ -129,7 +139,12 @@ static int measure(struct sides *s)
     int code = cli_open(&model);
     if (code == EXIT_DONE)
         code = check_tokens(s, &model);
-    if (code == EXIT_DONE)
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        if (judges(s, i)) {
+            code = diff_local(&model, &s->side[i], &s->bounds, s->ids, s->count, runs, &s->local[i]);
+            s->has_local[i] = 1;
+        }
+    if (code == EXIT_DONE && !s->c->local)
         code = bounds_measure(&model, &s->bounds, runs, s->ids, s->count, wants_scores(&s->side[0]) && wants_scores(&s->side[1]));
     cli_close(&model);
     return code;
@@ -229,14 +244,29 @@ static void join(struct sides *s)
     look_over(s);
 }
 
+static struct diff_told told_of(const struct sides *s, const struct comparison *r)
+{
+    struct diff_told told = {.a = &s->side[0], .b = &s->side[1], .r = r, .bounds = &s->bounds, .tokens = s->count, .chain = !s->c->local,
+                             .verdict = r->verdict};
+    for (int i = 0; i < 2; i++)
+        if (s->has_local[i]) {
+            told.local[i] = &s->local[i];
+            told.verdict = s->local[i].wrong ? STRUCTURAL : told.chain || !s->local[i].judged ? told.verdict : ROUNDING;
+        }
+    return told;
+}
+
 static int compare(struct sides *s)
 {
-    struct comparison r;
-    diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
-    diff_settle_ties(&r, diff_ties(s->c));
-    int code = check_common(s, &r);
+    struct comparison r = {.other_token = -1};
+    int code = EXIT_DONE;
+    if (!s->c->local) {
+        diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
+        diff_settle_ties(&r, diff_ties(s->c));
+        code = check_common(s, &r);
+    }
     if (code == EXIT_DONE) {
-        struct diff_told told = {&s->side[0], &s->side[1], &r, &s->bounds, s->count};
+        struct diff_told told = told_of(s, &r);
         json_t *all = cli_must(diff_json(&told)), *missing = diff_missing(s->c->require, all);
         json_object_set(all, "required_missing", missing);
         int written = s->c->junit ? diff_junit(s->c, all) : EXIT_DONE;
@@ -245,7 +275,8 @@ static int compare(struct sides *s)
             written = cli_print_json(json_incref(all));
         else if (written == EXIT_DONE)
             diff_print(&told, s->c->all, missing);
-        int differs = r.verdict > ROUNDING || (r.verdict == ROUNDING && s->c->bits) || json_array_size(missing);
+        int differs = told.verdict > ROUNDING || told.verdict == NOT_COMPARED || (told.verdict == ROUNDING && s->c->bits) ||
+                      json_array_size(missing);
         code = written != EXIT_DONE ? written : differs ? EXIT_DIFFERENCE : EXIT_DONE;
         json_decref(missing);
         json_decref(all);
@@ -313,8 +344,10 @@ static int run(struct cli *c)
     }
     if (code == EXIT_DONE)
         code = compare(&s);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         diff_close(&s.side[i]);
+        local_close(&s.local[i]);
+    }
     bounds_close(&s.bounds);
     free(s.ids);
     free(followed);
@@ -326,7 +359,8 @@ static const struct note notes[] = {
                  "token ids."},
     {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
-    {"--json", "Print an object with the keys verdict, first, first_structural, taps, only_in_a, only_in_b, notes and others."},
+    {"--json", "Print an object with the keys verdict, first, first_structural, taps, local_a, local_b (operators alone), only_in_a, "
+               "only_in_b, notes and others."},
     {NULL, NULL}};
 
 const struct command command_diff = {
@@ -347,7 +381,11 @@ const struct command command_diff = {
     "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
     "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
     "  `structural`           Any other difference.\n"
-    "The exit code is 0 if all values are identical or differ by rounding, and 3 otherwise.\n"
+    "\n"
+    "If a model is given, each operator is also judged alone: the reference computes it from the dump's own inputs, in double\n"
+    "precision. Wrong operators are listed in the order of computation. If the dump lacks an input, it is computed from earlier\n"
+    "values. With --local, only this is done.\n"
+    "The exit code is 0 if all values are identical or differ by rounding and no operator is wrong, and 3 otherwise.\n"
     "\n"
     "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another program has\n"
     "written. The verdicts on tokens are then identical, rounding, tie, other route and structural.\n",

@@ -130,7 +130,12 @@ int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);
 
+double diff_unit(enum diff_dtype dtype); /* the unit roundoff; 0 for integers */
+
 /* --- the comparison: compare.c --- */
+
+/* Rounds x to the nearest number of the dtype, ties to even. */
+double diff_round(enum diff_dtype dtype, double x);
 
 enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
 extern const char *const verdict_name[];
@@ -185,10 +190,14 @@ const char *diff_ties(const struct cli *c);
 void diff_settle_ties(struct comparison *r, const char *ties);
 
 /* --- print.c --- */
+struct local;
 struct diff_told { /* everything that is printed */
     const struct diff_side *a, *b;
     const struct comparison *r;
     const struct bounds *bounds;
+    const struct local *local[2]; /* the operators of A and of B alone; NULL: not judged */
+    int chain;     /* whether the values were compared too */
+    enum diff_verdict verdict; /* of all */
     size_t tokens; /* how many tokens both sides read; 0: not known */
 };
 json_t *diff_json(const struct diff_told *t);

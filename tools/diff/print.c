@@ -1,5 +1,5 @@
 /* tools/diff/print.c -- prints a comparison as a table or as JSON. */
-#include "tools/diff/diff.h"
+#include "tools/diff/local.h"
 
 #include <math.h>
 #include <string.h>
@@ -103,15 +103,16 @@ json_t *diff_json(const struct diff_told *t)
     for (size_t i = 0; i < r->count; i++)
         json_array_append_new(taps, tap_json(&r->taps[i]));
     return json_pack(
-        "{s:s,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", verdict_name[r->verdict], "a", "path",
-        t->a->path, "kind", t->a->kind, "b", "path", t->b->path, "kind", t->b->kind, "tokens",
+        "{s:s,s:o,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", verdict_name[t->verdict],
+        "verdict_of_values", t->chain ? json_string(verdict_name[r->verdict]) : json_null(), "a", "path", t->a->path, "kind", t->a->kind, "b", "path", t->b->path, "kind", t->b->kind, "tokens",
         t->tokens ? json_integer((json_int_t)t->tokens) : json_null(), "bound", "kind", t->bounds->runs ? "measured" : "a priori",
         "runs", t->bounds->runs, "first", r->first ? place_json(r->first, &r->first->first, r->first->differs) : json_null(),
         "first_structural",
         r->structural ? json_pack("{s:s,s:s,s:o}", "tap", r->structural->a->name, "why", r->structural->why, "at",
                                   place_json(r->structural, &r->structural->worst, r->structural->breaks))
                       : json_null(),
-        "taps", taps, "only_in_a", lacking(t->a, t->b), "only_in_b", lacking(t->b, t->a), "notes", notes(t));
+        "taps", taps, "only_in_a", lacking(t->a, t->b), "only_in_b", lacking(t->b, t->a), "notes", notes(t), "local_a",
+        t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b", t->local[1] ? local_json(t->b, t->local[1]) : json_null());
 }
 
 /* --- the table --- */
@@ -195,7 +196,18 @@ static void print_nearest_choice(const struct comparison *r)
 static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTURAL + 1], const json_t *missing)
 {
     const struct comparison *r = t->r;
-    printf("%s", verdict_name[r->verdict]);
+    int wrong = 0;
+    for (int i = 0; i < 2; i++)
+        if (t->local[i] && t->local[i]->wrong) {
+            printf("structural: %c: %zu of %zu operators are wrong, first %s (%s)\n", "AB"[i], t->local[i]->wrong, t->local[i]->judged,
+                   t->local[i]->first->series->name, t->local[i]->first->operator);
+            wrong = 1;
+        }
+    if (!t->chain && !wrong)
+        printf("%s: every operator alone\n", t->verdict == NOT_COMPARED ? "not judged" : verdict_name[t->verdict]);
+    if (!t->chain)
+        return;
+    printf("%s%s", wrong ? "values: " : "", verdict_name[r->verdict]);
     if (r->structural)
         printf(": %zu of %zu taps, first %s: %s", counts[STRUCTURAL], r->count, r->structural->a->name, r->structural->why);
     else if (r->verdict > IDENTICAL)
@@ -212,9 +224,14 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
         }
 }
 
-static void print_sides(const struct diff_told *t)
+static void print_sides(const struct diff_told *t, int all)
 {
     printf("A: %s (%s)   B: %s (%s)\n", t->a->path, t->a->kind, t->b->path, t->b->kind);
+    for (int i = 0; i < 2; i++)
+        if (t->local[i])
+            local_print(i ? t->b : t->a, t->local[i], all);
+    if (!t->chain)
+        return;
     if (t->bounds->runs)
         printf("bound of rounding: 8 times what %d perturbed runs of the reference move%s\n\n", t->bounds->runs,
                t->bounds->turned ? ", and twice what a number does that is rounded the other way" : "");
@@ -268,17 +285,20 @@ void diff_print(const struct diff_told *t, int all, const json_t *missing)
     for (size_t i = 0; i < r->count; i++)
         counts[r->taps[i].verdict]++;
     print_verdict(t, counts, missing);
-    print_sides(t);
+    print_sides(t, all);
     print_table(r, all);
     for (size_t i = 0; i < r->count; i++)
         print_margins(&r->taps[i]);
     print_nearest_choice(r);
-    print_lacking("A", t->a, t->b);
-    print_lacking("B", t->b, t->a);
+    if (t->chain)
+        print_lacking("A", t->a, t->b);
+    if (t->chain)
+        print_lacking("B", t->b, t->a);
     json_array_foreach(said, k, one)
         printf("note: %s\n", json_string_value(one));
     json_decref(said);
-    print_counts(r, counts);
+    if (t->chain)
+        print_counts(r, counts);
     if (r->first && r->first->differs) {
         print_place("first difference", r->first, &r->first->first);
         if (r->first->dtype != DIFF_INTEGERS)

@@ -27,13 +27,24 @@ static int is_matched(const char *pattern, const json_t *taps)
     return 0;
 }
 
+static int is_judged(const char *pattern, const json_t *told, const char *side)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(json_object_get(json_object_get(told, side), "operators"), i, one)
+        if (strcmp(text_of(one, "verdict"), "not judged") && !fnmatch(pattern, text_of(one, "tap"), 0))
+            return 1;
+    return 0;
+}
+
 json_t *diff_missing(const char *require, const json_t *told)
 {
     json_t *missing = json_array();
     for (const char *p = require ? require : ""; *p;) {
         size_t n = strcspn(p, ",");
         char *pattern = cli_must(strndup(p, n));
-        if (n && !is_matched(pattern, json_object_get(told, "taps")))
+        if (n && !is_matched(pattern, json_object_get(told, "taps")) && !is_judged(pattern, told, "local_a") &&
+            !is_judged(pattern, told, "local_b"))
             json_array_append_new(missing, json_string(pattern));
         free(pattern);
         p += n + (p[n] == ',');

@@ -1,0 +1,560 @@
+/* reference/operators.c -- the table of operators, and what each of them computes. The arithmetic is that of layers.c and moe.c. */
+#include "reference/operators.h"
+#include "reference/layers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reference_bench {
+    const struct reference *r;
+    struct reference_run run;
+};
+
+typedef struct reference_call call;
+
+static const struct config *config_of(const call *k) { return k->run->c; }
+
+/* --- norms and linear layers --- */
+
+/* Norms: the normalised row may be rounded before it is multiplied by the weights, the weights may be rounded, and the residual
+ * stream may have been added in f32 just before, so that the dump has a rounded copy of what the norm read. */
+static void norm(call *k, const struct matrix *w, const double *x, double eps)
+{
+    size_t n = (size_t)k->S * (size_t)w->cols;
+    ref_norm(k->run, k->out, w, x, k->S, eps);
+    for (size_t i = 0; i < n && k->slack; i++)
+        k->slack[i] = (2 + ref_is_finer(w, k->unit)) * k->unit * fabs(k->out[i]);
+    k->terms = (size_t)w->cols;
+}
+
+static void input_norm(call *k) { norm(k, &k->w->input_norm, k->in[0], config_of(k)->rms_norm_eps); }
+static void attention_norm(call *k) { norm(k, &k->w->post_attention_norm, k->in[0], config_of(k)->rms_norm_eps); }
+static void query_norm(call *k) { norm(k, &k->w->attention.q_a_norm, k->in[0], ref_latent_eps(k->run)); }
+static void enorm(call *k) { norm(k, &k->module->enorm, k->in[0], config_of(k)->rms_norm_eps); }
+static void hnorm(call *k) { norm(k, &k->module->hnorm, k->in[0], config_of(k)->rms_norm_eps); }
+static void head_norm(call *k) { norm(k, &k->module->norm, k->in[0], config_of(k)->rms_norm_eps); }
+static void final_norm(call *k) { norm(k, &k->run->r->norm, k->in[0], config_of(k)->rms_norm_eps); }
+
+/* With cache type bf16, a value of the cache is rounded. One that is near to the middle of two numbers may become either. */
+static void round_cached(call *k, size_t n)
+{
+    for (size_t i = 0; i < n && k->run->options.cache_type != CACHE_TYPE_F32; i++) {
+        k->out[i] = ref_to_bf16(k->out[i]);
+        if (k->slack)
+            k->slack[i] += 0x1p-7 * fabs(k->out[i]);
+    }
+}
+
+static void latent_norm(call *k)
+{
+    const struct config *c = config_of(k);
+    ref_split(k->run->latent, c->kv_lora_rank, k->run->k_rope, c->qk_rope_head_dim, k->in[0], (size_t)k->S);
+    norm(k, &k->w->attention.kv_a_norm, k->run->latent, ref_latent_eps(k->run));
+    round_cached(k, (size_t)k->S * (size_t)c->kv_lora_rank);
+}
+
+/* The sum of K terms t in f32, one after the other: each of the K partial sums is rounded. A partial sum is of the size of
+ * sqrt(sum t^2), so independent roundings add up to about sqrt(K) 2^-24 sqrt(sum t^2). The bound is twice as large. */
+static void slack_of_sums(call *k, const struct matrix *w)
+{
+    size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
+    for (size_t i = 0; i < rows && k->slack; i++) {
+        ref_row(w, (int)i, k->run->row);
+        for (size_t s = 0; s < (size_t)k->S; s++) {
+            double squares = 0;
+            for (size_t c = 0; c < cols; c++)
+                squares += k->run->row[c] * k->in[0][s * cols + c] * k->run->row[c] * k->in[0][s * cols + c];
+            k->slack[s * rows + i] = 2 * sqrt((double)cols * squares) * 0x1p-24;
+        }
+    }
+}
+
+/* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are rounded. */
+static void linear(call *k, const struct matrix *w)
+{
+    k->inner = k->run->noisy_x || ref_is_finer(w, k->unit);
+    slack_of_sums(k, w);
+    ref_linear(k->run, k->out, w, k->in[0], k->S);
+}
+
+static void q_a(call *k) { linear(k, &k->w->attention.q_a_proj); }
+static void q_b(call *k) { linear(k, &k->w->attention.q_b_proj); }
+static void q_alone(call *k) { linear(k, &k->w->attention.q_proj); }
+static void kv_a(call *k) { linear(k, &k->w->attention.kv_a_proj); }
+static void o_proj(call *k) { linear(k, &k->w->attention.o_proj); }
+static void eh_proj(call *k) { linear(k, &k->module->eh_proj); }
+static void head(call *k) { linear(k, &k->run->r->head); }
+static void module_head(call *k) { linear(k, &k->module->head); }
+
+/* --- copies --- */
+
+static void copy(call *k)
+{
+    memcpy(k->out, k->in[0], (size_t)k->S * k->in_width[0] * sizeof *k->out);
+}
+
+static void embedding(call *k)
+{
+    const struct matrix *embed = k->module ? &k->module->embed : &k->run->r->embed;
+    for (int s = 0; s < k->S; s++) {
+        double *row = k->out + (size_t)s * (size_t)embed->cols;
+        int token = (int)k->in[0][s];
+        memset(row, 0, (size_t)embed->cols * sizeof *row);
+        if (token >= 0 && token < embed->rows && !(k->module && ref_convention(k->run, FIRST_EMBEDDING) && k->first + s == 0))
+            ref_row(embed, token, row);
+    }
+}
+
+static void concat(call *k)
+{
+    size_t d = k->run->c->dims.d;
+    int swapped = ref_convention(k->run, CONCAT);
+    for (size_t s = 0; s < (size_t)k->S; s++) {
+        memcpy(k->out + s * 2 * d, k->in[swapped] + s * d, d * sizeof *k->out);
+        memcpy(k->out + s * 2 * d + d, k->in[!swapped] + s * d, d * sizeof *k->out);
+    }
+}
+
+/* The sum may read a result of attention or of the MLP that is not rounded yet. */
+static void residual(call *k)
+{
+    size_t n = (size_t)k->S * k->run->c->dims.d;
+    for (size_t i = 0; i < n; i++) {
+        k->out[i] = k->in[0][i] + k->in[1][i];
+        if (k->slack)
+            k->slack[i] = k->unit * (fabs(k->in[0][i]) + fabs(k->in[1][i]));
+    }
+}
+
+/* --- attention --- */
+
+/* Each product may be rounded, and so may cosine and sine. In f32, an angle is rounded before its cosine is taken. */
+static void rotate(call *k, const double *x, int stride, int at, int vectors)
+{
+    const struct config *c = config_of(k);
+    int R = c->qk_rope_head_dim, half = R / 2;
+    ref_rope_tables(k->run, k->first, k->S);
+    for (int i = 0; i < k->S * vectors; i++)
+        memcpy(k->out + (size_t)i * R, x + (size_t)i * stride + at, (size_t)R * sizeof *x);
+    for (size_t i = 0; i < (size_t)k->S * vectors && k->slack; i++)
+        for (int p = 0; p < half; p++) {
+            int a = c->rope_interleave ? 2 * p : p, b = c->rope_interleave ? 2 * p + 1 : p + half, s = (int)(i / (size_t)vectors);
+            const double *v = k->out + i * R;
+            double cosine = fabs(k->run->cosine[(size_t)s * half + p]), sine = fabs(k->run->sine[(size_t)s * half + p]);
+            double angle = (k->first + s + 1) * 0x1p-23 * (fabs(v[a]) + fabs(v[b])) * hypot(cosine, sine);
+            k->slack[i * R + a] = 2 * k->unit * (fabs(v[a]) * cosine + fabs(v[b]) * sine) + angle;
+            k->slack[i * R + b] = 2 * k->unit * (fabs(v[b]) * cosine + fabs(v[a]) * sine) + angle;
+        }
+    ref_rope(k->run, k->out, k->S, vectors);
+}
+
+static void rope_of_queries(call *k)
+{
+    const struct config *c = config_of(k);
+    rotate(k, k->in[0], c->qk_nope_head_dim + c->qk_rope_head_dim, c->qk_nope_head_dim, c->num_attention_heads);
+}
+
+static void rope_of_keys(call *k)
+{
+    rotate(k, k->in[0], config_of(k)->kv_lora_rank + config_of(k)->qk_rope_head_dim, config_of(k)->kv_lora_rank, 1);
+    round_cached(k, (size_t)k->S * (size_t)config_of(k)->qk_rope_head_dim);
+}
+
+static void attention(call *k)
+{
+    const struct config *c = config_of(k);
+    struct reference_run *run = k->run;
+    size_t S = (size_t)k->S, H = c->dims.H, R = c->dims.r, C = c->dims.c, heads = S * H * c->dims.v;
+    ref_split(run->q_nope, c->qk_nope_head_dim, run->q_rope, c->qk_rope_head_dim, k->in[0], S * H);
+    ref_round_queries(run, &k->w->attention, k->S);
+    memcpy(run->q_rope, k->in[1], S * H * R * sizeof *run->q_rope);
+    memcpy(run->latent, k->in[2], S * C * sizeof *run->latent);
+    memcpy(run->k_rope, k->in[3], S * R * sizeof *run->k_rope);
+    if (k->absorbed)
+        ref_attend_absorbed(run, &k->w->attention, k->S);
+    else
+        ref_attend(run, &k->w->attention, k->S);
+    memcpy(k->out, run->heads, heads * sizeof *k->out);
+    k->inner = 1;
+    k->terms = C + R + S;
+}
+
+/* --- the feed-forward part --- */
+
+static void feed_forward(call *k, const struct reference_mlp *w, int index)
+{
+    ref_mlp(k->run, k->out, w, index, k->in[0], k->S);
+    k->inner = 1;
+    k->terms = (size_t)w->gate_proj.cols + (size_t)w->gate_proj.rows;
+}
+
+static void dense(call *k) { feed_forward(k, &k->w->mlp, -1); }
+static void expert(call *k) { feed_forward(k, &k->w->experts[k->expert], k->expert); }
+static void shared_expert(call *k) { feed_forward(k, &k->w->shared, -1); }
+
+static void gate(call *k)
+{
+    const struct matrix *w = &k->w->router;
+    ref_gate_logits(k->run, w, k->in[0], k->S);
+    memcpy(k->out, k->run->router, (size_t)k->S * (size_t)w->rows * sizeof *k->out);
+    slack_of_sums(k, w);
+}
+
+/* Sets the slack to `roundings` roundings of the result. */
+static void roundings(call *k, double count, size_t n)
+{
+    for (size_t i = 0; i < n && k->slack; i++)
+        k->slack[i] = count * k->unit * fabs(k->out[i]);
+}
+
+static void scores(call *k)
+{
+    size_t E = (size_t)config_of(k)->n_routed_experts;
+    copy(k);
+    for (size_t s = 0; s < (size_t)k->S; s++)
+        ref_scores(k->run, k->out + s * E);
+    roundings(k, 3, (size_t)k->S * E);
+    k->terms = E;
+}
+
+static void choice(call *k)
+{
+    size_t E = (size_t)config_of(k)->n_routed_experts;
+    ref_row(&k->w->bias, 0, k->run->row);
+    for (size_t i = 0; i < (size_t)k->S * E; i++) {
+        k->out[i] = k->in[0][i] + k->run->row[i % E];
+        if (k->slack)
+            k->slack[i] = k->unit * (fabs(k->in[0][i]) + fabs(k->run->row[i % E]));
+    }
+}
+
+static void group_scores(call *k)
+{
+    const struct config *c = config_of(k);
+    size_t G = (size_t)c->n_group, size = (size_t)c->n_routed_experts / G;
+    for (size_t i = 0; i < (size_t)k->S * G; i++)
+        k->out[i] = ref_group_score(c, k->in[0] + i * size, (int)size);
+    roundings(k, 2, (size_t)k->S * G);
+}
+
+static void choose(call *k, const double *x, size_t n, size_t chosen, double *out)
+{
+    ref_choose(k->run->chosen, x, (int)n, (int)chosen);
+    for (size_t i = 0; i < n; i++)
+        if (k->run->chosen[i])
+            *out++ = (double)i;
+}
+
+static void groups(call *k)
+{
+    size_t G = k->in_width[0], kept = (size_t)config_of(k)->topk_group;
+    for (size_t s = 0; s < (size_t)k->S; s++)
+        choose(k, k->in[0] + s * G, G, kept, k->out + s * kept);
+}
+
+static void experts(call *k)
+{
+    const struct config *c = config_of(k);
+    size_t E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok, kept = (size_t)c->topk_group;
+    for (size_t s = 0; s < (size_t)k->S; s++) {
+        double *x = k->run->choice + s * E;
+        memcpy(x, k->in[0] + s * E, E * sizeof *x);
+        for (size_t e = 0; e < E && k->in[1]; e++) {
+            int is_kept = 0;
+            for (size_t g = 0; g < kept; g++)
+                is_kept |= k->in[1][s * kept + g] == (double)(e / (E / (size_t)c->n_group));
+            if (!is_kept)
+                x[e] = ref_convention(k->run, GROUP_MASK) ? 0 : -INFINITY;
+        }
+        choose(k, x, E, X, k->out + s * X);
+    }
+}
+
+static void weights(call *k)
+{
+    const struct config *c = config_of(k);
+    size_t E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
+    for (size_t s = 0; s < (size_t)k->S; s++)
+        ref_expert_weights(k->run, k->out + s * X, k->in[1] + s * X, k->in[0] + s * E);
+    roundings(k, 4, (size_t)k->S * X);
+}
+
+/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. */
+static void chosen_experts(call *k)
+{
+    const struct config *c = config_of(k);
+    size_t X = (size_t)c->num_experts_per_tok, D = c->dims.d;
+    for (int e = 0; e < c->n_routed_experts; e++) {
+        int rows = 0;
+        for (size_t i = 0; i < (size_t)k->S * X; i++)
+            if (k->in[1][i] == e)
+                memcpy(k->run->expert_in + (size_t)rows++ * D, k->in[0] + i / X * D, D * sizeof *k->out);
+        if (!rows)
+            continue;
+        ref_mlp(k->run, k->run->expert_out, &k->w->experts[e], e, k->run->expert_in, rows);
+        rows = 0;
+        for (size_t i = 0; i < (size_t)k->S * X; i++)
+            if (k->in[1][i] == e)
+                memcpy(k->out + i * D, k->run->expert_out + (size_t)rows++ * D, D * sizeof *k->out);
+    }
+    k->inner = 1;
+    k->terms = D;
+}
+
+/* A weight, an expert's output that is not rounded yet, their product and every partial sum may be rounded. The squares of these
+ * errors are added, because they are independent: 8 times the standard deviation of all, and at most their sum. */
+static void sum_of_experts(call *k)
+{
+    size_t X = (size_t)config_of(k)->num_experts_per_tok, D = k->run->c->dims.d;
+    for (size_t s = 0; s < (size_t)k->S; s++)
+        for (size_t d = 0; d < D; d++) {
+            double sum = 0, size = 0, squares = 0, largest = 0;
+            for (size_t j = 0; j <= X; j++) {
+                double term = j < X ? k->in[1][s * X + j] * k->in[0][(s * X + j) * D + d] : k->in[2] ? k->in[2][s * D + d] : 0;
+                sum += term;
+                size += fabs(term);
+                squares += 3 * term * term;
+                largest = fmax(largest, fabs(sum));
+            }
+            k->out[s * D + d] = sum;
+            squares += (double)(X + 1) * fmax(largest * largest, size * size / 4);
+            if (k->slack)
+                k->slack[s * D + d] = k->unit * fmin(8 * sqrt(squares / 3), (double)(X + 4) * size);
+        }
+}
+
+/* --- the table --- */
+
+static int has_query_rank(const struct config *c, int layer) { (void)layer; return c->q_lora_rank > 0; }
+static int lacks_query_rank(const struct config *c, int layer) { (void)layer; return !c->q_lora_rank; }
+static int is_moe(const struct config *c, int layer) { return config_layer_is_moe(c, layer); }
+static int is_dense(const struct config *c, int layer) { return !config_layer_is_moe(c, layer); }
+static int is_biased(const struct config *c, int layer) { return is_moe(c, layer) && c->topk_method == TOPK_NOAUX_TC; }
+static int is_unbiased(const struct config *c, int layer) { return is_moe(c, layer) && !is_biased(c, layer); }
+static int has_shared(const struct config *c, int layer) { return is_moe(c, layer) && c->n_shared_experts > 0; }
+static int is_grouped(const struct config *c, int layer)
+{
+    return is_moe(c, layer) && c->topk_method != TOPK_GREEDY && c->topk_group < c->n_group;
+}
+static int biased_and_grouped(const struct config *c, int layer) { return is_biased(c, layer) && is_grouped(c, layer); }
+static int unbiased_and_grouped(const struct config *c, int layer) { return is_unbiased(c, layer) && is_grouped(c, layer); }
+
+#define WIDTH(name, expression) static size_t name(const struct config *c, int layer) { (void)layer; return (size_t)(expression); }
+WIDTH(wide_d, c->hidden_size)
+WIDTH(wide_2d, 2 * c->hidden_size)
+WIDTH(wide_q_a, c->q_lora_rank)
+WIDTH(wide_q, c->num_attention_heads * (c->qk_nope_head_dim + c->qk_rope_head_dim))
+WIDTH(wide_kv_a, c->kv_lora_rank + c->qk_rope_head_dim)
+WIDTH(wide_c, c->kv_lora_rank)
+WIDTH(wide_hr, c->num_attention_heads * c->qk_rope_head_dim)
+WIDTH(wide_r, c->qk_rope_head_dim)
+WIDTH(wide_hv, c->num_attention_heads * c->v_head_dim)
+WIDTH(wide_e, c->n_routed_experts)
+WIDTH(wide_g, c->n_group)
+WIDTH(wide_kept, c->topk_group)
+WIDTH(wide_x, c->num_experts_per_tok)
+WIDTH(wide_xd, c->num_experts_per_tok * c->hidden_size)
+WIDTH(wide_v, c->vocab_size)
+
+#define OF_NORM "the normalised row, the weights, and the residual that was added just before"
+#define OF_LINEAR "weights that the arithmetic cannot represent"
+#define OF_MLP "gate, up, SiLU, their product, and weights that the arithmetic cannot represent"
+#define OF_ATTENTION "absorbed queries or keys and values of the heads, scores before and after the scale, probabilities, mixed latents"
+#define Q_OUT "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
+#define QA_OUT "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
+#define NORMED "input_layernorm.output"
+#define KV_A "self_attn.kv_a_proj_with_mqa.output"
+#define FFN_IN "post_attention_layernorm.output"
+#define IN_ROUTER .of_router = 1
+
+static const struct reference_operator table[] = {
+    {"embedding", "model.embed_tokens.output", {"tokens"}, REFERENCE_WHOLE, NULL, wide_d, embedding, .counted = ""},
+    {"embedding", "embed_tokens.output", {"tokens"}, REFERENCE_MODULE, NULL, wide_d, embedding, .counted = ""},
+    {"enorm", "enorm.output", {"embed_tokens.output"}, REFERENCE_MODULE, NULL, wide_d, enorm, .counted = OF_NORM},
+    {"hidden", "hnorm.input", {"<hidden"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
+    {"hnorm", "hnorm.output", {"hnorm.input"}, REFERENCE_MODULE, NULL, wide_d, hnorm, .counted = OF_NORM},
+    {"concat", "eh_proj.input", {"enorm.output", "hnorm.output"}, REFERENCE_MODULE, NULL, wide_2d, concat, .copies = 1, .counted = ""},
+    {"eh_proj", "eh_proj.output", {"eh_proj.input"}, REFERENCE_MODULE, NULL, wide_d, eh_proj, .counted = OF_LINEAR},
+    {"stream", "input_layernorm.input", {"<layer"}, REFERENCE_LAYER, NULL, wide_d, copy, .copies = 1, .counted = ""},
+    {"input_layernorm", NORMED, {"input_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, input_norm, .counted = OF_NORM},
+    {"q_a_proj", "self_attn.q_a_proj.output", {NORMED}, REFERENCE_LAYER, has_query_rank, wide_q_a, q_a, .counted = OF_LINEAR},
+    {"q_a_layernorm", "self_attn.q_a_layernorm.output", {"self_attn.q_a_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_q_a,
+     query_norm, .counted = OF_NORM},
+    {"q_b_proj", "self_attn.q_b_proj.output", {"self_attn.q_a_layernorm.output"}, REFERENCE_LAYER, has_query_rank, wide_q, q_b,
+     .counted = OF_LINEAR},
+    {"q_proj", "self_attn.q_proj.output", {NORMED}, REFERENCE_LAYER, lacks_query_rank, wide_q, q_alone, .counted = OF_LINEAR},
+    {"kv_a_proj", KV_A, {NORMED}, REFERENCE_LAYER, NULL, wide_kv_a, kv_a, .counted = OF_LINEAR},
+    {"kv_a_layernorm", "self_attn.kv_a_layernorm.output", {KV_A}, REFERENCE_LAYER, NULL, wide_c, latent_norm, .counted = OF_NORM},
+    {"rope-q", "self_attn.q_rope", {"self_attn.q_b_proj.output"}, REFERENCE_LAYER, has_query_rank, wide_hr, rope_of_queries,
+     .counted = "cosine and sine, and each product"},
+    {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr, rope_of_queries,
+     .counted = "cosine and sine, and each product"},
+    {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys, .counted = "cosine and sine, and each product"},
+    {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 1,
+     .counted = OF_ATTENTION},
+    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention, .all_rows = 1,
+     .counted = OF_ATTENTION},
+    {"o_proj", "self_attn.o_proj.output", {"self_attn.o_proj.input"}, REFERENCE_LAYER, NULL, wide_d, o_proj, .counted = OF_LINEAR},
+    {"residual", "post_attention_layernorm.input", {"input_layernorm.input", "self_attn.o_proj.output"}, REFERENCE_LAYER, NULL, wide_d,
+     residual, .counted = "both terms"},
+    {"post_attention_layernorm", FFN_IN, {"post_attention_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, attention_norm,
+     .counted = OF_NORM},
+    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, gate, IN_ROUTER, .counted = ""},
+    {"router-scores", "mlp.gate.scores", {"mlp.gate.output"}, REFERENCE_LAYER, is_moe, wide_e, scores, IN_ROUTER,
+     .counted = "the exponential, the sum, the quotient"},
+    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, choice, IN_ROUTER,
+     .counted = "score and bias"},
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g, group_scores,
+     IN_ROUTER, .counted = "both terms"},
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g, group_scores,
+     IN_ROUTER, .counted = "both terms"},
+    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept, groups, IN_ROUTER,
+     .chooses = 1, .counted = "each group score"},
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x, experts,
+     IN_ROUTER, .chooses = 1, .counted = "each score plus bias"},
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased, wide_x, experts,
+     IN_ROUTER, .chooses = 1, .counted = "each score"},
+    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x, weights, IN_ROUTER,
+     .counted = "the score, the sum, the quotient, the factor"},
+    {"expert", "mlp.experts.E.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_d, expert, .counted = OF_MLP},
+    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd, chosen_experts, .counted = OF_MLP},
+    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, shared_expert, .counted = OF_MLP},
+    {"sum-of-experts", "mlp.output", {"mlp.experts", "mlp.gate.weights", "mlp.shared_experts.output?"}, REFERENCE_LAYER, is_moe, wide_d,
+     sum_of_experts, .counted = "each weight, each expert's output, each product, each partial sum"},
+    {"mlp", "mlp.output", {FFN_IN}, REFERENCE_LAYER, is_dense, wide_d, dense, .counted = OF_MLP},
+    {"residual", "output", {"post_attention_layernorm.input", "mlp.output"}, REFERENCE_LAYER, NULL, wide_d, residual,
+     .counted = "both terms"},
+    {"stream", "shared_head.norm.input", {"output"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},
+    {"shared_head-norm", "shared_head.norm.output", {"shared_head.norm.input"}, REFERENCE_MODULE, NULL, wide_d, head_norm,
+     .counted = OF_NORM},
+    {"shared_head-head", "shared_head.head.output", {"shared_head.norm.output"}, REFERENCE_MODULE, NULL, wide_v, module_head,
+     .counted = OF_LINEAR},
+    {"stream", "model.norm.input", {"<layer"}, REFERENCE_WHOLE, NULL, wide_d, copy, .copies = 1, .counted = ""},
+    {"norm", "model.norm.output", {"model.norm.input"}, REFERENCE_WHOLE, NULL, wide_d, final_norm, .counted = OF_NORM},
+    {"lm_head", "lm_head.output", {"model.norm.output"}, REFERENCE_WHOLE, NULL, wide_v, head, .counted = OF_LINEAR},
+};
+
+const struct reference_operator *reference_operator_at(size_t i) { return i < sizeof table / sizeof *table ? &table[i] : NULL; }
+
+/* --- names --- */
+
+/* Splits model.layers.L.REST: returns L and sets *rest. Returns -1 for other names, and *rest is then the whole name. */
+static int layer_of(const char *name, const char **rest)
+{
+    char *end;
+    *rest = name;
+    if (strncmp(name, "model.layers.", 13) || name[13] < '0' || name[13] > '9')
+        return -1;
+    long layer = strtol(name + 13, &end, 10);
+    if (*end != '.' || layer > 1 << 20)
+        return -1;
+    *rest = end + 1;
+    return (int)layer;
+}
+
+const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert)
+{
+    const struct config *c = &r->config;
+    const char *rest;
+    char *end;
+    *layer = layer_of(name, &rest);
+    *expert = -1;
+    int modules = c->num_nextn_predict_layers, is_module = *layer >= c->num_hidden_layers;
+    if (is_module && (!modules || *layer >= c->num_hidden_layers + VB_MAX_DRAFT))
+        return NULL;
+    if (*layer >= 0 && !strncmp(rest, "mlp.experts.", 12) && rest[12] >= '0' && rest[12] <= '9') {
+        long e = strtol(rest + 12, &end, 10);
+        if (strcmp(end, ".output") || e >= c->n_routed_experts)
+            return NULL;
+        *expert = (int)e;
+        rest = "mlp.experts.E.output";
+    }
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const struct reference_operator *o = &table[i];
+        if (!strcmp(o->output, rest) && (o->place == REFERENCE_WHOLE) == (*layer < 0) && (o->place != REFERENCE_MODULE || is_module) &&
+            (!o->exists || o->exists(c, *layer)))
+            return o;
+    }
+    return NULL;
+}
+
+int reference_operator_input(const struct reference *r, const struct reference_operator *o, int i, int layer,
+                             const struct conventions *conventions, char name[128], int *depth)
+{
+    const struct config *c = &r->config;
+    const char *in = i < REFERENCE_INPUTS ? o->inputs[i] : NULL;
+    int L = c->num_hidden_layers, its_layer, expert;
+    if (!in)
+        return 0;
+    *depth = layer >= L ? layer - L : -1;
+    if (!strcmp(in, "<layer") && layer < 0)
+        snprintf(name, 128, "model.layers.%d.output", L - 1);
+    else if (!strcmp(in, "<layer") && layer >= L)
+        snprintf(name, 128, "model.layers.%d.eh_proj.output", layer);
+    else if (!strcmp(in, "<layer") && layer == 0)
+        snprintf(name, 128, "model.embed_tokens.output");
+    else if (!strcmp(in, "<layer"))
+        snprintf(name, 128, "model.layers.%d.output", layer - 1);
+    else if (!strcmp(in, "<hidden") && (*depth)-- == 0)
+        snprintf(name, 128, "model.norm.%s", conventions->value[MAIN_HIDDEN] ? "input" : "output");
+    else if (!strcmp(in, "<hidden"))
+        snprintf(name, 128, "model.layers.%d.%s", layer - 1, conventions->value[DRAFT_HIDDEN] ? "output" : "shared_head.norm.output");
+    else if (layer < 0 || !strcmp(in, "tokens"))
+        snprintf(name, 128, "%s", in);
+    else
+        snprintf(name, 128, "model.layers.%d.%.*s", layer, (int)strcspn(in, "?"), in);
+    return !strchr(in, '?') || reference_operator_of(r, name, &its_layer, &expert) != NULL;
+}
+
+/* --- calls --- */
+
+int reference_bench_open(struct reference_bench **out, const struct reference *r, const struct reference_options *options, int rows,
+                         vb_error *err)
+{
+    struct reference_bench *b = *out = vb_alloc(&r->allocator, 1, sizeof *b);
+    if (!b)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for operators");
+    b->r = r;
+    int rc = ref_run_open(&b->run, r, options, rows, err);
+    if (rc) {
+        vb_free(&r->allocator, b);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void reference_bench_close(struct reference_bench *b)
+{
+    if (!b)
+        return;
+    const struct reference *r = b->r;
+    ref_run_close(&b->run);
+    vb_free(&r->allocator, b);
+}
+
+void reference_bench_noise(struct reference_bench *b, double noise, int noisy_x, uint64_t seed)
+{
+    b->run.noise = noise;
+    b->run.noisy_x = noisy_x;
+    b->run.random = seed;
+}
+
+double reference_bench_random(struct reference_bench *b) { return ref_uniform(&b->run); }
+
+void reference_compute(struct reference_bench *b, struct reference_call *k)
+{
+    const struct reference *r = b->r;
+    int L = r->config.num_hidden_layers, modules = r->config.num_nextn_predict_layers;
+    k->run = &b->run;
+    k->module = k->layer >= L ? &r->mtp[(k->layer - L) % modules] : NULL;
+    k->w = k->module ? &k->module->layer : k->layer >= 0 ? &r->layers[k->layer] : NULL;
+    k->inner = 0;
+    k->terms = 1;
+    b->run.layer = k->layer;
+    b->run.result = "down"; /* the last value of an MLP; other operators pass no result to ref_value */
+    if (k->slack)
+        memset(k->slack, 0, (size_t)k->S * k->op->width(&r->config, k->layer) * sizeof *k->slack);
+    k->op->compute(k);
+}

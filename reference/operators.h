@@ -1,0 +1,84 @@
+/* reference/operators.h -- each operator of a model alone, in double precision, on inputs that the caller gives.
+ *
+ * An operator computes one named value from other named values. The names are those of a dump (docs/ORACLE.md). `verbatim diff
+ * --local` gives the operators the values of a dump, and `verbatim replay` gives them the values of a file. The numbers have the
+ * order of the checkpoint, also in q_rope and k_rope. Integers (tokens, experts, groups) are doubles here.
+ *
+ * An operator also says how far rounding may move its result. Engines round at other places than this program does: one rounds the
+ * probabilities before they are multiplied by the values, another does not. So the bound counts every rounding that some engine makes
+ * inside of the operator (`counted` lists them), in two ways. If the effect of the roundings on a number of the result is easily
+ * written down, `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes the operator again with noise, and
+ * sees how far the result moves. Neither includes the rounding of the result itself. */
+#ifndef VB_REFERENCE_OPERATORS_H
+#define VB_REFERENCE_OPERATORS_H
+
+#include <stddef.h>
+
+#include "reference/reference.h"
+
+#define REFERENCE_INPUTS 4
+
+enum reference_place { REFERENCE_WHOLE, REFERENCE_LAYER, REFERENCE_MODULE }; /* outside of layers; in each layer; in MTP layers only */
+
+struct reference_call;
+
+struct reference_operator {
+    const char *name, *output;
+    /* The names of the inputs. A name of a layer stands for the value of the same layer. Special names: "tokens"; "<layer" for what
+     * the layer reads; "<hidden" for the hidden states that an MTP module reads; "mlp.experts" for the outputs of the chosen experts,
+     * [X, D] per row; a name with '?' at its end is no input of models that do not compute it. */
+    const char *inputs[REFERENCE_INPUTS];
+    enum reference_place place;
+    int (*exists)(const struct config *c, int layer); /* NULL: it exists in all layers */
+    size_t (*width)(const struct config *c, int layer);
+    void (*compute)(struct reference_call *call);
+    int copies;          /* whether the result is a copy of inputs */
+    int of_router;       /* whether it is a part of the router, which engines compute in f32 */
+    int chooses;         /* whether the result is a set of integers: those with the largest numbers of the first input */
+    int all_rows;        /* whether a row depends on all earlier rows */
+    const char *counted; /* the roundings that the bound counts, besides the one of the result */
+};
+
+/* The table of all operators, in the order of computation. Returns NULL if there is no operator i. */
+const struct reference_operator *reference_operator_at(size_t i);
+/* Finds the operator whose output is `name`, a complete name such as model.layers.3.mlp.output. *layer: its layer, or -1.
+ * mlp.experts.E.output is computed by the operator "expert", and *expert is then E. NULL: no operator computes such a value in this
+ * model. */
+const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert);
+/* Writes the complete name of input i. Returns 0 if this model has no such input in this layer. *depth: the MTP depth of the input,
+ * -1 for the target. */
+int reference_operator_input(const struct reference *r, const struct reference_operator *o, int i, int layer,
+                             const struct conventions *conventions, char name[128], int *depth);
+
+/* One computation of an operator. S rows; row s has the position first + s. */
+struct reference_call {
+    const struct reference_operator *op;
+    int layer, expert, S, first;
+    const double *in[REFERENCE_INPUTS];
+    size_t in_width[REFERENCE_INPUTS];
+    double *out;   /* [S, width] */
+    double *slack; /* NULL, or [S, width], set to the bound of the inner roundings; 0 where noise shows them */
+    double unit;   /* the unit roundoff of the inner roundings, for slack */
+    int absorbed;  /* attention: without keys and values of each head */
+    /* set by the operator: whether it has inner roundings that noise shows; the length of its longest sum */
+    int inner;
+    size_t terms;
+    /* for the functions of operators.c */
+    struct reference_run *run;
+    const struct reference_layer *w;
+    const struct reference_mtp_module *module;
+};
+
+struct reference_bench; /* memory for calls of up to `rows` rows */
+
+int reference_bench_open(struct reference_bench **out, const struct reference *r, const struct reference_options *options, int rows,
+                         vb_error *err);
+void reference_bench_close(struct reference_bench *b);
+/* From now on, calls make inner roundings at random: values are multiplied by 1 + u noise, u in [-1, 1). noise 0: exact calls again.
+ * noisy_x: linear layers round their input. The same seed gives the same numbers. */
+void reference_bench_noise(struct reference_bench *b, double noise, int noisy_x, uint64_t seed);
+/* A random number in [-1, 1), of the same sequence. */
+double reference_bench_random(struct reference_bench *b);
+void reference_compute(struct reference_bench *b, struct reference_call *call);
+
+#endif

@@ -1,0 +1,234 @@
+/* tests/cli/test_diff_local.c -- `verbatim diff --local`: operators alone, on the inputs that a dump has. Correct operators are within
+ * their bounds, in every precision; every wrong operator is named, and no other one. Runs the program itself (argv[1], or
+ * ../verbatim beside this one) in the repository's root. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/dumps.h"
+
+#define LONGER "5,6,7,70,9,33,17,2,88,41,3,99,54,120,77,11,63,28,90,14"
+
+/* What diff says about the operator that computes this tap. */
+static json_t *operator_of(const json_t *j, const char *name)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(json_object_get(json_object_get(j, "local_a"), "operators"), i, o)
+        if (!strcmp(string(o, "tap"), name))
+            return o;
+    fail_msg("no operator computes %s", name);
+    return NULL;
+}
+
+/* The wrong operators must be these, in this order. Releases j. */
+static void expect_wrong(json_t *j, const char *const wrong[], size_t count)
+{
+    size_t i, at = 0;
+    json_t *o, *local = json_object_get(j, "local_a");
+    expect_verdict("local", local, count ? "structural" : "rounding");
+    json_array_foreach(json_object_get(local, "operators"), i, o)
+        if (!strcmp(string(o, "verdict"), "structural")) {
+            if (at == count || strcmp(string(o, "tap"), wrong[at]))
+                fail_msg("%s is wrong, by %g of its bound; expected %s", string(o, "tap"), real(o, "of_bound"),
+                         at < count ? wrong[at] : "no wrong operator");
+            at++;
+        }
+    assert_int_equal(at, count);
+    if (count)
+        assert_string_equal(string(local, "first"), wrong[0]);
+    json_decref(j);
+}
+
+TEST(the_engines_operators_are_within_their_bounds_in_every_precision)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8"}, *const caches[] = {"f32", "bf16", "f32"};
+    char model[64];
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (size_t p = 0; p < COUNT(precisions); p++) {
+            snprintf(model, sizeof model, TINY "%s", names[i]);
+            json_t *j = DIFF(0, model, model, "--local", "--reference", "--precision", precisions[p], "--cache-type",
+                             caches[p], "--tokens", LONGER), *o;
+            json_t *local = json_object_get(j, "local_a");
+            size_t k;
+            double most = 0;
+            assert_true(integer(local, "judged") > 60);
+            json_array_foreach(json_object_get(local, "operators"), k, o) {
+                most = fmax(most, real(o, "of_bound"));
+                assert_string_not_equal(string(o, "verdict"), "not judged");
+                assert_int_equal(integer(o, "rows_without_inputs"), 0);
+                assert_true(json_is_null(json_object_get(o, "merged")));
+            }
+            print_message("%s, %s: %.2f of the bound\n", names[i], precisions[p], most);
+            assert_true(most > 0.05); /* else the bounds would be much wider than the differences */
+            expect_wrong(j, NULL, 0);
+        }
+}
+
+/* Its values are BF16. One router fell the other way, of which the next layers know nothing here. */
+TEST(a_dump_of_transformers_in_bfloat16_is_rounding)
+{
+    json_t *j = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local");
+    assert_int_equal(integer(json_object_get(j, "local_a"), "judged"), 51);
+    assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.o_proj.input"), "merged"), "rope-q, rope-k");
+    assert_string_equal(string(operator_of(j, "model.layers.1.mlp.output"), "merged"), "chosen-experts, router-scores, router-weights");
+    assert_string_equal(string(operator_of(j, "model.layers.2.self_attn.o_proj.output"), "verdict"), "identical");
+    expect_wrong(j, NULL, 0);
+    j = DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm"); /* beside the comparison of the values */
+    expect_verdict("both", j, "tie-flip");
+    assert_int_equal(integer(json_object_get(j, "local_a"), "wrong"), 0);
+    json_decref(j);
+    expect_wrong(DIFF(0, "golden/truth/moonlight.hf-dump.safetensors", TINY "moonlight", "--local"), NULL, 0);
+}
+
+/* Adds `ulps` to the upper halves of numbers of a BF16 weight in the copy of a checkpoint in the test's directory. */
+static void change_weight(const char *name, size_t from, size_t count, int ulps)
+{
+    size_t n;
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    struct edited e = edit(path);
+    uint16_t *w = golden_data(&e.g, name, &n);
+    assert_string_equal(string(json_object_get(e.g.header, name), "dtype"), "BF16");
+    for (size_t i = from; i < from + count && i < n; i++)
+        w[i] = (uint16_t)(w[i] + ulps);
+    save(&e);
+}
+
+TEST(every_wrong_operator_is_named_and_no_other)
+{
+    static const char *const wrong[] = {"model.layers.0.self_attn.kv_a_layernorm.output", "model.layers.1.self_attn.o_proj.output",
+                                        "model.layers.2.mlp.gate.output", "model.layers.3.eh_proj.output",
+                                        "model.layers.3.shared_head.norm.output"};
+    copy_files(TINY "glm", dir);
+    change_weight("model.layers.0.self_attn.kv_a_layernorm.weight", 3, 1, 1);
+    change_weight("model.layers.1.self_attn.o_proj.weight", 7, 2, 2);
+    change_weight("model.layers.2.mlp.gate.weight", 64, 64, 1);
+    change_weight("model.layers.3.eh_proj.weight", 0, 1, 3);
+    change_weight("model.layers.3.shared_head.norm.weight", 0, 64, 1);
+    DUMP(a, dir, "--tokens", LONGER);
+    expect_wrong(DIFF(3, a, TINY "glm", "--local"), wrong, COUNT(wrong));
+    json_t *j = DIFF(3, a, TINY "glm"); /* by default, and the values are compared too */
+    expect_verdict("both", j, "structural");
+    assert_true(json_array_size(json_object_get(j, "taps")) > 100);
+    expect_wrong(j, wrong, COUNT(wrong));
+}
+
+TEST(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding)
+{
+    static const char *const wrong[] = {"model.layers.1.self_attn.q_a_proj.output", "model.layers.2.self_attn.o_proj.input",
+                                        "model.layers.2.mlp.shared_experts.output"};
+    copy_files(TINY "glm", dir); /* the dump is right: it is the model that is another */
+    change_weight("model.layers.1.self_attn.q_a_proj.weight", 5, 1, 4);
+    change_weight("model.layers.2.self_attn.kv_b_proj.weight", 0, 100000, 9);
+    change_weight("model.layers.2.mlp.shared_experts.up_proj.weight", 0, 700, 9);
+    expect_wrong(DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", dir, "--local"), wrong, COUNT(wrong));
+}
+
+static int of_hooks(char name[256], const char **dtype)
+{
+    (void)dtype; /* what hooks on the modules of vLLM see: no residual stream, no RoPE, one MoE */
+    return !strstr(name, "_rope") && !strstr(name, "layernorm.input") && !strstr(name, "norm.input") && !strstr(name, ".mlp.experts.") &&
+           !strstr(name, ".mlp.gate.") && !strstr(name, "shared_experts") && !strstr(name, "eh_proj.input") &&
+           !(strlen(name) < 23 && strstr(name, ".output") && strstr(name, "model.layers."));
+}
+
+TEST(missing_values_are_computed_from_those_before_and_named)
+{
+    static const char *const wrong[] = {"model.layers.1.self_attn.o_proj.output", "model.layers.2.mlp.output"};
+    copy_files(TINY "glm", dir);
+    change_weight("model.layers.1.self_attn.o_proj.weight", 7, 2, 2);
+    change_weight("model.layers.2.mlp.shared_experts.down_proj.weight", 7, 2, 2);
+    DUMP(a, dir, "--tokens", LONGER);
+    forget_manifest(a);
+    rewrite(a, of_hooks);
+    json_t *j = DIFF(3, a, TINY "glm", "--local", "--tokens", LONGER);
+    assert_string_equal(string(operator_of(j, "model.layers.2.mlp.output"), "merged"),
+                        "router-logits, router-scores, router-choice, router-experts, "
+                        "chosen-experts, router-weights, shared-expert");
+    assert_non_null(strstr(string(operator_of(j, "model.layers.2.post_attention_layernorm.output"), "merged"), "residual"));
+    assert_int_equal(integer(operator_of(j, "model.layers.2.mlp.output"), "rows_without_inputs"), 0);
+    expect_wrong(j, wrong, COUNT(wrong));
+}
+
+static int second_pass_of_keys(char name[256], const char **dtype)
+{
+    (void)dtype;
+    return strchr(name, '@') || (!strstr(name, "k_rope") && !strstr(name, "kv_a_") && !strstr(name, "input_layernorm"));
+}
+
+TEST(attention_without_earlier_rows_of_the_cache_is_not_judged)
+{
+    DUMP(a, TINY "v3", "--tokens", TOKENS, "--prefill-chunk", "6");
+    rewrite(a, second_pass_of_keys);
+    json_t *j = DIFF(0, a, TINY "v3", "--local");
+    json_t *o = operator_of(j, "model.layers.1.self_attn.o_proj.input");
+    assert_string_equal(string(o, "verdict"), "not judged");
+    assert_int_equal(integer(o, "rows_without_inputs"), 10);
+    assert_int_equal(integer(operator_of(j, "model.layers.1.self_attn.o_proj.output"), "rows"), 10);
+    json_decref(j);
+}
+
+TEST(a_choice_is_judged_by_the_dumps_own_values)
+{
+    static const char *const wrong[] = {"model.layers.1.mlp.gate.experts"};
+    size_t n;
+    DUMP(a, TINY "moonlight", "--tokens", TOKENS, "--taps", "*.1.mlp.gate.choice,*.1.mlp.gate.experts");
+    struct edited e = edit(a);
+    size_t E = width_of(&e, "model.layers.1.mlp.gate.choice"), k = width_of(&e, wrong[0]);
+    float *c = floats(&e, "model.layers.1.mlp.gate.choice", &n) + 4 * E;
+    int32_t *chosen = (int32_t *)golden_data(&e.g, wrong[0], &n) + 4 * k;
+    size_t other = 0;
+    for (int in = 1; in; other += (size_t)in)
+        for (size_t i = in = 0; i < k; i++)
+            in |= chosen[i] == (int32_t)other;
+    size_t least = 0;
+    for (size_t i = 1; i < k; i++)
+        least = c[chosen[i]] < c[chosen[least]] ? i : least;
+    float was = c[other];
+    c[other] = c[chosen[least]]; /* a tie: either is right */
+    chosen[least] = (int32_t)other;
+    save(&e);
+    static const char *const changed[] = {"model.layers.1.mlp.gate.choice"}; /* of which the reference knows nothing */
+    expect_wrong(DIFF(3, a, TINY "moonlight", "--local"), changed, 1);
+    e = edit(a);
+    floats(&e, "model.layers.1.mlp.gate.choice", &n)[4 * E + other] = was;
+    save(&e);
+    json_t *j = DIFF(3, a, TINY "moonlight", "--local");
+    assert_non_null(strstr(string(operator_of(j, wrong[0]), "why"), "index 4: another choice, by a margin"));
+    expect_wrong(j, wrong, 1);
+}
+
+TEST(what_local_cannot_do_is_told)
+{
+    DUMP(a, TINY "v3", "--tokens", TOKENS);
+    expect_failure(RUN("diff", a, a, "--local"), 2, "--local wants a model");
+    expect_failure(RUN("diff", a, TINY "v3", "--local", "--runs", "0"), 2, "--runs is 0");
+    struct said s = RUN("diff", a, TINY "v3", "--local", "--all");
+    expect_code(&s, 0);
+    assert_non_null(strstr(s.out, "model.layers.1.self_attn.o_proj.input (attention): 10 rows, at most"));
+    assert_non_null(strstr(s.out, " operators: 0 wrong, "));
+    forget(&s);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(the_engines_operators_are_within_their_bounds_in_every_precision),
+        IN_DIR(a_dump_of_transformers_in_bfloat16_is_rounding),
+        IN_DIR(every_wrong_operator_is_named_and_no_other),
+        IN_DIR(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding),
+        IN_DIR(missing_values_are_computed_from_those_before_and_named),
+        IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
+        IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
+        IN_DIR(what_local_cannot_do_is_told),
+    };
+    find_verbatim(argc, argv);
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]); /* one test of them */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

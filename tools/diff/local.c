@@ -1,0 +1,406 @@
+/* tools/diff/local.c -- computes each value of a dump from the dump's own inputs, and judges the difference. local.h derives the
+ * bound. */
+#include "tools/diff/local.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct judge {
+    struct local_values *v;
+    struct local_result *result;
+    const struct diff_series *s;
+    const struct reference_operator *op;
+    struct reference_call call;
+    int runs, noisy_x;
+    double noise, unit;           /* unit: the rounding of the result */
+    double *dump, *squares;       /* [rows, width]: the dump's numbers; sums of squares of what noise moves */
+    double *chosen_from, *moved;  /* of choices: [rows]: the largest change of a candidate by noise */
+    unsigned char *there, *present, *tie;
+    int32_t *tokens;
+};
+
+static void not_judged(struct local_result *r, const char *format, const char *name)
+{
+    snprintf(r->why, sizeof r->why, format, name);
+}
+
+/* --- noise --- */
+
+/* Rows in which a merged router chooses otherwise, or nearly so, are another computation. */
+static void find_ties(struct judge *j, int depth)
+{
+    static const char *const of[][2] = {{"experts", "choice"}, {"experts", "scores"}, {"groups", "group_scores"}};
+    char name[NAMING_ROOM], by[NAMING_ROOM];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.%s", j->call.layer, of[i][0]);
+        snprintf(by, sizeof by, "model.layers.%d.mlp.gate.%s", j->call.layer, of[i][1]);
+        const struct local_value *found[4] = {NULL, NULL, NULL, NULL}; /* choices and candidates, exact and noisy */
+        for (int noisy = 0; noisy < 2; noisy++)
+            for (size_t k = 0; k < j->v->count[noisy]; k++) {
+                const struct local_value *n = &j->v->list[noisy][k];
+                if (n->depth == depth && !n->given && !strcmp(n->name, name))
+                    found[noisy] = n;
+                if (n->depth == depth && !strcmp(n->name, by) && (!noisy || !n->given))
+                    found[2 + noisy] = n;
+            }
+        if (!found[0] || !found[1] || !found[2])
+            continue;
+        size_t k = found[0]->width, E = found[2]->width;
+        for (size_t s = 0; s < j->v->rows; s++) {
+            const double *c = found[2]->x + s * E, *d = found[3] ? found[3]->x + s * E : c;
+            double moved = 0, least = INFINITY, next = -INFINITY;
+            for (size_t e = 0; e < E; e++) {
+                int in = 0;
+                for (size_t x = 0; x < k; x++)
+                    in |= found[0]->x[s * k + x] == (double)e;
+                moved = fmax(moved, fabs(c[e] - d[e]));
+                least = in ? fmin(least, c[e]) : least;
+                next = in || !isfinite(c[e]) ? next : fmax(next, c[e]);
+            }
+            j->tie[s] |= memcmp(found[0]->x + s * k, found[1]->x + s * k, k * sizeof(double)) != 0 || fabs(least - next) <= 3 * moved;
+        }
+    }
+}
+
+static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
+{
+    struct reference_call k = j->call;
+    size_t n = j->v->rows * width;
+    unsigned char *present = cli_must(malloc(j->v->rows + 1));
+    reference_bench_noise(j->v->bench, j->noise, j->noisy_x, seed * 0x9e3779b97f4a7c15);
+    int found = local_inputs(j->v, 1, j->op, k.layer, &k, present, NULL);
+    k.slack = NULL;
+    k.absorbed = seed % 2 == 0;
+    if (found && j->op->chooses) {
+        for (size_t i = 0; i < j->v->rows * k.in_width[0]; i++) {
+            size_t s = i / k.in_width[0];
+            double moved = fabs(k.in[0][i] - j->call.in[0][i]);
+            j->moved[s] = moved > j->moved[s] ? moved : j->moved[s];
+        }
+    } else if (found) {
+        k.out = cli_must(calloc(n + 1, sizeof *k.out));
+        local_compute(j->v, &k, depth, k.expert >= 0 ? j->present : NULL);
+        for (size_t i = 0; i < n; i++)
+            j->squares[i] += (k.out[i] - j->call.out[i]) * (k.out[i] - j->call.out[i]) / j->runs;
+        free(k.out);
+        find_ties(j, depth);
+    }
+    for (int i = 0; i < REFERENCE_INPUTS && found; i++)
+        free((void *)(uintptr_t)k.in[i]);
+    free(present);
+    local_forget(j->v, 1, INT_MAX);
+    reference_bench_noise(j->v->bench, 0, 0, 0);
+    return found;
+}
+
+/* --- verdicts --- */
+
+static void place(struct judge *j, size_t row, size_t column, double dump, double expected, double bound)
+{
+    struct local_result *r = j->result;
+    r->sequence = j->v->sequence;
+    r->index = (int32_t)row - 1;
+    r->token = j->tokens[row];
+    r->column = column;
+    r->dump = dump;
+    r->expected = expected;
+    r->bound = bound;
+}
+
+static int by_value(const void *p, const void *q)
+{
+    const double *a = p, *b = q;
+    return (*a > *b) - (*a < *b);
+}
+
+/* Half the distance of two neighbours in the result's arithmetic, near x. */
+static double half_ulp(const struct judge *j, double x)
+{
+    int exponent;
+    if (!(x > 0 && isfinite(x)))
+        return 0;
+    frexp(x, &exponent);
+    return fmax(j->unit * ldexp(1, exponent - 1), j->s->dtype == DIFF_F16 ? 0x1p-25 : 0);
+}
+
+static void judge_numbers(struct judge *j, size_t row, size_t width)
+{
+    struct local_result *r = j->result;
+    double *x = j->dump + row * width, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
+    int wrong = 0;
+    for (size_t i = 0; i < width; i++) {
+        largest = fmax(largest, fabs(y[i]));
+        rms += j->squares[row * width + i] / (double)width;
+    }
+    if (strstr(j->s->name, ".mlp.gate.weights") && *r->merged && strstr(r->merged, "router-experts")) {
+        qsort(x, width, sizeof *x, by_value); /* the order of the dump's experts is not known */
+        qsort(y, width, sizeof *y, by_value);
+    }
+    for (size_t i = 0; i < width; i++) {
+        double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]), slack = j->call.slack[row * width + i];
+        double last = half_ulp(j, fmax(fabs(x[i]), fabs(y[i]))), order = sqrt((double)j->call.terms) * 0x1p-24 * largest;
+        double bound = last + slack + LOCAL_TIMES * sqrt(variance) + order;
+        double ratio = !isfinite(y[i]) ? 0 : !isfinite(x[i]) ? INFINITY : far > 0 ? far / bound : 0;
+        wrong |= ratio > 1;
+        if (isfinite(far) && far > 0)
+            errors += far * far / ((last * last + slack * slack) / 3 + variance + order * order) / (double)width;
+        if (ratio > r->ratio) {
+            r->ratio = ratio;
+            place(j, row, i, x[i], y[i], bound);
+        }
+        if (far > 0 && r->verdict < ROUNDING)
+            r->verdict = diff_round(j->s->dtype, y[i]) == x[i] ? r->verdict : ROUNDING;
+    }
+    if (errors > LOCAL_ROW * LOCAL_ROW && !wrong) {
+        wrong = 1;
+        if (!*r->why)
+            snprintf(r->why, sizeof r->why, "index %d: the errors are %.3g times as large as roundings make them, in the root mean square",
+                     (int)row - 1, sqrt(errors));
+    }
+    r->errors += errors;
+    r->wrong_rows += (size_t)wrong;
+}
+
+static int holds(const double *set, size_t k, double e)
+{
+    for (size_t i = 0; i < k; i++)
+        if (set[i] == e)
+            return 1;
+    return 0;
+}
+
+/* The dump chose other experts. The candidates are the dump's own: each may have been moved by its rounding, and by noise if it was
+ * computed from values before it. */
+static void judge_choice(struct judge *j, size_t row, size_t k)
+{
+    struct local_result *r = j->result;
+    size_t E = j->call.in_width[0];
+    const double *x = j->dump + row * k, *y = j->call.out + row * k, *c = j->call.in[0] + row * E;
+    double gap = 0, largest = 0, bound;
+    for (size_t e = 0; e < E; e++)
+        largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
+    for (size_t i = 0; i < k; i++) {
+        int outside = !(x[i] >= 0 && x[i] < (double)E), twice = holds(x, i, x[i]);
+        for (size_t n = 0; n < k && !outside && !holds(y, k, x[i]); n++)
+            if (!holds(x, k, y[n]))
+                gap = fmax(gap, c[(size_t)y[n]] - c[(size_t)x[i]]);
+        gap = outside || twice ? INFINITY : gap;
+    }
+    bound = 2 * (j->unit * largest + LOCAL_TIMES * j->moved[row]);
+    for (size_t i = 0; i < k; i++)
+        if (!holds(y, k, x[i])) {
+            r->verdict = r->verdict < ROUNDING ? ROUNDING : r->verdict;
+            if (gap / bound > r->ratio)
+                place(j, row, i, x[i], y[i], bound);
+        }
+    if (gap > bound) {
+        snprintf(r->why, sizeof r->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", (int)row - 1, gap, bound);
+        r->wrong_rows++;
+    }
+    r->ratio = fmax(r->ratio, gap > 0 ? gap / bound : 0);
+}
+
+static int row_is_finite(const struct judge *j, size_t row)
+{
+    for (int i = 0; i < REFERENCE_INPUTS; i++)
+        for (size_t n = 0; j->call.in[i] && n < j->call.in_width[i]; n++)
+            if (!isfinite(j->call.in[i][row * j->call.in_width[i] + n]))
+                return 0;
+    return 1;
+}
+
+static void judge_rows(struct judge *j, size_t width)
+{
+    struct local_result *r = j->result;
+    for (size_t row = 0; row < j->v->rows; row++) {
+        if (!j->there[row])
+            continue;
+        if (!j->present[row] || !row_is_finite(j, row)) {
+            r->without_inputs++;
+        } else if (j->tie[row]) {
+            r->ties++;
+        } else {
+            r->verdict = r->verdict == NOT_COMPARED ? IDENTICAL : r->verdict;
+            r->rows++;
+            if (j->op->chooses)
+                judge_choice(j, row, width);
+            else
+                judge_numbers(j, row, width);
+        }
+    }
+    double errors = r->rows ? sqrt(r->errors / (double)r->rows) : 0;
+    if (errors > LOCAL_TAP && r->rows >= LOCAL_ROWS && !r->wrong_rows)
+        snprintf(r->why, sizeof r->why, "the errors are %.3g times as large as roundings make them, in the root mean square of all rows",
+                 errors);
+    if (r->wrong_rows || (errors > LOCAL_TAP && r->rows >= LOCAL_ROWS))
+        r->verdict = STRUCTURAL;
+}
+
+/* --- one operator --- */
+
+/* Operators of one expert compute only the rows that chose it. */
+static void keep_rows_of_expert(struct judge *j)
+{
+    for (size_t s = 0; s < j->v->rows; s++)
+        j->present[s] &= j->there[s];
+}
+
+static void judge_operator(struct judge *j, int depth, size_t width)
+{
+    struct local_values *v = j->v;
+    struct local_result *r = j->result;
+    char merged[200] = "";
+    if (!local_inputs(v, 0, j->op, j->call.layer, &j->call, j->present, merged)) {
+        not_judged(r, "the dump has no %.120s, and nothing near before it", v->missing);
+        return;
+    }
+    snprintf(r->merged, sizeof r->merged, "%s", merged);
+    if (j->call.expert >= 0)
+        keep_rows_of_expert(j);
+    local_compute(v, &j->call, depth, j->call.expert >= 0 ? j->present : NULL);
+    int runs = j->call.inner || *merged || v->is_cast ? j->runs : 0, found = 1;
+    for (int run = 1; run <= runs && found; run++)
+        found = one_run(j, (uint64_t)run, depth, width);
+    if (found)
+        judge_rows(j, width);
+    else
+        not_judged(r, "the dump has no %.120s, and nothing near before it", v->missing);
+    if (found && !r->rows)
+        not_judged(r, r->ties ? "%sa merged router has a tie in every row" : "%sthe dump lacks inputs of every row", "");
+    for (int i = 0; i < REFERENCE_INPUTS; i++)
+        free((void *)(uintptr_t)j->call.in[i]);
+}
+
+/* The rounding of the candidates of a choice, if they are the dump's. */
+static double unit_of_candidates(const struct judge *j, int layer, int depth)
+{
+    char name[128];
+    int unused;
+    reference_operator_input(j->v->r, j->op, 0, layer, &j->v->conventions, name, &unused);
+    const struct diff_series *s = diff_find(j->v->side, name, depth);
+    return s ? local_unit(j->v, s) : 0x1p-24;
+}
+
+static void judge_series(struct judge *j, const struct diff_series *s)
+{
+    struct local_result *r = j->result;
+    int layer, expert;
+    j->s = s;
+    j->op = reference_operator_of(j->v->r, s->name, &layer, &expert);
+    r->operator = j->op ? j->op->name : NULL;
+    if (!j->op || !s->count)
+        return;
+    size_t width = j->op->width(reference_config(j->v->r), layer), n = j->v->rows * width;
+    if (s->width != width || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
+        not_judged(r, "it is %s, which is no shape of this model", s->shape);
+        return;
+    }
+    j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
+    j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
+    j->dump = cli_must(calloc(n + 1, sizeof *j->dump));
+    j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
+    j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
+    j->call.slack = cli_must(calloc(n + 1, sizeof *j->call.slack));
+    j->moved = cli_must(calloc(j->v->rows + 1, sizeof *j->moved));
+    j->there = cli_must(calloc(j->v->rows + 1, 1));
+    j->present = cli_must(calloc(j->v->rows + 1, 1));
+    j->tie = cli_must(calloc(j->v->rows + 1, 1));
+    j->tokens = cli_must(calloc(j->v->rows + 1, sizeof *j->tokens));
+    local_numbers(j->v, s, j->dump, j->there, j->tokens);
+    judge_operator(j, s->depth, width);
+    free(j->dump);
+    free(j->squares);
+    free(j->call.out);
+    free(j->call.slack);
+    free(j->moved);
+    free(j->there);
+    free(j->present);
+    free(j->tie);
+    free(j->tokens);
+}
+
+/* --- a dump --- */
+
+static size_t longest_sum(const struct config *c)
+{
+    size_t wide[] = {c->dims.d * 2, c->dims.dense, c->dims.H * c->dims.v, c->dims.q, c->dims.expert * (c->dims.shared + 1)}, most = 1;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        most = wide[i] > most ? wide[i] : most;
+    return most;
+}
+
+static int judge_sequence(struct cli *c, struct local *l, struct local_values *v, double noise, int noisy_x)
+{
+    struct reference_options o = {.conventions = v->conventions};
+    vb_error err = {0};
+    int done = -1;
+    if (precision_parse(&o.precision, cli_facts(c).precision, &err) || cache_type_parse(&o.cache_type, cli_facts(c).cache_type, &err) ||
+        reference_bench_open(&v->bench, v->r, &o, (int)v->rows, &err))
+        return cli_error(c, &err);
+    for (size_t i = 0; i < v->side->count; i++) {
+        struct judge j = {.v = v, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x};
+        l->results[i].series = &v->side->series[i];
+        if (v->side->series[i].layer > done + 1)
+            local_forget(v, 0, done = v->side->series[i].layer - 1);
+        judge_series(&j, &v->side->series[i]);
+        cli_progress("operators", i + 1, v->side->count);
+    }
+    local_forget(v, 0, INT_MAX);
+    free(v->list[0]);
+    free(v->list[1]);
+    v->list[0] = v->list[1] = NULL;
+    v->room[0] = v->room[1] = 0;
+    reference_bench_close(v->bench);
+    return EXIT_DONE;
+}
+
+static void sum_up(struct local *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        struct local_result *r = &l->results[i];
+        r->errors = r->rows ? sqrt(r->errors / (double)r->rows) : 0;
+        l->judged += r->verdict != NOT_COMPARED;
+        l->wrong += r->verdict == STRUCTURAL;
+        l->first = !l->first && r->verdict == STRUCTURAL ? r : l->first;
+    }
+}
+
+int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs,
+               struct local *l)
+{
+    struct local_values v = {.side = side, .ids = ids, .id_count = count, .arithmetic = diff_unit(b->arithmetic),
+                             .arithmetic_given = b->arithmetic_given, .dtype = b->arithmetic};
+    vb_model_facts facts = cli_facts(c);
+    struct reference *r;
+    vb_error err = {0};
+    int32_t sequences = 0;
+    *l = (struct local){.results = cli_must(calloc(side->count + 1, sizeof *l->results)), .count = side->count, .runs = runs};
+    if (conventions_parse(&v.conventions, facts.conventions, &err) || reference_open(&r, c->model_dir, NULL, &err))
+        return cli_error(c, &err);
+    v.r = r;
+    for (size_t i = 0; i < side->count; i++)
+        v.is_cast |= b->arithmetic_given && diff_unit(side->series[i].dtype) > diff_unit(b->arithmetic);
+    for (size_t i = 0; i < side->count; i++)
+        for (size_t k = 0; k < side->series[i].count; k++) {
+            const struct diff_row *row = &side->series[i].rows[k];
+            v.rows = (size_t)row->index + 2 > v.rows ? (size_t)row->index + 2 : v.rows;
+            sequences = row->sequence >= sequences ? row->sequence + 1 : sequences;
+        }
+    /* the precisions of Verbatim that round inside of attention and of experts */
+    double inner = strcmp(facts.precision, "f32") ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
+    double noise = inner + sqrt((double)longest_sum(reference_config(r))) / 4 * 0x1p-24;
+    int code = EXIT_DONE;
+    for (v.sequence = 0; v.sequence < sequences && code == EXIT_DONE; v.sequence++)
+        code = judge_sequence(c, l, &v, noise, b->arithmetic_given && b->arithmetic != DIFF_F32 && !v.is_cast);
+    sum_up(l);
+    reference_close(r);
+    return code;
+}
+
+void local_close(struct local *l)
+{
+    free(l->results);
+    *l = (struct local){0};
+}

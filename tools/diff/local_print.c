@@ -1,0 +1,89 @@
+/* tools/diff/local_print.c -- prints the operators that were judged alone, as text or as JSON. */
+#include "tools/diff/local.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST_LINES 24
+
+static const char *verdict_of(const struct local_result *r)
+{
+    return r->verdict == NOT_COMPARED ? "not judged" : verdict_name[r->verdict];
+}
+
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity"); }
+
+static json_t *result_json(const struct local_result *r)
+{
+    json_t *j = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o,s:o,s:o,s:o}", "tap", r->series->name, "operator", r->operator, "verdict",
+                          verdict_of(r), "rows", (json_int_t)r->rows, "wrong_rows", (json_int_t)r->wrong_rows, "rows_without_inputs",
+                          (json_int_t)r->without_inputs, "rows_at_a_tie", (json_int_t)r->ties, "of_bound", number(r->ratio), "of_deviation",
+                          number(r->errors), "merged", *r->merged ? json_string(r->merged) : json_null(), "why",
+                          *r->why ? json_string(r->why) : json_null());
+    if (r->ratio > 0)
+        json_object_set_new(j, "at", json_pack("{s:i,s:i,s:o,s:I,s:o,s:o,s:o}", "sequence", r->sequence, "index", r->index, "token",
+                                               r->token < 0 ? json_null() : json_integer(r->token), "column", (json_int_t)r->column,
+                                               "dump", number(r->dump), "expected", number(r->expected), "bound", number(r->bound)));
+    return j;
+}
+
+json_t *local_json(const struct diff_side *side, const struct local *l)
+{
+    json_t *operators = json_array();
+    for (size_t i = 0; i < l->count; i++)
+        if (l->results[i].operator)
+            json_array_append_new(operators, result_json(&l->results[i]));
+    return json_pack("{s:s,s:s,s:o,s:i,s:I,s:I,s:o}", "path", side->path, "verdict", l->wrong ? "structural" : l->judged ? "rounding" : "not judged",
+                     "first", l->first ? json_string(l->first->series->name) : json_null(), "runs", l->runs, "judged",
+                     (json_int_t)l->judged, "wrong", (json_int_t)l->wrong, "operators", operators);
+}
+
+static void print_wrong(const struct local_result *r)
+{
+    printf("  wrong: %s (%s): ", r->series->name, r->operator);
+    if (*r->why && (!(r->ratio > 1) || r->series->dtype == DIFF_INTEGERS))
+        printf("%s", r->why);
+    else
+        printf("%zu of %zu rows; at index %d, column %zu it is %.9g, expected %.9g +- %.2g (%.3g times the bound)", r->wrong_rows, r->rows,
+               r->index, r->column, r->dump, r->expected, r->bound, r->ratio);
+    printf(*r->merged ? "; judged together with %s\n" : "\n", r->merged);
+}
+
+static void print_all(const struct local_result *r)
+{
+    printf("  %-12s %s (%s)", verdict_of(r), r->series->name, r->operator);
+    if (r->verdict == NOT_COMPARED)
+        printf(": %s\n", r->why);
+    else
+        printf(": %zu rows, at most %.2g of the bound, %.2g of the deviation%s%s\n", r->rows, r->ratio, r->errors, *r->merged ? "; with " : "", r->merged);
+}
+
+void local_print(const struct diff_side *side, const struct local *l, int all)
+{
+    size_t lines = 0, operators = 0, rows = 0, ties = 0, not_judged = 0;
+    const struct local_result *unjudged = NULL;
+    printf("each operator alone, on the inputs that %s has:\n", side->path);
+    for (const struct local_result *r = l->results; r < l->results + l->count; r++) {
+        if (!r->operator)
+            continue;
+        operators++;
+        rows += r->without_inputs;
+        ties += r->ties;
+        not_judged += r->verdict == NOT_COMPARED;
+        unjudged = !unjudged && r->verdict == NOT_COMPARED && *r->why ? r : unjudged;
+        if (r->verdict == STRUCTURAL && (all || lines++ < MOST_LINES))
+            print_wrong(r);
+        else if (all)
+            print_all(r);
+    }
+    if (lines > MOST_LINES)
+        printf("  ... %zu more; --all shows every operator\n", lines - MOST_LINES);
+    printf("  %zu operators: %zu wrong, %zu within rounding, %zu not judged\n", operators, l->wrong, l->judged - l->wrong, not_judged);
+    if (unjudged)
+        printf("  not judged: %s: %s\n", unjudged->series->name, unjudged->why);
+    if (rows + ties > 0)
+        printf("  %zu rows lack an input, in %zu rows a router that the dump does not show has a tie\n", rows, ties);
+    if (l->first)
+        printf("first wrong operator: %s (%s)\n", l->first->series->name, l->first->operator);
+    printf("\n");
+}
