@@ -34,7 +34,7 @@ static int written(const struct cli *c, int code)
 
 int main(int argc, char **argv)
 {
-    struct cli c = {.commands = commands, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1};
+    struct cli c = {.commands = commands, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .sequence = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1};
     cli_begin();
     c.started = cli_seconds();
     if (argc < 2) {

@@ -61,6 +61,21 @@ TEST(what_both_sides_have_and_nobody_compared_does_not_count)
     EXPECT(0, "identical", a, a, "--runs", "0", "--require", "*.mlp.experts.*");
 }
 
+/* A batch of two texts, of which text 1 has the tokens of `a`, as its manifest says. */
+TEST(a_text_of_a_batch_is_chosen)
+{
+    DUMP(a, TINY "v3", "--tokens", "5,6,7", "--taps", "lm_head.output,model.layers.0.output");
+    copy_dump(a, b, 1);
+    for (int i = 0; i < 2; i++)
+        replace_in(dir, "b.jsonl", "\"sequence\":[0,0,0]", "\"sequence\":[1,1,1]");
+    EXPECT(0, "identical", b, b, "--runs", "0");
+    expect_failure(RUN("diff", a, b, "--runs", "0"), 1, "no rows in common");
+    expect_failure(RUN("diff", b, TINY "v3", "--runs", "0"), 2, "--tokens IDS is missing");
+    EXPECT(0, "identical", b, TINY "v3", "--runs", "0", "--sequence", "1");
+    EXPECT(0, "identical", b, b, "--runs", "0", "--sequence", "1");
+    expect_failure(RUN("diff", b, TINY "v3", "--runs", "0", "--sequence", "2"), 2, "--tokens IDS is missing");
+}
+
 TEST(the_verdict_comes_first_and_the_first_difference_last)
 {
     make_pair();
@@ -134,6 +149,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(required_names_must_be_compared),
         IN_DIR(what_both_sides_have_and_nobody_compared_does_not_count),
+        IN_DIR(a_text_of_a_batch_is_chosen),
         IN_DIR(the_verdict_comes_first_and_the_first_difference_last),
         IN_DIR(junit_has_a_case_for_each_value),
         IN_DIR(the_page_has_the_object_of_json),

@@ -51,6 +51,9 @@ const struct option options_to_inspect[] = {
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,
      "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Also choose "
      "bf16 if one of the engines quantises the inputs of linear layers to 8 bits."},
+    {"--sequence", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, LONG_VALUE, AT(sequence), 0, INT32_MAX,
+     "Read only text N of dumps whose manifests list several texts, as batches have them, and compare it as text 0. Without this "
+     "option, all texts of two dumps are compared; a model computes text 0."},
     {"--layout-a", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, TEXT_VALUE, AT(layout_a), 0, 0,
      "Specify the order of the RoPE dimensions in q_rope and k_rope of the first dump, if it has no manifest: interleaved or halves."},
     {"--layout-b", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0,

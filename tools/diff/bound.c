@@ -117,6 +117,7 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
         dump_abandon(&dump);
     else
         code = dump_end(&dump, &tensors);
+    c->sequence = -1; /* it chooses among the texts of the user's dump */
     if (code == EXIT_DONE)
         code = diff_read(c, side, path, NULL, -1);
     unlink(path);

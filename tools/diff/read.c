@@ -236,6 +236,9 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
         struct diff_row row = {0, (int32_t)i, -1, width, data + i * width * item};
         if (line) {
             row.sequence = (int32_t)json_integer_value(json_array_get(json_object_get(line, "sequence"), i));
+            if (r->c->sequence >= 0 && row.sequence != r->c->sequence)
+                continue;
+            row.sequence = r->c->sequence >= 0 ? 0 : row.sequence;
             row.index = (int32_t)json_integer_value(json_array_get(json_object_get(line, "index"), i));
             row.token = (int32_t)json_integer_value(json_array_get(json_object_get(line, "token"), i));
             json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
