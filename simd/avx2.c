@@ -7,22 +7,22 @@ __m256 Sleef_finz_expf8_u10avx2(__m256);
 static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const float *x, size_t ldx,
                    size_t T, void *scratch)
 {
-    tiled_matmul(&loops_avx2, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    tiled_matmul(avx2_loops(), y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
                      size_t ldx, size_t T, void *scratch)
 {
-    tiled_fma_rows(&loops_avx2, y, ldy, w, c0, c1, x, ldx, T, scratch);
+    tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch)
 {
-    tiled_matmul_bf16(&loops_avx2, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    tiled_matmul_bf16(avx2_loops(), y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
-static void pack(float *packed, const float *x, size_t K) { loops_avx2.pack(packed, x, K); }
+static void pack(float *packed, const float *x, size_t K) { avx2_loops()->pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
 
 /* odd_f32 and even_f32 with lanes 0 1 4 5 2 3 6 7, which costs no loads of half a register; and sums of those in order again */

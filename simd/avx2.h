@@ -62,7 +62,9 @@ ALWAYS_INLINE float fold16(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 
-extern const struct vector_loops loops_avx2;
+/* Returns the loops of these files. A tile has up to six tokens on CPUs of Intel with GFNI, else up to four: six vectors of 4 KB
+ * leave room for the weights of a tile in an L1 of 48 KB, which Intel's CPUs have since GFNI, but not in 32 KB. */
+const struct vector_loops *avx2_loops(void);
 
 /* The strip function of these loops; defined in avx2_strips.c. */
 void avx2_strip(size_t T, const struct strip *s);

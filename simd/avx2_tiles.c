@@ -1,17 +1,16 @@
-/* simd/avx2_tiles.c -- the tiles of one to four tokens, and the decoders.
+/* simd/avx2_tiles.c -- the tiles of one to six tokens, and the decoders.
  *
- * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). Each
- * tile has eight sums: eight independent chains of fmas keep two fma units busy, because an fma takes four cycles. One or two
- * tokens are multiplied by both halves of four or two rows in one loop.
+ * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). An fma
+ * takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one or two tokens, a tile
+ * multiplies both halves of four or two rows in one loop.
  *
- * Three or four tokens are multiplied by the low half of two rows in one loop, and by the high half in a second loop. Each word
- * of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for sixteen
- * fmas. More sums would leave too few registers for the operands, and compilers would keep some sums on the stack
- * (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the next tile are
- * prefetched in both loops, one row in each. */
+ * For three to six tokens, a tile multiplies the low half of two rows in one loop, and the high half in a second loop. For four
+ * tokens, each word of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for
+ * sixteen fmas. Six tokens have twelve sums, more than are needed to keep the units busy, so a delay can be caught up. No register
+ * is left for a word of weights, which is loaded twice. More sums would leave too few registers for the operands, and compilers
+ * would keep some sums on the stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The
+ * weights of the next tile are prefetched in both loops, one row in each. */
 #include "simd/avx2.h"
-
-#define TOKENS 4
 
 /* Keeps a vector in a register. Without it, compilers would make each fma load its own operand. */
 #define in_register(v) __asm__("" : "+x"(v))
@@ -41,6 +40,20 @@ ALWAYS_INLINE void prefetch_weights(enum tile_source source, const char *w, size
     _mm_prefetch(w + ahead, _MM_HINT_T0);
     if (source != FROM_BF16)
         _mm_prefetch(w + ahead + 64, _MM_HINT_T0);
+}
+
+/* The same, but of odd and even weights only the one that is used is loaded, and no register holds the mask of the odd ones. */
+ALWAYS_INLINE __m256 weights_again(enum tile_source source, const char *w, int odd)
+{
+    static const uint32_t mask[8] __attribute__((aligned(32))) = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+                                                                  0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
+    if (source != FROM_BF16)
+        return odd ? weights_of(source, w, 0, 0).odd : weights_of(source, w, 0, 0).even;
+    __m256i words = _mm256_loadu_si256((const void *)w);
+    if (!odd)
+        return even_bf16(words);
+    __asm__("vpand %1, %0, %0" : "+x"(words) : "m"(mask));
+    return _mm256_castsi256_ps(words);
 }
 
 /* four sums (lanes l and l+8 added already) to four numbers: [a c a c | b d b d] */
@@ -161,61 +174,82 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct t
     }
 }
 
-/* --- three and four tokens --- */
+/* --- three to six tokens --- */
 
-/* Computes one half of the sums of two rows and four tokens over a block: sums[4 * row + token]. w0, w1, x (token 0) and x3
- * (token 3) are the addresses of that half in the first chunk. The loop is in a function of its own, because in a larger
- * function gcc keeps sums on the stack. */
-ALWAYS_INLINE void half_block(enum tile_source source, __m256 sums[8], const struct tile *p, const char *w0, const char *w1,
-                              const char *ahead, const float *x, const float *x3)
+/* The addresses of one half of the first chunk of two rows and some tokens. */
+struct half {
+    const char *w0, *w1, *ahead;
+    const float *x, *last; /* x: tokens 0, 1 and 2; last: the other tokens */
+};
+
+/* Computes one half of the sums of two rows and T tokens (four or six) over a block: sums[T * row + token]. The loop is in a
+ * function of its own, because in a larger function gcc keeps sums on the stack. */
+ALWAYS_INLINE void half_block(enum tile_source source, int T, __m256 sums[12], const struct tile *p, struct half at)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx;
-    __m256 a[8];
+    __m256 a[12];
     UNROLL
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 2 * T; n++)
         a[n] = _mm256_setzero_ps();
     for (size_t chunk = p->chunks; chunk; chunk--) {
-        struct weights h0 = weights_of(source, w0, 0, 1), h1 = weights_of(source, w1, 0, 1);
-        UNROLL
-        for (int t = 0; t < 4; t++) {
-            __m256 u = _mm256_loadu_ps(t < 3 ? x + (size_t)t * ldx : x3);
-            in_register(u);
-            a[t] = _mm256_fmadd_ps(h0.odd, u, a[t]);
-            a[4 + t] = _mm256_fmadd_ps(h1.odd, u, a[4 + t]);
+        struct weights h0, h1;
+        if (T == 4) {
+            h0 = weights_of(source, at.w0, 0, 1);
+            h1 = weights_of(source, at.w1, 0, 1);
+        } else {
+            h0.odd = weights_again(source, at.w0, 1);
+            h1.odd = weights_again(source, at.w1, 1);
         }
         UNROLL
-        for (int t = 0; t < 4; t++) {
-            __m256 u = _mm256_loadu_ps((t < 3 ? x + (size_t)t * ldx : x3) + 16);
+        for (int t = 0; t < T; t++) {
+            __m256 u = _mm256_loadu_ps(t < 3 ? at.x + (size_t)t * ldx : at.last + (size_t)(t - 3) * ldx);
             in_register(u);
-            a[t] = _mm256_fmadd_ps(h0.even, u, a[t]);
-            a[4 + t] = _mm256_fmadd_ps(h1.even, u, a[4 + t]);
+            a[t] = fused(a[t], h0.odd, u);
+            a[T + t] = fused(a[T + t], h1.odd, u);
         }
-        prefetch_weights(source, ahead, 0);
-        w0 += size, w1 += size, ahead += size, x += DOT_CHUNK, x3 += DOT_CHUNK;
+        if (T > 4) {
+            opaque(at.w0);
+            opaque(at.w1);
+            h0.even = weights_again(source, at.w0, 0);
+            h1.even = weights_again(source, at.w1, 0);
+        }
+        UNROLL
+        for (int t = 0; t < T; t++) {
+            __m256 u = _mm256_loadu_ps((t < 3 ? at.x + (size_t)t * ldx : at.last + (size_t)(t - 3) * ldx) + 16);
+            in_register(u);
+            a[t] = fused(a[t], h0.even, u);
+            a[T + t] = fused(a[T + t], h1.even, u);
+        }
+        prefetch_weights(source, at.ahead, 0);
+        at.w0 += size, at.w1 += size, at.ahead += size, at.x += DOT_CHUNK, at.last += DOT_CHUNK;
     }
     UNROLL
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 2 * T; n++)
         sums[n] = a[n];
 }
 
-typedef void half_function(__m256 sums[8], const struct tile *p, const char *w0, const char *w1, const char *ahead, const float *x,
-                           const float *x3);
+typedef void half_function(__m256 sums[12], const struct tile *p, struct half at);
 
-/* Rows r0 and r0 + 1 of every tile by three or four tokens. If there are three, the third is also used as the fourth. */
-ALWAYS_INLINE void two_rows(half_function *half_of, size_t half_size, int T, const struct tile *p, int r0)
+/* Rows r0 and r0 + 1 of every tile by T tokens, which take the place of `slots` tokens: four or six. If there are fewer, one of them is
+ * used twice. */
+ALWAYS_INLINE void two_rows(half_function *half_of, int slots, size_t half_size, int T, const struct tile *p, int r0)
 {
     const char *w0 = p->w[r0], *w1 = p->w[r0 + 1];
-    const float *x = p->x, *x3 = x + (size_t)(T - 1) * p->ldx;
+    const float *x = p->x, *last = x + (size_t)(slots == 4 ? T - 1 : T - 3) * p->ldx;
     float *y = p->y + (size_t)r0 * p->y_row;
     for (size_t i = p->count; i; i--, y += p->y_next, w0 += p->w_next, w1 += p->w_next) {
-        __m256 a[8], b[8];
-        half_of(a, p, w0, w1, w0 + p->prefetch, x, x3);
-        half_of(b, p, w0 + half_size, w1 + half_size, w1 + p->prefetch, x + 8, x3 + 8);
+        __m256 a[12], b[12];
+        half_of(a, p, (struct half){w0, w1, w0 + p->prefetch, x, last});
+        half_of(b, p, (struct half){w0 + half_size, w1 + half_size, w1 + p->prefetch, x + 8, last + 8});
         UNROLL
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < 2 * slots; n++)
             a[n] = _mm256_add_ps(a[n], b[n]);
-        put_four(y, p->ldy, 2 * p->ldy, 3 * p->ldy, a, T, p->first);
-        put_four(y + p->y_row, p->ldy, 2 * p->ldy, 3 * p->ldy, a + 4, T, p->first);
+        put_four(y, p->ldy, 2 * p->ldy, 3 * p->ldy, a, slots == 4 ? T : T - 2, p->first);
+        put_four(y + p->y_row, p->ldy, 2 * p->ldy, 3 * p->ldy, a + slots, slots == 4 ? T : T - 2, p->first);
+        if (slots == 6) {
+            __m256 rest[4] = {a[4], a[5], a[10], a[11]};
+            put_four(y + (size_t)(T - 2) * p->ldy, p->ldy, p->y_row, p->y_row + p->ldy, rest, 4, p->first);
+        }
     }
 }
 
@@ -227,15 +261,23 @@ ALWAYS_INLINE void two_rows(half_function *half_of, size_t half_size, int T, con
         for (int r = 0; r < TILE_ROWS; r += 2) \
             rows_of(source, 2, 2, p, r); \
     } \
-    static __attribute__((noinline)) void name##_half(__m256 sums[8], const struct tile *p, const char *w0, const char *w1, \
-                                                      const char *ahead, const float *x, const float *x3) \
+    static __attribute__((noinline)) void name##_half_4(__m256 sums[12], const struct tile *p, struct half at) \
     { \
-        half_block(source, sums, p, w0, w1, ahead, x, x3); \
+        half_block(source, 4, sums, p, at); \
+    } \
+    static __attribute__((noinline)) void name##_half_6(__m256 sums[12], const struct tile *p, struct half at) \
+    { \
+        half_block(source, 6, sums, p, at); \
     } \
     static void name##_3_4(size_t T, const struct tile *p) \
     { \
         for (int r = 0; r < TILE_ROWS; r += 2) \
-            two_rows(name##_half, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
+            two_rows(name##_half_4, 4, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
+    } \
+    static void name##_5_6(size_t T, const struct tile *p) \
+    { \
+        for (int r = 0; r < TILE_ROWS; r += 2) \
+            two_rows(name##_half_6, 6, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
     }
 TILES_OF(from_bf16, FROM_BF16)
 TILES_OF(from_f32, FROM_F32)
@@ -245,9 +287,10 @@ static void tile(size_t T, const struct tile *p)
 {
     static void (*const one[])(const struct tile *) = {from_bf16_1, from_f32_1, from_packed_1};
     static void (*const two[])(const struct tile *) = {from_bf16_2, from_f32_2, from_packed_2};
-    static void (*const more[])(size_t, const struct tile *) = {from_bf16_3_4, from_f32_3_4, from_packed_3_4};
+    static void (*const four[])(size_t, const struct tile *) = {from_bf16_3_4, from_f32_3_4, from_packed_3_4};
+    static void (*const six[])(size_t, const struct tile *) = {from_bf16_5_6, from_f32_5_6, from_packed_5_6};
     if (T > 2)
-        more[p->source](T, p);
+        (T > 4 ? six : four)[p->source](T, p);
     else
         (T == 1 ? one : two)[p->source](p);
 }
@@ -305,5 +348,11 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx2 = {.tokens = TOKENS, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                        .strip = avx2_strip, .decode = decode, .pack = pack};
+const struct vector_loops *avx2_loops(void)
+{
+    static const struct vector_loops four = {.tokens = 4, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
+                                             .strip = avx2_strip, .decode = decode, .pack = pack};
+    static const struct vector_loops six = {.tokens = 6, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
+                                            .strip = avx2_strip, .decode = decode, .pack = pack};
+    return __builtin_cpu_is("intel") && __builtin_cpu_supports("gfni") ? &six : &four;
+}
