@@ -299,6 +299,8 @@ static void join_values(const struct attention_pass *p, size_t pair)
     }
     if (p->o.rows[OP_BF16]) /* o already has the order of a packed x */
         p->cx->k->narrow(op_packed_row(&p->o, OP_BF16, pair), o, p->a->latent);
+    if (p->o.rows[OP_ROUNDED])
+        op_round_x(op_packed_row(&p->o, OP_ROUNDED, pair), o, c);
     if (p->o.rows[OP_GROUPS])
         p->cx->k->quantise(op_packed_row(&p->o, OP_GROUPS, pair), o, p->a->latent);
 }

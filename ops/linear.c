@@ -3,17 +3,19 @@
 #include <string.h>
 
 #include "ops/onednn.h"
+#include "ops/round.h"
 
 size_t op_packed_bytes(int form, size_t K)
 {
     switch (form) {
-    case OP_F32: return packed_length(K) * sizeof(float);
+    case OP_F32:
+    case OP_ROUNDED: return packed_length(K) * sizeof(float);
     case OP_BF16: return packed_length(K) * sizeof(uint16_t);
     default: return K / QUANTISED_GROUP * sizeof(struct quantised_group);
     }
 }
 
-/* at most two forms are needed: F32 or BF16, and groups */
+/* at most two forms are needed: f32, rounded or not, or BF16; and groups */
 size_t op_packed_scratch(size_t S, size_t K)
 {
     return op_scratch_bytes(S * packed_length(K)) +
@@ -43,19 +45,22 @@ size_t op_linear_scratch(size_t S, size_t K) { return op_packed_scratch(S, K); }
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n)
 {
     float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
+    float *rounded = p->rows[OP_ROUNDED] ? op_packed_row(p, OP_ROUNDED, s) : NULL;
     uint16_t *narrow = p->rows[OP_BF16] ? op_packed_row(p, OP_BF16, s) : NULL;
     struct quantised_group *groups = p->rows[OP_GROUPS] ? op_packed_row(p, OP_GROUPS, s) : NULL;
     if (wide && cx->onednn)
         memcpy(wide + k0, x, n * sizeof *x);
     else if (wide)
         cx->k->pack(wide + k0, x, n);
-    if (!narrow && !groups)
+    if (!narrow && !rounded && !groups)
         return;
     for (size_t k = 0, some; k < n; k += some) {
         some = n - k < DOT_BLOCK ? n - k : DOT_BLOCK;
         cx->k->pack(packed, x + k, some);
         if (narrow)
             cx->k->narrow(narrow + k0 + k, packed, some);
+        if (rounded)
+            op_round_x(rounded + k0 + k, packed, packed_length(some));
         if (groups)
             cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
     }
@@ -86,7 +91,8 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
 {
     void *scratch = op_kernel_scratch(cx, thread);
     switch (op_form(cx, w)) {
-    case OP_F32: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
+    case OP_F32:
+    case OP_ROUNDED: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
     case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
     default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S, scratch);
     }

@@ -6,8 +6,8 @@
  * and do not overlap. S is the number of rows in the pass, K the length of a row of x, and N the length of a row of y.
  *
  * x is converted once for all layers that read it, into each form that one of them needs (struct op_packed). There are
- * three forms. The default form is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), every W that is
- * not quantised is BF16, and x is rounded to BF16 (kernels pack and narrow). For a quantised W, x is quantised in
+ * four forms. The default form is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), every W that is
+ * not quantised is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantised W, x is quantised in
  * groups of 32 numbers (kernels pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate
  * needs this.
  *
@@ -33,10 +33,14 @@ void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, co
 
 /* --- the two steps of a linear layer: packing x, and multiplying --- */
 
-enum op_form { OP_F32, OP_BF16, OP_GROUPS, OP_FORMS };
+/* OP_ROUNDED: f32 in packed order, rounded to BF16. The kernels of most instruction sets would widen BF16 to f32 again in every tile,
+ * so they get the rounded numbers as f32. */
+enum op_form { OP_F32, OP_BF16, OP_ROUNDED, OP_GROUPS, OP_FORMS };
 static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    return weight_is_quantised(w->type) ? OP_GROUPS : cx->bf16 ? OP_BF16 : OP_F32;
+    if (weight_is_quantised(w->type))
+        return OP_GROUPS;
+    return !cx->bf16 ? OP_F32 : cx->onednn || cx->k->learns_magnitudes ? OP_BF16 : OP_ROUNDED;
 }
 
 /* Rows of x, each of length K, in one or more forms. If OP_GROUPS is one of them, K is a multiple of 32. */
