@@ -68,7 +68,7 @@ static int open_session(struct large *l, int K, vb_tap_callback tap, void *tap_c
 /* A run that is not timed. It counts the bytes that are read, and loads the weights into memory. */
 static int count_bytes(struct large *l, int K, vb_error *err)
 {
-    struct bench_counter *counter = bench_counter_open(l->model, PROMPT);
+    struct bench_counter *counter = bench_counter_open(l->model, NULL, PROMPT);
     vb_session *session = NULL;
     int failed = open_session(l, K, bench_count, counter, &session, err) || decode(l, session, &l->line[K], err);
     vb_session_close(session);

@@ -306,6 +306,43 @@ TEST(batches_of_sequences_generate_all_of_their_tokens)
     json_decref(all);
 }
 
+static const json_t *named(const json_t *list, const char *name)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one)
+        if (!strcmp(string(one, "name"), name))
+            return one;
+    return NULL;
+}
+
+/* With --draft-vocab, a draft reads only the listed rows of the head. */
+TEST(a_list_of_draft_tokens_makes_drafts_read_less)
+{
+    json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate", "--force-accept", "0"), *row;
+    json_t *some = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--only", "generate", "--force-accept", "0",
+                        "--draft-vocab", "10"), *config = config_of_model();
+    json_t *plan = JSON("bench", MODEL, "--plan", "--rounds", "1", "--threads", "1", "--draft-vocab", "10");
+    double d = real(config, "hidden_size"), V = real(config, "vocab_size"), compared = 0;
+    size_t i;
+    json_array_foreach(json_object_get(some, "rows"), i, row) {
+        const json_t *before = json_array_get(json_object_get(all, "rows"), i);
+        if (strcmp(string(row, "kind"), "generate") || real(row, "draft_tokens") != 1 || !json_is_real(json_object_get(row, "forced")))
+            continue;
+        /* all drafts are wrong, and nearly each pass has one; experts may differ, because other drafts are verified */
+        double less = real(before, "bytes") - real(row, "bytes"), drafts = less / (2 * d * (V - 10));
+        assert_true(drafts >= real(row, "forwards") - 2 && drafts <= real(row, "forwards") + 1);
+        compared++;
+    }
+    assert_true(compared == 1);
+    const json_t *module = named(json_object_get(plan, "passes"), "MTP module, 1 row after 16");
+    assert_true(about(real(named(json_object_get(module, "parts"), "head"), "bytes"), 2 * d * 10));
+    json_decref(all);
+    json_decref(some);
+    json_decref(plan);
+    json_decref(config);
+}
+
 /* --- bench --plan --- */
 
 static double sum_of(const json_t *parts, const char *key)
@@ -342,16 +379,6 @@ static void parts_are_consistent(const json_t *pass)
     assert_true(about(sum_of(parts, "floor"), real(pass, "floor")));
     assert_true(real(pass, "median") >= real(pass, "seconds"));
     assert_true(fabs(sum_of(parts, "waiting") - real(pass, "waiting")) <= 1e-6 * real(pass, "seconds"));
-}
-
-static const json_t *named(const json_t *list, const char *name)
-{
-    const json_t *one;
-    size_t i;
-    json_array_foreach(list, i, one)
-        if (!strcmp(string(one, "name"), name))
-            return one;
-    return NULL;
 }
 
 /* The sentence at the top names the part with the largest gap, as a share of the time of its pass. */
@@ -471,6 +498,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(attention_is_measured_alone_as_long_as_asked),
         cmocka_unit_test(long_contexts_are_measured_when_asked),
         cmocka_unit_test(efficiency_counts_the_bytes_of_the_passes_that_were_run),
+        cmocka_unit_test(a_list_of_draft_tokens_makes_drafts_read_less),
         cmocka_unit_test(batches_of_sequences_generate_all_of_their_tokens),
         cmocka_unit_test(a_plan_divides_passes_into_parts_that_add_up),
         cmocka_unit_test(the_text_of_a_plan_has_the_numbers_of_its_json),

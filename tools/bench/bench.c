@@ -22,7 +22,7 @@ static int measure(struct bench *b)
         if (i->kind == BENCH_PREFILL)
             code = bench_pass_work(b, b->text, 0, i->rows, 1, i->expanded, &i->parts);
         else if (i->module)
-            i->parts = bench_module_work(b->c->model, i->depth + 1, i->rows);
+            i->parts = bench_module_work(b->c->model, b->c->session.drafting.vocab, i->depth + 1, i->rows);
         else if (i->kind == BENCH_PASS)
             code = bench_pass_work(b, b->text, i->depth, i->rows, i->rows, 0, &i->parts);
         if (i->kind == BENCH_PREFILL || i->kind == BENCH_PASS)

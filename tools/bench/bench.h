@@ -144,7 +144,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
                     struct bench_parts *work);
 /* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
  * experts as the rows can choose at most. */
-struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t rows);
+struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows);
 /* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
  * tokens. */
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);

@@ -16,9 +16,9 @@ struct bench_work {
 };
 
 /* Counts the work of all passes after the prompt, both in the target and in MTP modules. work.c receives the
- * passes with taps. */
+ * passes with taps. `vocab` is the list of tokens from which MTP modules draft, or NULL. */
 struct bench_counter;
-struct bench_counter *bench_counter_open(const vb_model *m, size_t prompt);
+struct bench_counter *bench_counter_open(const vb_model *m, const vb_draft_vocab *vocab, size_t prompt);
 void bench_count(void *counter, const vb_tap *tap); /* a vb_tap_callback */
 struct bench_work bench_counter_close(struct bench_counter *counter);
 

@@ -32,7 +32,7 @@ static int open_module(struct bench *b, size_t depth, vb_error *err)
     cli_must(m);
     b->module = m;
     o.context = (int32_t)depth + 2;
-    if (mtp_net_open(&m->net, model, NULL, err) || vb_session_open(&m->session, model, &o, err) ||
+    if (mtp_net_open(&m->net, model, o.drafting.vocab, err) || vb_session_open(&m->session, model, &o, err) ||
         kvcache_open(&m->cache, 1, depth + 2, m->net->cache, model->allocator, err))
         return 1;
     m->rows = calloc(depth, sizeof *m->rows);

@@ -165,7 +165,7 @@ static int run_pass(struct bench *b, struct bench_item *i, vb_error *err)
 static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
 {
     const vb_model *m = b->c->session.drafting.model;
-    struct bench_counter *counter = bench_counter_open(m, b->prompt);
+    struct bench_counter *counter = bench_counter_open(m, NULL, b->prompt);
     vb_session_options o = b->c->session;
     vb_generate_options g = {.max_tokens = 9, .ignore_eos = 1};
     vb_result r = {0};
@@ -188,7 +188,7 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     vb_session *s = NULL;
     vb_result r;
     vb_generate_options g = {.max_tokens = b->length, .ignore_eos = 1};
-    struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->prompt) : NULL;
+    struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->c->session.drafting.vocab, b->prompt) : NULL;
     if (counter) {
         o.tap = bench_count;
         o.tap_context = counter;

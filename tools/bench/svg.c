@@ -44,7 +44,7 @@ static double limit_of(const struct bench *b, int K, double p)
 {
     double drafts = 0;
     for (int k = 0; k < K; k++) {
-        struct bench_parts work = bench_module_work(b->c->model, b->prompt, k ? 1 : 1 + (size_t)(p * K + 0.5));
+        struct bench_parts work = bench_module_work(b->c->model, b->c->session.drafting.vocab, b->prompt, k ? 1 : 1 + (size_t)(p * K + 0.5));
         drafts += bench_sum(&work).bytes;
     }
     double verify = pass_bytes(b, (size_t)K + 1), plain = pass_bytes(b, 1);

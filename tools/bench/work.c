@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/draft/vocab.h"
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
 
@@ -196,7 +197,13 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
     return code;
 }
 
-struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t rows)
+/* Returns the output head of an MTP module: all of it, or the rows of the tokens that may be drafted. */
+static const struct weight_view *head_of(const struct model *m, const vb_draft_vocab *vocab, size_t module)
+{
+    return vocab ? &vocab->heads[module] : &m->mtp[module].head;
+}
+
+struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows)
 {
     struct bench_parts work = {0};
     const struct config *c = &m->config;
@@ -205,7 +212,7 @@ struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t
         experts = c->n_routed_experts;
     add(&work, PART_EH, c, &m->mtp[0].eh_proj, (double)rows);
     add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, 0, experts);
-    add(&work, PART_HEAD, c, &m->mtp[0].head, 1);
+    add(&work, PART_HEAD, c, head_of(m, vocab, 0), 1);
     return work;
 }
 
@@ -213,6 +220,7 @@ struct bench_parts bench_module_work(const struct model *m, size_t depth, size_t
 
 struct bench_counter {
     const struct model *m;
+    const vb_draft_vocab *vocab;
     size_t prompt, E;
     struct bench_parts work;
     /* the pass whose taps are being received */
@@ -224,11 +232,12 @@ struct bench_counter {
     char *chosen;          /* [layers + modules, E] */
 };
 
-struct bench_counter *bench_counter_open(const struct model *m, size_t prompt)
+struct bench_counter *bench_counter_open(const struct model *m, const vb_draft_vocab *vocab, size_t prompt)
 {
     struct bench_counter *k = calloc(1, sizeof *k);
     cli_must(k);
     k->m = m;
+    k->vocab = vocab;
     k->prompt = prompt;
     k->E = m->config.dims.E ? m->config.dims.E : 1;
     k->chosen = calloc((m->config.dims.layers + (size_t)m->num_mtp) * k->E, 1);
@@ -263,7 +272,7 @@ static void end_pass(struct bench_counter *k)
             add_layer(&k->work, c, &module->layer, rows, depth, 0, experts_of(k, k->layer));
         }
         if (k->head_rows)
-            add(&k->work, PART_HEAD, c, module ? &module->head : &m->lm_head, (double)k->head_rows);
+            add(&k->work, PART_HEAD, c, module ? head_of(m, k->vocab, (size_t)(module - m->mtp)) : &m->lm_head, (double)k->head_rows);
     }
     k->rows = k->head_rows = 0;
     memset(k->chosen, 0, (c->dims.layers + (size_t)m->num_mtp) * k->E);
