@@ -44,7 +44,7 @@ $(foreach t,$(TESTS) $(FUZZERS),$(eval $(t): $(call object,$(notdir $(t)))))
 $(TESTS): $(call object,one_test) $(SUPPORT) $(LIBRARIES)
 	$(link) -lcmocka $(LIBS)
 # What the command reads itself is fuzzed with the command's own files. GUIDED: libFuzzer takes the place of our driver.
-$(call programs,fuzz_prompts fuzz_messages fuzz_manifest): $(filter-out %/tools/main.o,$(TOOL_OBJ))
+$(call programs,fuzz_prompts fuzz_messages fuzz_manifest fuzz_scores): $(filter-out %/tools/main.o,$(TOOL_OBJ))
 $(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(SUPPORT) $(LIBRARIES)
 	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT) $(HTTP)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(SUPPORT) $(LIBRARIES)

@@ -15,6 +15,7 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
 #define TEXTS 5
+#define ROUTE "[[0,0,0],[1,2,3],[4,5,6]]"
 
 static char file[8][96];
 static const char *const lines[TEXTS] = {
@@ -22,8 +23,7 @@ static const char *const lines[TEXTS] = {
     "{\"id\": \"b\", \"prompt\": [70,9,33,17,2,88,41,5,6,7], \"temperature\": 0.7}",
     "{\"prompt\": [5,6,7], \"response\": [8,9,10,3]}",
     "{\"prompt\": [4], \"response\": [8]}",
-    "{\"id\": 7, \"prompt\": [5,6,7], \"response\": [8,9], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]],[[0,0,0],[1,2,3],[4,5,6]],"
-    "[[0,0,0],[1,2,3],[4,5,6]],[[0,0,0],[1,2,3],[4,5,6]]]}"};
+    "{\"id\": 7, \"prompt\": [5,6,7], \"response\": [8,9], \"routed_experts\": [" ROUTE "," ROUTE "," ROUTE "," ROUTE "]}"};
 static const int firsts[TEXTS] = {3, 1, 3, 1, 3};
 
 static const char *in_dir(int i, const char *name)
@@ -282,6 +282,29 @@ TEST(scores_of_other_engines_are_compared)
     }
 }
 
+/* An error in all tokens moves the estimated bound, and not the measured one. */
+TEST(the_bound_of_a_model_finds_an_error_in_all_tokens)
+{
+    const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *ours = in_dir(1, "ours.jsonl"), *theirs = in_dir(3, "bf16.jsonl");
+    done(RUN("score", V3, "--file", in, "-o", ours), 0);
+    done(RUN("score", V3, "--file", in, "-o", theirs, "--precision", "bf16"), 0);
+    json_t *j = json_of_code(0, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--json", NULL});
+    assert_string_equal(string(j, "bound_kind"), "measured");
+    assert_true(real(j, "bound") > real(j, "rms") && real(j, "bound") < 20 * real(j, "rms"));
+    double bound = real(j, "bound");
+    json_decref(j);
+    foreign(2, "theirs.jsonl", ours, 0, 2 * bound, -1);
+    j = compared(0, ours, in_dir(2, "theirs.jsonl"));
+    assert_string_equal(string(j, "bound_kind"), "estimated");
+    json_decref(j);
+    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, in_dir(2, "theirs.jsonl"), "--model", V3, "--json", NULL});
+    assert_string_equal(string(j, "verdict"), "structural");
+    assert_int_equal(json_array_size(json_object_get(j, "differences")), integer(j, "tokens"));
+    json_decref(j);
+    j = json_of_code(3, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--arithmetic", "f32", "--json", NULL});
+    json_decref(j);
+}
+
 TEST(ties_and_other_routes_are_told_apart)
 {
     static const char *const a[] = {"{\"tokens\": [1,2,3,4,5], \"logprobs\": [-1.001,-2.002,-3.001,-4.002], \"ranks\": [1,2,1,4], "
@@ -324,6 +347,7 @@ int main(int argc, char **argv)
         IN_DIR(no_number_depends_on_the_batch_and_a_run_can_be_resumed),
         IN_DIR(invalid_lines_are_one_sentence),
         IN_DIR(scores_of_other_engines_are_compared),
+        IN_DIR(the_bound_of_a_model_finds_an_error_in_all_tokens),
         IN_DIR(ties_and_other_routes_are_told_apart),
     };
     find_verbatim(argc, argv);

@@ -47,7 +47,8 @@ const struct option options_to_inspect[] = {
      "Measure how much rounding can change each value, with N runs of the reference that have small random perturbations (default 8). If "
      "N is 0, this bound is estimated from the dtype and the layer's depth, and no operator is judged alone."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
-     "When A and B are both dumps: measure the rounding bound with this model."},
+     "When A and B are both dumps: measure the rounding bound with this model. When they are files of log-probabilities: measure how far "
+     "BF16 moves the log-probabilities of this model."},
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,
      "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Also choose "
      "bf16 if one of the engines quantises the inputs of linear layers to 8 bits."},

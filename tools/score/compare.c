@@ -32,6 +32,7 @@ struct score_comparison {
     double rms[2][2];           /* [convention of A][of B]; NAN: one side does not have it */
     struct token_at *tokens;    /* all tokens that both sides have */
     size_t count, verdicts[SCORE_VERDICTS], not_finite;
+    int measured;               /* whether the bound comes from --model */
     double bound, mean, largest, kl[2];
     enum score_verdict verdict;
 };
@@ -181,7 +182,8 @@ static enum score_verdict judge(const struct score_comparison *s, const struct t
  * more, so that the estimate is, too. */
 static void judge_all(struct score_comparison *s)
 {
-    s->bound = BOUND_TIMES * 1.4826 * median_difference(s);
+    if (!s->measured)
+        s->bound = BOUND_TIMES * 1.4826 * median_difference(s);
     for (size_t i = 0; i < s->count; i++) {
         struct token_at *t = &s->tokens[i];
         double r = t->a - t->b;
@@ -239,7 +241,8 @@ static void print(const struct cli *c, const struct score_comparison *s)
     printf("%zu texts, %zu tokens: RMS log-ratio %.3g nats, mean %.3g, largest %.3g; KL(A || B) %.3g, KL(B || A) %.3g, estimated from these tokens\n",
            s->num_pairs, s->count, rms_of(s), s->mean, s->largest, s->kl[0], s->kl[1]);
     puts("for comparison, no limits: RMS 0.0022 nats in F32 and 0.031 in BF16 were published for one model of 0.5 B");
-    printf("bound of rounding: %.3g nats, %d times a robust standard deviation of these differences\n", s->bound, BOUND_TIMES);
+    printf("bound of rounding: %.3g nats, %d times %s\n", s->bound, BOUND_TIMES,
+           s->measured ? "the RMS difference that rounding makes in the model" : "a robust standard deviation of these differences");
     for (size_t i = 0; i < s->count; i++)
         if (s->tokens[i].verdict > SCORE_ROUNDING || (c->all && s->tokens[i].verdict)) {
             describe(&s->tokens[i], text, sizeof text);
@@ -273,11 +276,12 @@ static json_t *to_json(const struct score_comparison *s)
                                                     "index", (json_int_t)t->index, "token", t->pair->a->tokens[t->index], "a",
                                                     real_or_null(t->a), "b", real_or_null(t->b), "verdict", names[t->verdict]));
     }
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", names[s->verdict], "texts",
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "verdict", names[s->verdict], "texts",
                      (json_int_t)s->num_pairs, "tokens", (json_int_t)s->count, "only_in_a", (json_int_t)s->alone[0], "only_in_b",
                      (json_int_t)s->alone[1], "convention_a", name_of(s->convention[0]), "convention_b", name_of(s->convention[1]), "rms_by_convention",
                      rms, "rms", real_or_null(rms_of(s)), "mean", real_or_null(s->mean), "largest", real_or_null(s->largest), "kl_a_b",
-                     real_or_null(s->kl[0]), "kl_b_a", real_or_null(s->kl[1]), "bound", real_or_null(s->bound), "verdicts", verdicts, "differences",
+                     real_or_null(s->kl[0]), "kl_b_a", real_or_null(s->kl[1]), "bound", real_or_null(s->bound), "bound_kind",
+                     s->measured ? "measured" : "estimated", "verdicts", verdicts, "differences",
                      tokens);
 }
 
@@ -287,6 +291,11 @@ int scores_compare(struct cli *c)
     int code = scored_read(c, &s.file[0], c->model_dir);
     if (code == EXIT_DONE)
         code = scored_read(c, &s.file[1], c->other);
+    if (code == EXIT_DONE && c->model_of_bound) {
+        code = scores_measure(c, &s.file[0], &s.bound);
+        s.bound *= BOUND_TIMES;
+        s.measured = 1;
+    }
     if (code == EXIT_DONE) {
         match(&s);
         choose_convention(&s);

@@ -20,7 +20,11 @@
  *     other route  |r| is beyond the bound, and this token's row, or a row before it, took other experts
  *     structural   any other difference
  *
- * The bound is BOUND_TIMES times a robust standard deviation of r: 1.4826 times the median of |r| over all tokens. An error that
+ * With --model, the bound is BOUND_TIMES times the RMS difference between two runs of the engine over the texts of A: in F32, and in
+ * precision bf16 with the same experts. If --arithmetic says that the other engine computes in f16 or f32, the bound is multiplied by
+ * the quotient of the unit roundoffs.
+ *
+ * Without a model, the bound is BOUND_TIMES times a robust standard deviation of r: 1.4826 times the median of |r| over all tokens. An error that
  * moves all tokens alike moves the bound too. It shows in the RMS log-ratio, which is printed beside published figures. */
 #ifndef VB_SCORE_COMPARE_H
 #define VB_SCORE_COMPARE_H
@@ -54,6 +58,10 @@ int scored_is(const char *path);
 /* Reads a file. Reports errors. Close the file even after an error. */
 int scored_read(const struct cli *c, struct scored_file *f, const char *path);
 void scored_close(struct scored_file *f);
+
+/* Measures the RMS difference that rounding makes in the log-probabilities of a file's texts, with the model of --model. Reports
+ * errors. */
+int scores_measure(const struct cli *c, const struct scored_file *f, double *rms);
 
 /* Compares the files c->model_dir and c->other, and prints the result. Returns an exit code. Reports errors. */
 int scores_compare(struct cli *c);

@@ -73,9 +73,13 @@ static int add_part(struct cli *c, struct score_line *l, const char *name, int i
     int code = is_prompt ? cli_encode_prompt(c, name, text, size, 0, &ids, &count) : cli_encode(c, name, text, size, 1, &ids, &count);
     if (code != EXIT_DONE)
         return code;
-    append(l, ids, count);
+    for (size_t i = 0; i < count && code == EXIT_DONE; i++)
+        if (ids[i] >= vb_vocab_size(c->model))
+            code = cli_fail(c, EXIT_USAGE, "token %zu of %s is %d, outside the vocabulary of %d", i, name, ids[i], vb_vocab_size(c->model));
+    if (code == EXIT_DONE)
+        append(l, ids, count);
     free(ids);
-    return EXIT_DONE;
+    return code;
 }
 
 static int read_routes(struct cli *c, struct score_line *l)
