@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """How well does `verbatim diff` find the faults of a backend that it does not know?
 
-    score.py [--sample] [--only f32,bf16] [--bugs GLOB] [--clean N] [--hooks] [--log FILE] [--goals GOAL,...] [VERBATIM [OPTIONS OF DIFF]]
+    score.py [--sample] [--only f32,bf16] [--bugs GLOB] [--clean N] [--hooks] [--ranks 1] [--log FILE] [--goals GOAL,...] [-v]
+             [VERBATIM [OPTIONS OF DIFF]]
 
 Runs the backend of this folder without a bug, and with each bug of bugs.py and bugs_inside.py, in the arithmetic of real engines, writes a
 dump, and lets `verbatim diff` compare it with the model. Which tensor is the first wrong one, and in which rows, says the backend itself:
 the same run with the bug and without it differ there first. Such a bug counts if it moves some row of that tensor by more than a quarter
-of the RMS rounding of the tensor's dtype, also where nothing else is rounded; all others are invisible. Prints one line per arithmetic. --hooks: dumps without a manifest, with
-module names. --goals f32:right=100,clean=0 ends with an error if fewer than 100 % of the bugs in f32 are named at the right tensor and
-row, or if a clean run was called structural. Needs NumPy."""
+of the RMS rounding of the tensor's dtype, also where nothing else is rounded; all others are invisible. Prints one line per arithmetic.
+--goals f32:right=100,clean=0 ends with an error if fewer than 100 % of the bugs in f32 are named at the right tensor and row, or if a
+clean run was called structural. Needs NumPy."""
 
 import argparse
 import fnmatch
@@ -54,8 +55,8 @@ def checkpoint(model):
     return checkpoints[model]
 
 
-def draw(arithmetic, seed, model=None):
-    """A model, a prompt with its schedule, and an engine's style."""
+def draw(arithmetic, seed, model=None, ranks=2):
+    """A model, a prompt with its schedule, and an engine's style. ranks: at most so many tensor-parallel ranks."""
     rng = np.random.default_rng([seed, *arithmetic.encode()])
     model = model or str(rng.choice(MODELS[arithmetic]))
     chunks = [(6, 5, 3), (9, 4), (5, 5), (4, 4, 4), (7, 6, 5), (12,)][rng.integers(6)]
@@ -64,7 +65,7 @@ def draw(arithmetic, seed, model=None):
     narrow = arithmetic not in ("f32", "tf32")
     coin = lambda: bool(rng.integers(2))
     style = Style(absorbed=coin(), flash=coin(), fused_moe=coin(), moe_sum="dtype" if coin() else "f32", norm_twice=coin(),
-                  rope_dtype=coin() and narrow, silu_rounded=coin(), ranks=1 + int(rng.integers(2)), halves=coin())
+                  rope_dtype=coin() and narrow, silu_rounded=coin(), ranks=1 + int(rng.integers(2)) % ranks, halves=coin())
     return model, plan, Arithmetic(arithmetic, ORDERS[rng.integers(len(ORDERS))]), style
 
 
@@ -133,21 +134,24 @@ def truth(clean, buggy, arithmetic):
 
 # ---- what diff says ----
 def named(report):
-    """The tensor and the row of the first structural difference, or None."""
-    first = report.get("first_structural")
+    """The tensor and the row that a user reads first: of the first operator that is wrong on its own inputs, else of the first
+    structural difference. None if nothing is wrong."""
+    first = report.get("first_structural") or {}
+    local = report.get("local_a") or {}
+    if local.get("wrong"):
+        first = next(o for o in local["operators"] if o["tap"] == local["first"] and o["verdict"] == "structural")
     if report["verdict"] != "structural" or not first:
         return None
-    at = first.get("at") or {}
-    index = at.get("index")
+    index = (first.get("at") or {}).get("index")
     if index is None:
         found = re.search(r"index (\d+)", first.get("why") or "")
         index = int(found.group(1)) if found else None
-    return first["tap"], index
+    return first["tap"], index, first.get("why")
 
 
 class Scorer:
-    def __init__(self, verbatim, options, hooks, folder):
-        self.verbatim, self.options, self.hooks, self.folder = verbatim, options, hooks, pathlib.Path(folder)
+    def __init__(self, verbatim, options, hooks, ranks, folder):
+        self.verbatim, self.options, self.hooks, self.ranks, self.folder = verbatim, options, hooks, ranks, pathlib.Path(folder)
         self.clean_runs = {}
 
     def diff(self, run, model, arithmetic):
@@ -166,7 +170,7 @@ class Scorer:
 
     def run(self, seed, arithmetic, model=None, bug=None, exact=False):
         """exact: the same in f32"""
-        model, plan, a, style = draw(arithmetic, seed, model)
+        model, plan, a, style = draw(arithmetic, seed, model, self.ranks)
         if exact:
             a, style.rope_dtype = Arithmetic("f32", a.order), False
         style.all_logits = style.all_logits or self.hooks
@@ -197,8 +201,8 @@ class Scorer:
     def score_clean(self, seed, arithmetic):
         run, model = self.run(seed, arithmetic)
         report = self.diff(run, model, arithmetic)
-        return {"bug": None, "arithmetic": arithmetic, "model": model, "seed": seed, "verdict": report["verdict"], "named": named(report),
-                "why": (report.get("first_structural") or {}).get("why") or report.get("error")}
+        return {"bug": None, "arithmetic": arithmetic, "model": model, "seed": seed, "ranks": run.be.s.ranks, "verdict": report["verdict"],
+                "named": named(report), "error": report.get("error")}
 
     def score_bug(self, bug, arithmetic):
         """One bug in one arithmetic; other seeds are tried while it is invisible."""
@@ -221,7 +225,7 @@ class Scorer:
             return result
         report = self.diff(run, model, arithmetic)
         at = named(report)
-        result.update(verdict=report["verdict"], named=at, why=(report.get("first_structural") or {}).get("why") or report.get("error"))
+        result.update(verdict=report["verdict"], named=at, error=report.get("error"))
         if at is None:
             result["outcome"] = "unseen"
         elif at[0] != tensor:
@@ -281,7 +285,8 @@ def main():
     p.add_argument("--only", default=",".join(MODELS), help="arithmetics")
     p.add_argument("--bugs", default="*", help="names that match this pattern")
     p.add_argument("--clean", type=int, default=10, help="clean runs of each arithmetic")
-    p.add_argument("--hooks", action="store_true")
+    p.add_argument("--hooks", action="store_true", help="dumps without a manifest, with module names")
+    p.add_argument("--ranks", type=int, default=2, choices=[1, 2], help="1: no engine of two tensor-parallel ranks")
     p.add_argument("--log", help="a JSON line for each run")
     p.add_argument("--goals", default="")
     p.add_argument("-v", "--verbose", action="store_true", help="a line for each bug that is not named at the right tensor and row")
@@ -292,7 +297,7 @@ def main():
         names = [n for n in names if not n.startswith("mtp-") and n != "rope-positions-one-late"]  # only q_rope and k_rope see it
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        scorer = Scorer(args.verbatim, options, args.hooks, folder)
+        scorer = Scorer(args.verbatim, options, args.hooks, args.ranks, folder)
         for a in arithmetics:
             results += [scorer.score_clean(seed, a) for seed in range(2 if args.sample else args.clean)]
             results += [scorer.score_bug(name, a) for name in names]
