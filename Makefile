@@ -118,7 +118,7 @@ help:
 ## make layers          who includes and calls whom, against tools/scripts/layers.table
 ## make fmt             format the lines changed since the last commit (needs clang-format-19)
 ## make golden          make the goldens again (needs Python; see golden/README.md)
-## make wheel           the Python package with the library inside, in build/wheel/; pip installs it anywhere
+## make wheel           the Python package with library and command inside, in build/wheel/, for pip
 ## make install         the command, libraries, header, manual; PREFIX=/usr/local, DESTDIR; make uninstall
 
 $(BUILD)/%.o: %.c Makefile

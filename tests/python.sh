@@ -58,6 +58,9 @@ assert len(libraries) >= 5 and all(path.startswith("$work/venv/") for path in li
 END
     python=$work/venv/bin/python
     "$python" "$work/wheel.py"
+    [ "$("$work/venv/bin/verbatim" --version)" = "verbatim $(sed -n 's/^#define VB_VERSION "\(.*\)"/\1/p' engine/verbatim.h)" ]
+    LD_DEBUG=libs "$work/venv/lib/"python*/site-packages/verbatim/bin/verbatim --version 2>&1 >/dev/null | sed -n 's/.*calling init: //p' |
+        grep -v -e "^$work" -e '/lib\(c\|m\)\.so' -e 'ld-linux' >"$work/outside" && { echo "the wheel's command loads libraries from elsewhere:"; cat "$work/outside"; exit 1; }
     pytest examples
 else
     echo "skipped: pip install, without setuptools, wheel and pip"

@@ -20,8 +20,13 @@ $(BUILD)/wheel/$(SONAME): $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,$(SONAME),-Bsymbolic,-z,defs,-rpath,'$$ORIGIN' -o $@ $^ $(LIB_LIBS)
-wheel: $(BUILD)/wheel/$(SONAME)
-	$(Q)tools/scripts/wheel.sh $(BUILD) $<
+# And the command. DT_RPATH, unlike DT_RUNPATH, also counts for what these libraries need themselves.
+$(BUILD)/wheel/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib' -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
+wheel: $(BUILD)/wheel/$(SONAME) $(BUILD)/wheel/verbatim
+	$(Q)tools/scripts/wheel.sh $(BUILD) $^
 
 # The static library that others link: one object, whose only global names are the public ones.
 $(BUILD)/install/libverbatim.a: $(LIB_OBJ)

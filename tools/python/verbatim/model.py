@@ -14,7 +14,7 @@ import numpy as np
 from . import _c
 from ._call import Closing, Handle, check, ids_array, path_bytes
 from .batch import Batch, generate_many
-from .session import ROW, DraftVocab, Result, Session, number
+from .session import DraftVocab, Result, Session, number
 from .tokenizer import take_text
 
 

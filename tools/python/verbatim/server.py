@@ -14,10 +14,11 @@ import weakref
 
 
 def find_command() -> str:
-    """The `verbatim` command: $VERBATIM_COMMAND, build/ of the repository that contains the package, or on the PATH."""
+    """The `verbatim` command: $VERBATIM_COMMAND, the wheel's own, build/ of the repository that contains the package, or on the PATH."""
     named = os.environ.get("VERBATIM_COMMAND")
-    built = pathlib.Path(__file__).resolve().parents[3] / "build" / "verbatim"
-    found = named or (str(built) if built.is_file() else shutil.which("verbatim"))
+    here = pathlib.Path(__file__).resolve()
+    built = [place for place in (here.parent / "bin" / "verbatim", here.parents[3] / "build" / "verbatim") if place.is_file()]
+    found = named or (str(built[0]) if built else shutil.which("verbatim"))
     if not found:
         raise FileNotFoundError("no `verbatim` command; `make` builds it; VERBATIM_COMMAND names another one")
     return found

@@ -1,0 +1,67 @@
+"""diff, assert_matches, reference and score: what the commands print, as objects."""
+
+import json
+import subprocess
+
+import numpy as np
+import pytest
+import verbatim
+from conftest import BUILD, ROOT
+
+COMMAND = str(BUILD / "verbatim")
+V3 = ROOT / "golden" / "tiny" / "v3"
+TOKENS = [5, 6, 7, 70, 9]
+IDS = "5,6,7,70,9"
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory):
+    """A dump of the engine, and the same with one wrong number."""
+    folder = tmp_path_factory.mktemp("dumps")
+    subprocess.run([COMMAND, "dump", V3, "--tokens", IDS, "-o", folder / "a.safetensors"], check=True, stderr=subprocess.DEVNULL)
+    with verbatim.Tensors(folder / "a.safetensors") as tensors:
+        values = {name: tensors[name].copy() for name in tensors}
+    values["model.layers.1.self_attn.o_proj.output"][2, 3] += 1
+    verbatim.write_tensors(folder / "b.safetensors", values)
+    return folder
+
+
+def test_diff_is_what_the_command_prints(dumps):
+    told = verbatim.diff(dumps / "a.safetensors", V3, reference=True, runs=2, command=COMMAND)
+    text = subprocess.run([COMMAND, "diff", dumps / "a.safetensors", V3, "--reference", "--runs", "2", "--json"], stdout=subprocess.PIPE).stdout
+    assert told == json.loads(text) and told["verdict"] == "rounding"
+    assert verbatim.diff(dumps / "a.safetensors", V3, runs=0, command=COMMAND)["verdict"] == "identical"
+    with pytest.raises(verbatim.CommandError, match="nothing: "):
+        verbatim.diff("nothing", V3, command=COMMAND)
+
+
+def test_assert_matches_names_what_is_wrong(dumps):
+    assert verbatim.assert_matches(dumps / "a.safetensors", V3, require="lm_head.output,*.gate.experts", command=COMMAND)["verdict"] == "identical"
+    with pytest.raises(AssertionError, match=r"structural.*\n  model.layers.1.self_attn.o_proj.output: index 2, column 3 is 1 away"):
+        verbatim.assert_matches(dumps / "b.safetensors", V3, tokens=IDS, command=COMMAND)
+    with pytest.raises(AssertionError, match=r"required, and not compared: \*.nothing"):
+        verbatim.assert_matches(dumps / "a.safetensors", V3, require="lm_head.output,*.nothing", command=COMMAND)
+    with pytest.raises(AssertionError, match="rounding, "):
+        verbatim.assert_matches(dumps / "a.safetensors", V3, reference=True, ok=("identical",), command=COMMAND)
+
+
+def test_reference_is_in_double_precision():
+    values = verbatim.reference(V3, TOKENS, "lm_head.output,*.q_rope", command=COMMAND)
+    with verbatim.Model(V3) as model:
+        logits = model.logits(TOKENS)
+    assert values["lm_head.output"].dtype == np.float64 and len(values) > 2
+    assert not np.array_equal(values["lm_head.output"], logits)
+    np.testing.assert_allclose(values["lm_head.output"], logits, rtol=0, atol=1e-5 * np.abs(logits).max())
+
+
+def test_score_has_the_logits_log_probabilities():
+    texts = [{"prompt": TOKENS[:2], "response": TOKENS[2:]}, {"prompt": TOKENS, "id": "all"}]
+    lines = verbatim.score(V3, texts, logprobs=2, command=COMMAND)
+    with verbatim.Model(V3) as model:
+        logits = model.logits(TOKENS).astype(np.float64)
+    wanted = [row[token] - np.logaddexp.reduce(row) for row, token in zip(logits, TOKENS[1:])]
+    assert [line["index"] for line in lines] == [0, 1] and lines[1]["id"] == "all"
+    np.testing.assert_allclose(lines[1]["logprobs"], wanted, rtol=1e-6)
+    assert lines[0]["logprobs"] == lines[1]["logprobs"][1:] and len(lines[0]["top"][0]) == 2
+    with pytest.raises(verbatim.CommandError, match="line 1"):
+        verbatim.score(V3, [{"prompt": [100000]}], command=COMMAND)

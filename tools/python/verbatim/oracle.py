@@ -1,0 +1,89 @@
+"""The oracle's commands from Python: `verbatim diff`, `score` and `dump --reference`. They need the `verbatim` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+
+from .server import find_command
+from .tensors import Tensors
+
+
+class CommandError(Exception):
+    """What the command refuses, in its own sentence."""
+
+
+def _arguments(options):
+    """arithmetic="bf16" becomes --arithmetic bf16; bits=True becomes --bits."""
+    words = []
+    for name, value in options.items():
+        if value is not None and value is not False:
+            words += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
+    return words
+
+
+def _run(command, *words, codes=(0,)):
+    done = subprocess.run([command or find_command(), *map(os.fspath, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode not in codes:
+        text = done.stderr.decode("utf-8", "replace").strip()
+        try:  # with --json, the sentence is in an object
+            text = json.loads(done.stdout)["error"]
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise CommandError(text.removeprefix("verbatim: "))
+    return done.stdout
+
+
+def diff(a, b, *, command=None, **options) -> dict:
+    """Compares two dumps, or a dump with a model, and returns the object that `verbatim diff --json` prints. Its "verdict" is "identical",
+    "rounding", "tie-flip", "structural" or another of `verbatim diff --help`. Options have the names of the command's:
+
+        verbatim.diff("theirs.safetensors", "golden/tiny/v3", tokens="5,6,7", names="vllm", arithmetic="bf16")
+
+    CommandError: what the command refuses."""
+    return json.loads(_run(command, "diff", a, b, "--json", *_arguments(options), codes=(0, 3)))
+
+
+def assert_matches(dump, model, *, ok=("identical", "rounding"), command=None, **options) -> dict:
+    """For pytest: fails if the dump of another backend differs from the model by more than rounding, or if a pattern of `require` matches
+    no value that was compared. The message names the first value and number that is wrong. Options are those of `diff`.
+
+        verbatim.assert_matches("theirs.safetensors", "golden/tiny/v3", tokens="5,6,7", require="lm_head.output,*.mlp.gate.experts")"""
+    told = diff(dump, model, command=command, **options)
+    if told["verdict"] not in ok or told.get("required_missing"):
+        raise AssertionError(_message(told))
+    return told
+
+
+def _message(told):
+    taps = [tap for tap in told["taps"] if tap["verdict"] == told["verdict"]]
+    lines = [f"{told['a']['path']} and {told['b']['path']}: {told['verdict']}, {len(taps)} of {len(told['taps'])} values"]
+    lines += [f"  {tap['name']}: {tap['why'] or tap['verdict']}" for tap in taps[:5]] if told["verdict"] not in ("identical", "rounding") else []
+    lines += [f"  and {len(taps) - 5} more"] if len(lines) > 5 and len(taps) > 5 else []
+    lines += [f"  required, and not compared: {pattern}" for pattern in told.get("required_missing", ())]
+    return "\n".join(lines)
+
+
+def reference(model, tokens, taps="*", *, command=None, **options) -> dict:
+    """Computes tokens with the reference, in double precision, and returns the values whose names match the patterns `taps`, by name, as
+    float64 arrays with one row for each token. Options are those of `verbatim dump`, such as convention="..."."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "reference.safetensors")
+        _run(command, "dump", model, "--reference", "--tokens", ",".join(map(str, tokens)), "--taps", taps, "-o", path, *_arguments(options))
+        with Tensors(path) as tensors:
+            return {name: tensors[name] for name in tensors}
+
+
+def score(model, texts, *, command=None, **options) -> list:
+    """Log-probabilities of given tokens. `texts`: one object for each text, with the keys of `verbatim score --help`, such as
+    {"prompt": [5, 6], "response": [7, 8]}. Returns one object for each text, in their order. Options are those of
+    `verbatim score`, such as logprobs=5 or temperature=0.7."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = os.path.join(folder, "texts.jsonl"), os.path.join(folder, "scores.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(text) + "\n" for text in texts)
+        _run(command, "score", model, "--file", path, "-o", out, *_arguments(options))
+        with open(out, encoding="utf-8") as file:
+            return sorted(map(json.loads, file), key=lambda line: line["index"])
