@@ -70,6 +70,7 @@ void bench_choose_plan(struct bench *b)
 
 struct peaks { /* bytes per second, and operations per second */
     double read, loop[BENCH_LOOPS];
+    enum bench_kind kind[BENCH_LOOPS]; /* the instructions that reach this peak: those of the loop, or fma */
 };
 
 struct plan_line { /* a part of a pass; times are in seconds */
@@ -127,8 +128,11 @@ static double peak_of(const struct bench *b, enum bench_kind kind)
 static struct peaks peaks_of(const struct bench *b, const struct bench_item *i)
 {
     struct peaks p = {.read = bench_quantile(i->read, b->rounds, 1)};
-    for (int loop = 0; loop < BENCH_LOOPS; loop++)
-        p.loop[loop] = fmax(peak_of(b, BENCH_FMA), loop != LOOP_BF16 || b->cx.k->learns_magnitudes ? peak_of(b, BENCH_FMA + loop) : 0);
+    for (int loop = 0; loop < BENCH_LOOPS; loop++) {
+        double fma = peak_of(b, BENCH_FMA), own = loop != LOOP_BF16 || b->cx.k->learns_magnitudes ? peak_of(b, BENCH_FMA + loop) : 0;
+        p.loop[loop] = fmax(fma, own);
+        p.kind[loop] = own >= fma ? BENCH_FMA + loop : BENCH_FMA;
+    }
     return p;
 }
 
@@ -150,12 +154,12 @@ static double waiting_of(const struct op_clock_part *p, int threads)
 }
 
 /* Something binds a part if it needs at least a tenth of the part's time. */
-static const char *bound_of(const struct plan_line *l)
+static const char *bound_of(const struct plan_line *l, const struct peaks *peaks)
 {
     double most = fmax(l->waiting, fmax(l->bytes, l->arithmetic));
     if (most < 0.1 * l->seconds)
         return "other work";
-    return most == l->waiting ? "waiting" : most == l->bytes ? "bytes" : bench_kinds[BENCH_FMA + l->loop];
+    return most == l->waiting ? "waiting" : most == l->bytes ? "bytes" : bench_kinds[peaks->kind[l->loop]];
 }
 
 static struct plan_line line_of(const struct bench *b, const struct bench_item *i, const struct peaks *peaks, enum pass_part part)
@@ -175,7 +179,7 @@ static struct plan_line line_of(const struct bench *b, const struct bench_item *
     l.seconds = measured->seconds;
     l.waiting = waiting_of(measured, b->threads);
     l.regions = measured->regions;
-    l.bound = bound_of(&l);
+    l.bound = bound_of(&l, peaks);
     return l;
 }
 
@@ -224,11 +228,11 @@ static void print_gap(const struct plan_pass *p, const struct plan_line *l)
 
 /* --- the tables --- */
 
-static void print_peaks(const struct bench *b, const struct plan_pass *p)
+static void print_peaks(const struct plan_pass *p)
 {
     printf("Peaks: read %.1f GB/s, fma %.0f GFLOP/s", p->peaks.read / 1e9, p->peaks.loop[LOOP_FMA] / 1e9);
     for (int loop = LOOP_BF16; loop < BENCH_LOOPS; loop++)
-        if (peak_of(b, BENCH_FMA + loop) > 0)
+        if (p->peaks.kind[loop] == (enum bench_kind)(BENCH_FMA + loop))
             printf(", %s %.0f %s", bench_kinds[BENCH_FMA + loop], p->peaks.loop[loop] / 1e9, loop == LOOP_BF16 ? "GFLOP/s" : "Gop/s");
     printf(".\n");
 }
@@ -244,7 +248,7 @@ static void print_line(const struct plan_line *l)
     printf(" %7zu  %s\n", l->regions, l->bound);
 }
 
-static void print_pass(const struct bench *b, const struct plan_pass *p)
+static void print_pass(const struct plan_pass *p)
 {
     struct plan_line all = {.name = "all", .bound = "", .floor = p->floor, .waiting = p->waiting, .seconds = p->seconds};
     for (size_t k = 0; k < p->lines; k++) {
@@ -257,7 +261,7 @@ static void print_pass(const struct bench *b, const struct plan_pass *p)
     }
     printf("\n%s: %.3f ms (median of the rounds %.3f), sum of the floors %.3f ms, waiting %.3f ms\n", p->item->name, 1e3 * p->seconds,
            1e3 * p->median, 1e3 * p->floor, 1e3 * p->waiting);
-    print_peaks(b, p);
+    print_peaks(p);
     printf("%-26s %9s %9s %9s %9s %9s %9s %9s %8s %7s  %s\n", "ms", "MB", "Mop", "bytes", "ops", "floor", "waiting", "measured", "x floor",
            "regions", "bound by");
     for (size_t k = 0; k < p->lines; k++)
@@ -274,7 +278,7 @@ static json_t *line_json(const struct plan_line *l)
                      l->seconds, "gap", gap_of(l), "regions", (json_int_t)l->regions, "bound", l->bound);
 }
 
-static json_t *pass_json(const struct bench *b, const struct plan_pass *p)
+static json_t *pass_json(const struct plan_pass *p)
 {
     const struct bench_item *i = p->item;
     json_t *parts = json_array(), *peaks = json_pack("{s:f}", "read", p->peaks.read);
@@ -282,7 +286,7 @@ static json_t *pass_json(const struct bench *b, const struct plan_pass *p)
         json_array_append_new(parts, line_json(&p->line[k]));
     for (int loop = 0; loop < BENCH_LOOPS; loop++)
         json_object_set_new(peaks, bench_kinds[BENCH_FMA + loop],
-                            peak_of(b, BENCH_FMA + loop) > 0 ? json_real(p->peaks.loop[loop]) : json_null());
+                            p->peaks.kind[loop] == (enum bench_kind)(BENCH_FMA + loop) ? json_real(p->peaks.loop[loop]) : json_null());
     return json_pack("{s:s,s:I,s:I,s:s,s:b,s:f,s:f,s:f,s:f,s:o,s:o}", "name", i->name, "rows", (json_int_t)i->rows, "depth", (json_int_t)i->depth,
                      "prefill", i->expanded ? "expanded" : "contract", "module", i->module, "seconds", p->seconds, "median", p->median, "floor", p->floor,
                      "waiting", p->waiting, "peaks", peaks, "parts", parts);
@@ -294,7 +298,7 @@ static int print_json(const struct bench *b, const struct plan_pass *passes, siz
     const struct plan_line *next = next_gap(passes, count, &in);
     json_t *list = json_array();
     for (size_t k = 0; k < count; k++)
-        json_array_append_new(list, pass_json(b, &passes[k]));
+        json_array_append_new(list, pass_json(&passes[k]));
     return cli_print_json(json_pack("{s:i,s:i,s:s,s:{s:s,s:s,s:f,s:f,s:s},s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "next",
                                     "pass", in->item->name, "name", next->name, "gap", gap_of(next), "floor", next->floor, "bound", next->bound,
                                     "passes", list));
@@ -318,7 +322,7 @@ int bench_tell_plan(const struct bench *b)
         print_gap(in, next);
         printf("%d rounds in turns, %d threads, %s; each pass in its fastest round.\n", b->rounds, b->threads, b->isa);
         for (size_t k = 0; k < count; k++)
-            print_pass(b, &passes[k]);
+            print_pass(&passes[k]);
     }
     free(passes);
     return code;
