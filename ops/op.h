@@ -19,6 +19,9 @@
 /* The same limit for the threads of a crew: one or two microseconds of work. A waiting member starts in a tenth of a
  * microsecond. */
 #define OP_CREW_COST 16384.0
+/* The same limit for op_each_row, also with a crew. Its regions are short, and lie between those of linear layers. In a
+ * pass of up to about 16 rows, one thread does this work as fast as several, and no thread has to be woken for it. */
+#define OP_ROWS_COST 131072.0
 
 /* A probe receives intermediate values of operators (for taps, engine/pass/tap.h). An operator calls `see` on its
  * caller's thread, with rows [first, first + count) of its S rows. Each row has `width` numbers, and rows are

@@ -279,5 +279,8 @@ void op_each_row(const struct op_ctx *cx, size_t S, double cost, void (*work)(vo
 {
     size_t tasks = cx->threads > 1 ? (size_t)cx->threads * 4 : 1;
     struct each_row e = {work, arg, S, S < tasks ? S : tasks};
-    op_parallel(cx, e.tasks, cost * (double)S, some_rows, &e);
+    struct op_ctx own = *cx;
+    if (own.thread_cost <= 0.0)
+        own.thread_cost = OP_ROWS_COST;
+    op_parallel(&own, e.tasks, cost * (double)S, some_rows, &e);
 }
