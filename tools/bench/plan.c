@@ -122,9 +122,9 @@ static double peak_of(const struct bench *b, enum bench_kind kind)
     return most;
 }
 
-/* The peaks are the fastest of all rounds too, so that a floor is the least time that this machine has shown to be possible. Products of
- * BF16 pairs are slower than fma on some CPUs, and the kernels then use fma. They also use fma if there are no integer
- * instructions for products. */
+/* The peaks are the fastest of all rounds too. So a floor is the least time that this machine has shown to be possible.
+ * Products of BF16 pairs are slower than fma on some CPUs, and the kernels then use fma. The kernels also use fma if
+ * there are no integer instructions for products. */
 static struct peaks peaks_of(const struct bench *b, const struct bench_item *i)
 {
     struct peaks p = {.read = bench_quantile(i->read, b->rounds, 1)};
