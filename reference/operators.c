@@ -470,6 +470,8 @@ const struct reference_operator *reference_operator_of(const struct reference *r
             return NULL;
         *expert = (int)e;
         rest = "mlp.experts.E.output";
+    } else if (!strcmp(rest, "mlp.experts.E.output")) {
+        return NULL;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const struct reference_operator *o = &table[i];

@@ -16,4 +16,5 @@ golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
 $venv/bin/python golden/scripts/make_quantised.py
 make build/verbatim
 golden/scripts/make_bits.sh
+golden/scripts/make_operators.py
 git diff --stat -- golden

@@ -58,6 +58,7 @@ enum option_group {
 /* An int has no more bits, and a set of groups is an unsigned long long. */
 #define TAKES_SERVE (1ull << 31)
 #define TAKES_ROUTES (1ull << 32) /* --routes-in and --routes-out */
+#define TAKES_REPLAY (1ull << 34) /* the argument OP */
 #define TAKES_SCORE (1ull << 33) /* a file of texts, and scores as JSON Lines */
 
 #define MOST_STOPS 16
@@ -120,6 +121,9 @@ struct cli {
     int log_prompts, fingerprint_sample;                               /* for serve */
     long long port, max_waiting;                                       /* for serve; -1: not given */
     int local;   /* for diff: --local */
+    long long layer;   /* for replay; -1: not given. There, `other` is the operator */
+    const char *input;
+    int absorbed;
     int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
     int force;  /* the option --force: existing files are replaced */
     int without_hidden;
@@ -178,7 +182,7 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score;
+    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score, command_replay;
 
 /* Reports an error. Without --json, prints its message on stderr. With --json, prints the object {"error": ...} on stdout. Returns the
  * exit code for this error. */

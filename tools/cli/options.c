@@ -84,7 +84,7 @@ static int positional(struct cli *c, const char *value)
         c->model_dir = value;
     else if (c->command->takes & TAKES_TEXT && !c->text)
         c->text = value;
-    else if (c->command->takes & TAKES_DIFF && !c->other)
+    else if (c->command->takes & (TAKES_DIFF | TAKES_REPLAY) && !c->other)
         c->other = value;
     else
         return cli_fail(c, EXIT_USAGE, "unexpected argument %s; see verbatim %s --help", value, c->command->name);

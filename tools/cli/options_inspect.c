@@ -38,6 +38,10 @@ const struct option options_to_inspect[] = {
     {"--ties", NULL, "WHAT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(ties), 0, 0,
      "Say what a tie-flip means: ok, report or fail. With ok, it counts as rounding. With report, it is listed, and the exit code is that "
      "of rounding. With fail, the exit code is 3. The default is report with --follow-choices, and else fail."},
+    {"--layer", NULL, "L", COMPARE_OPTIONS, TAKES_REPLAY, LONG_VALUE, AT(layer), 0, 1 << 20, "Use the weights of layer L."},
+    {"--input", NULL, "FILE", COMPARE_OPTIONS, TAKES_REPLAY, TEXT_VALUE, AT(input), 0, 0, "Read the inputs from this safetensors file."},
+    {"--absorbed", NULL, NULL, COMPARE_OPTIONS, TAKES_REPLAY, FLAG, AT(absorbed), 0, 0,
+     "Compute attention in the absorbed form, with the latents instead of keys and values of each head."},
     {"--local", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(local), 0, 0,
      "Only judge each operator alone, on the dump's own inputs, and do not compare the values with those of the other side. This takes "
      "less time, and is not affected by a tie-flip."},

@@ -164,7 +164,7 @@ static int rows_of_expert(struct diff_series *s, const struct diff_series *chose
 
 /* The rows of an expert in a dump without manifest belong to the tokens that chose it. If the choices are not known, or are not as
  * many as the rows, nothing says which tokens these are, and the rows are left out. */
-static void expert_rows(struct diff_side *side)
+void diff_expert_rows(struct diff_side *side)
 {
     size_t lost = 0;
     char text[NAMING_ROOM], router[64];
@@ -321,8 +321,8 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
     diff_choose(b, a);
     diff_sort(a);
     diff_sort(b);
-    expert_rows(a);
-    expert_rows(b);
+    diff_expert_rows(a);
+    diff_expert_rows(b);
     token_rows(a);
     token_rows(b);
     missing_layers(a, b);

@@ -1,0 +1,115 @@
+/* tests/cli/test_replay.c -- `verbatim replay`: one operator on recorded inputs gives what the reference gave, and the files of
+ * golden/operators are what it computes. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
+ * root. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/dumps.h"
+
+static char out[112];
+
+static void replay(const char *model, const char *operator, int layer, const char *input, const char *more)
+{
+    char number[16];
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    snprintf(number, sizeof number, "--layer=%d", layer);
+    struct said s = RUN("replay", model, operator, "--input", input, "-o", out, "--force", more, layer >= 0 ? number : more);
+    expect_code(&s, 0);
+    forget(&s);
+}
+
+/* The numbers of two files must agree to 1e-12 of the largest number: another libm may round exp and pow otherwise. */
+static void expect_equal(const char *name, const char *wanted)
+{
+    size_t n, m;
+    struct golden x = golden_read(out), y = golden_read(wanted);
+    double *a_data = golden_data(&x, name, &n), *b_data = golden_data(&y, name, &m), largest = 0;
+    assert_int_equal(n, m);
+    assert_true(n > 0);
+    if (!strcmp(string(json_object_get(x.header, name), "dtype"), "I32")) {
+        assert_memory_equal(a_data, b_data, n * 4);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            largest = fmax(largest, fabs(b_data[i]));
+        for (size_t i = 0; i < n; i++)
+            if (!(fabs(a_data[i] - b_data[i]) <= 1e-12 * largest))
+                fail_msg("%s: number %zu is %.17g, expected %.17g", name, i, a_data[i], b_data[i]);
+    }
+    golden_close(&x);
+    golden_close(&y);
+}
+
+TEST(the_golden_operators_are_what_replay_computes)
+{
+    char in[96], wanted[96], model[64];
+    size_t i, count = 0;
+    json_t *index = json_load_file("golden/operators/index.json", 0, NULL), *one;
+    assert_non_null(index);
+    json_array_foreach(json_object_get(index, "operators"), i, one) {
+        snprintf(in, sizeof in, "golden/operators/%.40s.in.safetensors", string(one, "file"));
+        snprintf(wanted, sizeof wanted, "golden/operators/%.40s.out.safetensors", string(one, "file"));
+        snprintf(model, sizeof model, TINY "%.20s", string(one, "checkpoint"));
+        replay(model, string(one, "operator"), (int)integer(one, "layer"), in, "--threads=1");
+        expect_equal(string(one, "result"), wanted);
+        count++;
+    }
+    assert_true(count >= 38);
+    json_decref(index);
+}
+
+TEST(operators_compute_what_the_reference_computed)
+{
+    static const char *const operators[] = {"q_a_proj", "rope-q", "attention", "router-experts", "router-weights", "mlp.output", "output"};
+    static const char *const outputs[] = {"self_attn.q_a_proj.output", "self_attn.q_rope", "self_attn.o_proj.input", "mlp.gate.experts",
+                                          "mlp.gate.weights", "mlp.output", "output"};
+    char name[96];
+    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--reference");
+    for (int layer = 1; layer < 6; layer++)
+        for (size_t i = 0; i < COUNT(operators); i++) {
+            replay(TINY "v3-mtp3", operators[i], layer, a, "--threads=1");
+            snprintf(name, sizeof name, "model.layers.%d.%s", layer, outputs[i]);
+            if (!strcmp(operators[i], "attention") || layer < 3)
+                expect_equal(name, a);
+        }
+    replay(TINY "v3-mtp3", "attention", 2, a, "--absorbed");
+    expect_equal("model.layers.2.self_attn.o_proj.input", a);
+    replay(TINY "v3-mtp3", "lm_head", -1, a, "--threads=1");
+    expect_equal("lm_head.output", a);
+    EXPECT(0, "identical", out, a);
+}
+
+TEST(what_cannot_be_replayed_is_told)
+{
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "*.1.self_attn.*");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--input", a, "-o", out), 2, "--layer L says which layer");
+    expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2, "has no operator q_proj in this layer");
+    expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2, "mlp.experts.E.output");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "lacks an input of");
+    expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
+    expect_failure(RUN("replay", TINY "v3"), 2, "-o is missing");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1, "nothing");
+    struct said s = RUN("replay");
+    expect_code(&s, 0);
+    assert_non_null(strstr(s.out, "sum-of-experts"));
+    forget(&s);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(the_golden_operators_are_what_replay_computes),
+        IN_DIR(operators_compute_what_the_reference_computed),
+        IN_DIR(what_cannot_be_replayed_is_told),
+    };
+    find_verbatim(argc, argv);
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]); /* one test of them */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
